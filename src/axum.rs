@@ -1,0 +1,52 @@
+//! What axum needs to know of an [`Admission`] and of [`Refused`].
+
+use std::convert::Infallible;
+
+use ::axum::{
+    body::Body,
+    extract::{FromRequestParts, OptionalFromRequestParts},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+
+use crate::{
+    admission::{Admission, Refused},
+    respond::refusal,
+};
+
+/// The rejection of a handler that asks for an [`Admission`] where no [`RateLimitLayer`](crate::RateLimitLayer) is
+/// around it: a mistake of the application's, which is answered with 500, as axum does for a missing extension.
+///
+/// Where there may be none, ask for an `Option<Admission>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no RateLimitLayer is around this handler, so there is no Admission")]
+pub struct MissingAdmission;
+
+impl IntoResponse for MissingAdmission {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.to_string()).into_response()
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Admission {
+    type Rejection = MissingAdmission;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, MissingAdmission> {
+        parts.extensions.get().cloned().ok_or(MissingAdmission)
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for Admission {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get().cloned())
+    }
+}
+
+/// The same as the layer's own refusal.
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        refusal::response(&self).map(Body::from)
+    }
+}

@@ -1,0 +1,202 @@
+//! The answer to a request, with one verdict per policy.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    key::Key,
+    quota::Quota,
+    strategy::{Outlook, Receipt, Retry},
+};
+
+/// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
+#[derive(Clone)]
+pub struct Decision {
+    pub(crate) books: Arc<dyn Books>,
+    pub(crate) outcome: Outcome,
+    pub(crate) source: Source,
+    pub(crate) admitted: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) counted: SmallVec<[Counted; 2]>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// It may pass.
+    Admitted,
+    /// A quota is used up; nothing was charged.
+    Exhausted,
+    /// The named policy found no key in it, and refuses such requests.
+    MissingKey {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The store could not answer, and the limiter was told to refuse then.
+    Fault(StoreError),
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store counted.
+    Store,
+    /// A denial that the store gave before, and that still holds.
+    Cache,
+    /// Not from the store, which could not answer: what the limiter was told to do then.
+    Fallback,
+    /// Nothing was asked: no policy applied, or one found no key.
+    Unasked,
+}
+
+/// Those who keep the counts: what a decision needs of its limiter.
+pub(crate) trait Books: Send + Sync {
+    /// The name of a policy.
+    fn name(&self, policy: usize) -> &str;
+    /// Gives back what was charged, without waiting for it.
+    fn give_back(&self, counted: &[Counted]);
+}
+
+/// How it stands with one policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    pub(crate) policy: usize,
+    pub(crate) key: Key,
+    pub(crate) quota: Quota,
+    pub(crate) limit: u64,
+    pub(crate) cost: u64,
+    pub(crate) outlook: Outlook,
+    pub(crate) receipt: Receipt,
+}
+
+impl Decision {
+    /// Whether the request may pass.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.outcome, Outcome::Admitted)
+    }
+
+    /// How many of the requests of a [`check`](crate::Limiter::check) for [several](crate::Check::times) were charged.
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// What became of the request.
+    pub fn outcome(&self) -> &Outcome {
+        &self.outcome
+    }
+
+    /// Where the answer came from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// One verdict for each policy that applied, in the order the policies were given in. None when the store could
+    /// not answer.
+    pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+        self.counted.iter().map(|counted| Verdict {
+            decision: self,
+            counted,
+        })
+    }
+
+    /// The verdict of the policy of that name, if it applied.
+    pub fn verdict(&self, policy: &str) -> Option<Verdict<'_>> {
+        self.verdicts().find(|verdict| verdict.policy() == policy)
+    }
+
+    /// When the same request would pass: the longest wait of any policy.
+    pub fn retry(&self) -> Retry {
+        let waits = self.counted.iter().map(|counted| counted.outlook.retry);
+        waits.max().unwrap_or(Retry::Now)
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("source", &self.source)
+            .field("verdicts", &self.verdicts().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a request stands with one policy.
+#[derive(Clone, Copy)]
+pub struct Verdict<'a> {
+    decision: &'a Decision,
+    counted: &'a Counted,
+}
+
+impl<'a> Verdict<'a> {
+    /// The policy's name.
+    pub fn policy(&self) -> &'a str {
+        self.decision.books.name(self.counted.policy)
+    }
+
+    /// The quota that was applied.
+    pub fn quota(&self) -> Quota {
+        self.counted.quota
+    }
+
+    /// The most units that can pass at once.
+    pub fn limit(&self) -> u64 {
+        self.counted.limit
+    }
+
+    /// What the request cost, or would have.
+    pub fn cost(&self) -> u64 {
+        self.counted.cost
+    }
+
+    /// Whole units left, after this request if it was admitted.
+    pub fn remaining(&self) -> u64 {
+        self.counted.outlook.remaining
+    }
+
+    /// When another request of the same cost would pass this policy.
+    pub fn retry(&self) -> Retry {
+        self.counted.outlook.retry
+    }
+
+    /// How long to wait for another request of the same cost to pass, were nobody else to ask; zero if it would pass
+    /// now, `None` if it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.counted.outlook.retry {
+            Retry::Now => Some(Duration::ZERO),
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        }
+    }
+
+    /// How long until the full quota is available again, were nobody else to ask.
+    pub fn reset_after(&self) -> Duration {
+        self.counted.outlook.reset_after
+    }
+
+    /// Whether this policy refused the request.
+    pub fn refused(&self) -> bool {
+        matches!(self.decision.outcome, Outcome::Exhausted)
+            && self.counted.cost > 0
+            && self.counted.outlook.retry != Retry::Now
+    }
+}
+
+impl fmt::Debug for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verdict")
+            .field("policy", &self.policy())
+            .field("limit", &self.limit())
+            .field("cost", &self.cost())
+            .field("remaining", &self.remaining())
+            .field("retry", &self.retry())
+            .field("reset_after", &self.reset_after())
+            .field("refused", &self.refused())
+            .finish()
+    }
+}

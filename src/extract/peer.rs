@@ -1,0 +1,89 @@
+use std::net::{IpAddr, SocketAddr};
+
+use http::{Extensions, request::Parts};
+
+use super::KeyExtractor;
+use crate::{error::Unfit, key::Key, policy::MissingKey};
+
+/// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
+///
+/// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`,
+/// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`. The key is [`Key::ip`].
+///
+/// If none of them is there, the server was started without `into_make_service_with_connect_info`. That is logged as an
+/// error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
+///
+/// Behind a proxy the peer is the proxy.
+pub fn peer() -> Peer {
+    Peer { v4: 32, v6: 64 }
+}
+
+/// See [`peer`].
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    v4: u8,
+    v6: u8,
+}
+
+/// The peer's address, left in a request's extensions by a server or middleware that knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddr(pub SocketAddr);
+
+impl Peer {
+    /// Counts IPv6 addresses by their first `bits`, in place of 64.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.v6 = bits;
+        self
+    }
+
+    /// Counts IPv4 addresses by their first `bits`, in place of all 32.
+    #[must_use]
+    pub fn ipv4_prefix(mut self, bits: u8) -> Self {
+        self.v4 = bits;
+        self
+    }
+}
+
+impl KeyExtractor for Peer {
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        let address = peer_of(&parts.extensions)?;
+        Some(Key::network(address, self.v4, self.v6))
+    }
+
+    fn when_missing(&self) -> MissingKey {
+        MissingKey::Shared
+    }
+
+    fn hint(&self) -> &'static str {
+        "there is no ConnectInfo in its extensions, so its client's address is unknown; with axum, serve \
+         `app.into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert tollgate's `PeerAddr`"
+    }
+
+    fn check(&self) -> Result<(), Unfit> {
+        if self.v4 > 32 || self.v6 > 128 {
+            return Err(Unfit::new(
+                format!("address prefixes of {} and {} bits", self.v4, self.v6),
+                "at most 32 bits of IPv4 and 128 of IPv6",
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+    if let Some(PeerAddr(address)) = extensions.get() {
+        return Some(address.ip());
+    }
+    #[cfg(feature = "axum")]
+    {
+        use ::axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+        if let Some(ConnectInfo(address)) = extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+        if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(address.ip());
+        }
+    }
+    None
+}

@@ -1,0 +1,389 @@
+//! Who is asking.
+
+use std::{borrow::Borrow, fmt, net::IpAddr, str};
+
+/// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits.
+const READABLE: usize = 23;
+
+/// What stands before a hash, and in no readable key.
+const HASHED: u8 = b'#';
+
+/// What stands between the parts of a tuple, and in no part.
+const JOINT: u8 = b'+';
+
+/// Bytes of hash that are kept: 120 bits, which are 20 characters of base64.
+const HASH_BYTES: usize = 15;
+
+/// Length of a hash as text.
+pub(crate) const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
+
+/// Who is asking: a caller's name in a limit's books.
+///
+/// A key has a fixed size and never allocates. Short text of harmless characters (`A-Z a-z 0-9 . _ - @ : /`) stays
+/// readable, in the store too; anything else, and all that is [secret](Key::secret), is kept as 120 bits of its
+/// BLAKE3 hash. Different text never makes the same key, and no text can pass for a hash or for a tuple.
+///
+/// Each key extractor in [`extract`](crate::extract) names the constructor that makes its keys, so that calls from
+/// elsewhere can name the same bucket.
+///
+/// ```
+/// use tollgate::Key;
+///
+/// assert_eq!(Key::new("alice").as_str(), "alice");
+/// assert_eq!(Key::secret("sk_live_abc").as_str(), "#BmEh5a-k29pXQnMkRHCR");
+/// assert_eq!(Key::ip("2001:db8::7".parse().unwrap()), Key::ip("2001:db8::8".parse().unwrap()));
+/// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    len: u8,
+    text: [u8; READABLE],
+}
+
+impl Key {
+    /// A key of text that may be seen: a user's name, an account, a path. Long or unusual text is hashed.
+    pub fn new(text: impl AsRef<[u8]>) -> Self {
+        let text = text.as_ref();
+        if text.is_empty() || !text.iter().all(is_plain) {
+            return Self::hash("text", text);
+        }
+        Self::readable(text).unwrap_or_else(|| Self::hash("text", text))
+    }
+
+    /// A key of something that must not be seen, such as a token: always hashed.
+    ///
+    /// The hash has no key of its own, so it hides what can't be guessed. For what can (a telephone number, say), use
+    /// [`secret_with`](Key::secret_with).
+    pub fn secret(secret: impl AsRef<[u8]>) -> Self {
+        Self::hash("secret", secret.as_ref())
+    }
+
+    /// Like [`secret`](Key::secret), hashed under a key of 32 bytes that the application keeps to itself.
+    pub fn secret_with(hash_key: &[u8; 32], secret: impl AsRef<[u8]>) -> Self {
+        let mut hasher = blake3::Hasher::new_keyed(hash_key);
+        hasher.update(secret.as_ref());
+        Self::hashed(&hasher.finalize())
+    }
+
+    /// A key of a client's address: an IPv4 address, also one mapped into IPv6, in full; an IPv6 address by its /64,
+    /// which is what one subscriber has.
+    pub fn ip(address: IpAddr) -> Self {
+        Self::network(address, 32, 64)
+    }
+
+    /// A key of a client's network: the first `v4` bits of an IPv4 address, the first `v6` of an IPv6 address. More bits
+    /// than an address has are all of them.
+    pub fn network(address: IpAddr, v4: u8, v6: u8) -> Self {
+        let mut text = Text::default();
+        // Canonical first: masked as IPv6, all of mapped IPv4 would be one network (CVE-2026-30827).
+        let written = match address.to_canonical() {
+            IpAddr::V4(address) => {
+                let bits = v4.min(32);
+                let mask = u32::MAX.checked_shl(u32::from(32 - bits)).unwrap_or(0);
+                text.octets((u32::from(address) & mask).to_be_bytes());
+                if bits < 32 {
+                    fmt::Write::write_fmt(&mut text, format_args!("/{bits}"))
+                } else {
+                    Ok(())
+                }
+            }
+            IpAddr::V6(address) => {
+                let bits = v6.min(128);
+                let mask = u128::MAX.checked_shl(u32::from(128 - bits)).unwrap_or(0);
+                let network = std::net::Ipv6Addr::from(u128::from(address) & mask);
+                let suffix = if bits == 64 { "" } else { "/" };
+                let written = fmt::Write::write_fmt(&mut text, format_args!("{network}{suffix}"));
+                match suffix {
+                    "" => written,
+                    _ => written
+                        .and_then(|()| fmt::Write::write_fmt(&mut text, format_args!("{bits}"))),
+                }
+            }
+        };
+        debug_assert!(written.is_ok());
+        let text = text.as_bytes();
+        Self::readable(text).unwrap_or_else(|| Self::hash("network", text))
+    }
+
+    /// A key of several keys. Different parts, or the same parts in other groups, never make the same key.
+    pub fn tuple<K: Borrow<Key>>(parts: impl IntoIterator<Item = K>) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key("tollgate key tuple");
+        let (mut text, mut len, mut fits, mut count) = ([0; READABLE], 0, true, 0);
+        for part in parts {
+            let part = part.borrow().as_bytes();
+            hasher.update(&[part.len() as u8]);
+            hasher.update(part);
+            let joint = usize::from(count > 0);
+            count += 1;
+            let end = len + joint + part.len();
+            // A tuple within a tuple is hashed: written out, its parts would look like the outer one's.
+            fits = fits && end <= READABLE && !part.contains(&JOINT);
+            if fits {
+                text[len..len + joint].fill(JOINT);
+                text[len + joint..end].copy_from_slice(part);
+                len = end;
+            }
+        }
+        // Of one part nothing would show that it is a tuple.
+        match (fits && count > 1).then(|| Self::readable(&text[..len])) {
+            Some(Some(key)) => key,
+            _ => Self::hashed(&hasher.finalize()),
+        }
+    }
+
+    /// The one key that everybody shares.
+    pub const fn global() -> Self {
+        let mut text = [0; READABLE];
+        text[0] = b'*';
+        Self { len: 1, text }
+    }
+
+    /// The key that those share who have none. No extractor and no text makes it.
+    pub const fn missing() -> Self {
+        let mut text = [0; READABLE];
+        text[0] = b'?';
+        Self { len: 1, text }
+    }
+
+    /// The key as it stands in the books: readable text, or `#` and a hash.
+    pub fn as_str(&self) -> &str {
+        // Only ASCII is ever written.
+        str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..usize::from(self.len)]
+    }
+
+    fn readable(text: &[u8]) -> Option<Self> {
+        let mut key = Self {
+            len: u8::try_from(text.len()).ok()?,
+            text: [0; READABLE],
+        };
+        key.text.get_mut(..text.len())?.copy_from_slice(text);
+        Some(key)
+    }
+
+    fn hash(kind: &str, bytes: &[u8]) -> Self {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(kind.as_bytes()).update(&[0]).update(bytes);
+        Self::hashed(&hasher.finalize())
+    }
+
+    fn hashed(hash: &blake3::Hash) -> Self {
+        let mut text = [0; READABLE];
+        text[0] = HASHED;
+        text[1..=HASH_CHARS].copy_from_slice(&hash_text(hash));
+        Self {
+            len: 1 + HASH_CHARS as u8,
+            text,
+        }
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({self})")
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<IpAddr> for Key {
+    fn from(address: IpAddr) -> Self {
+        Self::ip(address)
+    }
+}
+
+/// Characters that may stand in a key in the store: nothing that ends, quotes or steers anything there (a brace would
+/// name a cluster slot).
+fn is_plain(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@' | b':' | b'/')
+}
+
+/// The first 120 bits of a hash, in the URL-safe base64 alphabet of RFC 4648.
+pub(crate) fn hash_text(hash: &blake3::Hash) -> [u8; HASH_CHARS] {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = [0; HASH_CHARS];
+    for (out, bytes) in text
+        .chunks_exact_mut(4)
+        .zip(hash.as_bytes().chunks_exact(3))
+    {
+        let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = ALPHABET[(bits >> (18 - 6 * i) & 63) as usize];
+        }
+    }
+    text
+}
+
+/// Room to write an address in: "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128" is 49.
+struct Text {
+    len: usize,
+    bytes: [u8; 52],
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            bytes: [0; 52],
+        }
+    }
+}
+
+impl Text {
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.len) {
+            *place = byte;
+            self.len += 1;
+        }
+    }
+
+    /// Writes an IPv4 address: on the path of every request that is counted by address, and several times faster than
+    /// `Display`.
+    fn octets(&mut self, octets: [u8; 4]) {
+        for (i, octet) in octets.into_iter().enumerate() {
+            if i > 0 {
+                self.push(b'.');
+            }
+            if octet >= 100 {
+                self.push(b'0' + octet / 100);
+            }
+            if octet >= 10 {
+                self.push(b'0' + octet / 10 % 10);
+            }
+            self.push(b'0' + octet % 10);
+        }
+    }
+}
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.bytes().for_each(|byte| self.push(byte));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn ip(text: &str) -> Key {
+        Key::ip(text.parse().expect(text))
+    }
+
+    #[test]
+    fn short_harmless_text_stays_readable_and_all_else_is_hashed() {
+        for text in ["alice", "bob@example.org", "/users/1", "a", "10.0.0.1"] {
+            assert_eq!(Key::new(text).as_str(), text);
+        }
+        for text in [
+            "",
+            "{slot}",
+            "a\nb",
+            "a b",
+            "#abc",
+            "a+b",
+            "*",
+            "é",
+            "a-text-of-more-than-23-characters",
+        ] {
+            let key = Key::new(text);
+            assert!(key.as_str().starts_with('#'), "{text} is {key}");
+            assert_eq!(key.as_str().len(), 21);
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_readable() {
+        assert!(!Key::secret("abc").as_str().contains("abc"));
+        assert_ne!(Key::secret("abc"), Key::secret_with(&[7; 32], "abc"));
+        assert_ne!(
+            Key::secret_with(&[8; 32], "abc"),
+            Key::secret_with(&[7; 32], "abc")
+        );
+        // What is secret and what merely had to be hashed don't meet either.
+        assert_ne!(Key::secret("a b"), Key::new("a b"));
+    }
+
+    #[test]
+    fn an_address_is_counted_by_what_one_subscriber_has() {
+        assert_eq!(ip("192.0.2.1").as_str(), "192.0.2.1");
+        assert_eq!(ip("255.255.255.255").as_str(), "255.255.255.255");
+        assert_eq!(ip("100.10.9.0").as_str(), "100.10.9.0");
+        assert_eq!(ip("2001:db8:1:2::5").as_str(), "2001:db8:1:2::");
+        assert_eq!(
+            ip("ffff:ffff:ffff:ffff:1::").as_str(),
+            "ffff:ffff:ffff:ffff::"
+        );
+        assert_ne!(ip("2001:db8:1:2::5"), ip("2001:db8:1:3::5"));
+    }
+
+    #[test]
+    fn mapped_ipv4_is_ipv4_and_not_one_bucket_for_all() {
+        assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
+        assert_ne!(ip("::ffff:192.0.2.1"), ip("::ffff:192.0.2.2"));
+    }
+
+    #[test]
+    fn networks_of_other_sizes_never_meet() {
+        let address = "2001:db8::1".parse().expect("an address");
+        let mut keys: Vec<_> = (0..=128).map(|v6| Key::network(address, 32, v6)).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), 129);
+        let address = "10.0.0.0".parse().expect("an address");
+        assert_eq!(Key::network(address, 24, 64).as_str(), "10.0.0.0/24");
+        assert_eq!(Key::network(address, 0, 64).as_str(), "0.0.0.0/0");
+        assert_ne!(Key::network(address, 24, 64), Key::network(address, 25, 64));
+    }
+
+    #[test]
+    fn a_tuple_in_a_tuple_is_not_the_flat_one() {
+        let [a, b, c] = ["a", "b", "c"].map(Key::new);
+        let keys = [
+            Key::tuple([a, b, c]),
+            Key::tuple([Key::tuple([a, b]), c]),
+            Key::tuple([a, Key::tuple([b, c])]),
+            Key::tuple([a]),
+            a,
+            Key::tuple::<Key>([]),
+        ];
+        for (i, key) in keys.iter().enumerate() {
+            assert!(keys[..i].iter().all(|other| other != key), "{keys:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn different_text_makes_different_keys(
+            texts in prop::collection::vec(prop::collection::vec("[ab#+:{ ]{0,3}", 1..4), 2..30),
+        ) {
+            let mut seen = HashMap::new();
+            for parts in texts {
+                let key = Key::tuple(parts.iter().map(Key::new));
+                prop_assert!(key.as_str().len() <= READABLE);
+                if let Some(other) = seen.insert(key, parts.clone()) {
+                    prop_assert_eq!(other, parts);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+use std::{
+    mem,
+    task::{Context, Poll},
+};
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::{ResponseBody, ResponseFuture};
+use crate::{
+    admission::Admission,
+    limiter::{Judged, Limiter},
+};
+
+/// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    /// None while switched off.
+    limiter: Option<Limiter>,
+}
+
+impl<S> RateLimit<S> {
+    pub(super) fn new(inner: S, limiter: Option<Limiter>) -> Self {
+        Self { inner, limiter }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+{
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, ReqBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let Some(limiter) = &self.limiter else {
+            // Handlers that ask for it must not miss it only because limits are switched off.
+            if request.extensions().get::<Admission>().is_none() {
+                request.extensions_mut().insert(Admission::unlimited());
+            }
+            return ResponseFuture::untouched(self.inner.call(request));
+        };
+        let (parts, body) = request.into_parts();
+        let judged = limiter.judge_request(&parts);
+        let request = Request::from_parts(parts, body);
+        match judged {
+            Judged::Now(decision) => ResponseFuture::decided(decision, request, &mut self.inner),
+            Judged::Later(pending) => {
+                // The service that was polled ready is the one to be called; its clone need not be.
+                let clone = self.inner.clone();
+                let ready = mem::replace(&mut self.inner, clone);
+                ResponseFuture::judging(pending, request, ready)
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Exact rate limits for [tower], axum and tonic: in one process, or across any number of them on Redis.
+//!
+//! [tower]: https://docs.rs/tower
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod extract;
+pub mod layer;
+pub mod store;
+pub mod strategy;
+
+mod admission;
+#[cfg(feature = "axum")]
+mod axum;
+mod clock;
+mod decision;
+mod error;
+mod key;
+mod limiter;
+mod log;
+mod policy;
+mod quota;
+mod respond;
+
+#[cfg(feature = "axum")]
+pub use self::axum::MissingAdmission;
+pub use admission::{Admission, Refused};
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use decision::{Decision, Outcome, Source, Verdict};
+pub use error::{ConfigError, StoreError, Unfit};
+pub use extract::PeerAddr;
+pub use key::Key;
+pub use layer::{RateLimit, RateLimitLayer};
+pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError};
+pub use policy::{Cost, MissingKey, Policy};
+pub use quota::{ParseQuotaError, Quota, Requests};
+pub use store::memory::{MemoryStore, MemoryStoreBuilder};
+#[cfg(feature = "redis")]
+pub use store::redis::{RedisStore, RedisStoreBuilder};
+pub use strategy::{FixedWindow, Gcra, Retry};

@@ -1,0 +1,133 @@
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use super::{Judged, Keys, Limiter, Pending};
+use crate::{decision::Decision, store::Ask};
+
+/// A question to a [`Limiter`], asked when it is awaited.
+#[must_use = "nothing is asked until this is awaited"]
+#[derive(Clone)]
+pub struct Check {
+    limiter: Limiter,
+    ask: Ask,
+    keys: Keys,
+    cost: Option<u64>,
+    costs: Vec<(String, u64)>,
+}
+
+impl Check {
+    pub(super) fn new(limiter: Limiter, ask: Ask, keys: Keys) -> Self {
+        Self {
+            limiter,
+            ask,
+            keys,
+            cost: None,
+            costs: Vec::new(),
+        }
+    }
+
+    /// Costs `units` under every policy, in place of each policy's own cost.
+    pub fn cost(mut self, units: u64) -> Self {
+        self.cost = Some(units);
+        self
+    }
+
+    /// Asks for `n` equal requests at one instant: as many as there is room for are charged, each whole, and
+    /// [`Decision::admitted`] says how many. The decision is to admit if it's at least one.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("jobs", Quota::requests(5).per_minute()))
+    ///     .build()?;
+    /// assert_eq!(limiter.check(Key::global()).times(8).await.admitted(), 5);
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn times(mut self, n: u64) -> Self {
+        if let Ask::Take(_) = self.ask {
+            self.ask = Ask::Take(n);
+        }
+        self
+    }
+
+    fn judge(&self) -> Judged {
+        self.limiter
+            .judge_keys(self.ask, &self.keys, self.cost, &self.costs)
+    }
+
+    /// Costs `units` under the policy of that name.
+    pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
+        self.costs.push((policy.into(), units));
+        self
+    }
+}
+
+impl IntoFuture for Check {
+    type Output = Decision;
+    type IntoFuture = Checking;
+
+    fn into_future(self) -> Checking {
+        Checking(State::Unasked(self))
+    }
+}
+
+/// The future of a [`Check`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Checking(State);
+
+enum State {
+    Unasked(Check),
+    Asked(Pending),
+    Answered,
+}
+
+impl Future for Checking {
+    type Output = Decision;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
+        loop {
+            match &mut self.0 {
+                State::Unasked(check) => match check.judge() {
+                    Judged::Now(decision) => {
+                        self.0 = State::Answered;
+                        return Poll::Ready(decision);
+                    }
+                    Judged::Later(pending) => self.0 = State::Asked(pending),
+                },
+                State::Asked(pending) => return Pin::new(pending).poll(cx),
+                // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
+                State::Answered => return Poll::Pending,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unasked(_) => "Unasked",
+            Self::Asked(_) => "Asked",
+            Self::Answered => "Answered",
+        })
+    }
+}
+
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check")
+            .field("ask", &self.ask)
+            .field("keys", &self.keys)
+            .field("cost", &self.cost)
+            .field("costs", &self.costs)
+            .finish_non_exhaustive()
+    }
+}

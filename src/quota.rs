@@ -1,0 +1,336 @@
+//! How much may pass: so many units in a period.
+
+use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
+
+use crate::error::Unfit;
+
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+const WEEK: u64 = 7 * DAY;
+const MONTH: u64 = 30 * DAY;
+
+/// So many units per period, with a burst.
+///
+/// A unit is what a request costs unless its policy says otherwise. The burst is how many units may pass at once;
+/// it is the number of requests unless set.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::Quota;
+///
+/// let quota = Quota::requests(10).per_second().burst(20);
+/// assert_eq!(quota.to_string(), "10/s burst 20");
+/// assert_eq!(quota, "10 per second burst 20".parse()?);
+/// assert_eq!(Quota::requests(3).per(Duration::from_millis(500)), "3/500ms".parse()?);
+/// # Ok::<(), tollgate::ParseQuotaError>(())
+/// ```
+///
+/// Any value can be written down; whether it can be counted is said when a limiter is built
+/// ([`ConfigError`](crate::ConfigError)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    requests: u64,
+    period: Duration,
+    burst: Option<u64>,
+}
+
+/// Half a [`Quota`]: how many, and not yet per what.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "say per what: `.per_second()`, `.per(duration)`"]
+pub struct Requests(u64);
+
+impl Quota {
+    /// `n` requests, or `n` units for policies whose requests cost more than one.
+    pub const fn requests(n: u64) -> Requests {
+        Requests(n)
+    }
+
+    /// Lets `units` pass at once, in place of as many as a period has. For strategies that count in windows the
+    /// burst is the window's limit, and only the number of requests is valid.
+    pub const fn burst(mut self, units: u64) -> Self {
+        self.burst = Some(units);
+        self
+    }
+
+    /// Units per period.
+    pub const fn units(&self) -> u64 {
+        self.requests
+    }
+
+    /// The period.
+    pub const fn period(&self) -> Duration {
+        self.period
+    }
+
+    /// How many units may pass at once: the burst.
+    pub const fn capacity(&self) -> u64 {
+        match self.burst {
+            Some(burst) => burst,
+            None => self.requests,
+        }
+    }
+
+    /// The period in microseconds, if this is a quota at all: at least one unit, one unit of burst, one microsecond.
+    pub(crate) fn checked(&self) -> Result<u64, Unfit> {
+        if self.requests == 0 {
+            return Err(Unfit::new(
+                "a quota of 0 requests",
+                "a quota is at least 1; to let nobody in, deny them by a list",
+            ));
+        }
+        if self.capacity() == 0 {
+            return Err(Unfit::new("a burst of 0", "a burst is at least 1"));
+        }
+        let nanos = self.period.as_nanos();
+        if nanos < 1_000 {
+            return Err(Unfit::new(
+                format!("a period of {:?}", self.period),
+                "a period is at least 1 µs",
+            ));
+        }
+        if nanos % 1_000 != 0 {
+            return Err(Unfit::new(
+                format!("a period of {:?}", self.period),
+                "a period is a whole number of microseconds",
+            ));
+        }
+        u64::try_from(nanos / 1_000).map_err(|_| {
+            Unfit::new(
+                format!("a period of {:?}", self.period),
+                "a period is at most 584,942 years",
+            )
+        })
+    }
+}
+
+impl Requests {
+    /// Per `period`.
+    pub const fn per(self, period: Duration) -> Quota {
+        Quota {
+            requests: self.0,
+            period,
+            burst: None,
+        }
+    }
+
+    /// Per second.
+    pub const fn per_second(self) -> Quota {
+        self.per(Duration::from_nanos(SECOND))
+    }
+
+    /// Per minute.
+    pub const fn per_minute(self) -> Quota {
+        self.per(Duration::from_nanos(MINUTE))
+    }
+
+    /// Per hour.
+    pub const fn per_hour(self) -> Quota {
+        self.per(Duration::from_nanos(HOUR))
+    }
+
+    /// Per day of 24 hours.
+    pub const fn per_day(self) -> Quota {
+        self.per(Duration::from_nanos(DAY))
+    }
+
+    /// Per week of seven days.
+    pub const fn per_week(self) -> Quota {
+        self.per(Duration::from_nanos(WEEK))
+    }
+
+    /// Per month of 30 days.
+    pub const fn per_month(self) -> Quota {
+        self.per(Duration::from_nanos(MONTH))
+    }
+}
+
+const UNITS: [(&str, u64); 27] = [
+    ("s", SECOND),
+    ("min", MINUTE),
+    ("h", HOUR),
+    ("day", DAY),
+    ("week", WEEK),
+    ("month", MONTH),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+    ("µs", 1_000),
+    ("millisecond", 1_000_000),
+    ("milliseconds", 1_000_000),
+    ("microseconds", 1_000),
+    ("sec", SECOND),
+    ("second", SECOND),
+    ("seconds", SECOND),
+    ("mins", MINUTE),
+    ("minute", MINUTE),
+    ("minutes", MINUTE),
+    ("hour", HOUR),
+    ("hours", HOUR),
+    ("d", DAY),
+    ("days", DAY),
+    ("w", WEEK),
+    ("weeks", WEEK),
+    ("months", MONTH),
+    ("secs", SECOND),
+];
+
+/// The units that [`Quota`] prints, the largest first.
+const PRINTED: [(&str, u64); 9] = [
+    ("month", MONTH),
+    ("week", WEEK),
+    ("day", DAY),
+    ("h", HOUR),
+    ("min", MINUTE),
+    ("s", SECOND),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.period.as_nanos();
+        let (name, unit) = PRINTED
+            .into_iter()
+            .find(|(_, unit)| nanos > 0 && nanos % u128::from(*unit) == 0)
+            .unwrap_or(("ns", 1));
+        write!(f, "{}/", self.requests)?;
+        match nanos / u128::from(unit) {
+            1 => write!(f, "{name}")?,
+            many => write!(f, "{many}{name}")?,
+        }
+        match self.burst {
+            Some(burst) => write!(f, " burst {burst}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Text that is no [`Quota`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is no quota: {problem}; a quota reads like \"100/min\", \"10/s burst 20\", \"5000 per day\" or \"3/500ms\""
+)]
+pub struct ParseQuotaError {
+    text: String,
+    problem: String,
+}
+
+impl FromStr for Quota {
+    type Err = ParseQuotaError;
+
+    /// Reads `N/PERIOD` or `N per PERIOD`, with ` burst B` behind it if you like. A period is a unit (`s`, `min`, `h`,
+    /// `day`, `week`, `month`, `ms`, their long forms), with a number before it if there is more than one.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse(text).map_err(|problem| ParseQuotaError {
+            text: text.to_owned(),
+            problem,
+        })
+    }
+}
+
+fn parse(text: &str) -> Result<Quota, String> {
+    let (rate, burst) = match text.split_once("burst") {
+        Some((rate, burst)) => (rate, Some(number(burst)?)),
+        None => (text, None),
+    };
+    let (requests, period) = rate
+        .split_once('/')
+        .or_else(|| rate.split_once(" per "))
+        .ok_or_else(|| "there is neither \"/\" nor \" per \" in it".to_owned())?;
+    let period = period.trim();
+    let digits = period
+        .find(|c: char| !c.is_ascii_digit() && c != '_')
+        .unwrap_or(period.len());
+    let (count, unit) = period.split_at(digits);
+    let count = if count.is_empty() { 1 } else { number(count)? };
+    let unit = unit.trim();
+    let (_, nanos) = UNITS
+        .into_iter()
+        .find(|(name, _)| *name == unit)
+        .ok_or_else(|| format!("{unit:?} is no unit of time"))?;
+    let nanos = u128::from(count) * u128::from(nanos);
+    let secs = u64::try_from(nanos / u128::from(SECOND))
+        .map_err(|_| "its period is too long".to_owned())?;
+    let quota = Quota::requests(number(requests)?)
+        .per(Duration::new(secs, (nanos % u128::from(SECOND)) as u32));
+    Ok(match burst {
+        Some(burst) => quota.burst(burst),
+        None => quota,
+    })
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    let digits = text.trim().replace('_', "");
+    digits
+        .parse()
+        .map_err(|error: ParseIntError| format!("{:?}: {error}", text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_quota_reads_the_way_people_write_it() {
+        for (text, quota) in [
+            ("100/min", Quota::requests(100).per_minute()),
+            ("10/s burst 20", Quota::requests(10).per_second().burst(20)),
+            ("5000 per day", Quota::requests(5_000).per_day()),
+            (
+                "3/500ms",
+                Quota::requests(3).per(Duration::from_millis(500)),
+            ),
+            (
+                "5 per 10 seconds",
+                Quota::requests(5).per(Duration::from_secs(10)),
+            ),
+            ("1_000_000/h", Quota::requests(1_000_000).per_hour()),
+            ("1/month", Quota::requests(1).per_month()),
+            (" 7 / week ", Quota::requests(7).per_week()),
+        ] {
+            assert_eq!(text.parse::<Quota>(), Ok(quota), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quota_is_an_error_that_shows_one() {
+        for text in [
+            "",
+            "100",
+            "100/",
+            "/s",
+            "-1/s",
+            "ten/s",
+            "10/m",
+            "10/fortnight",
+            "10/s burst",
+            "10/s burst x",
+            "1.5/s",
+            "99999999999999999999/s",
+            "1/99999999999999999999s",
+            "1/18446744073709551615month",
+        ] {
+            let error = text.parse::<Quota>().expect_err(text).to_string();
+            assert!(error.contains("100/min"), "{error}");
+        }
+    }
+
+    #[test]
+    fn ten_per_minute_is_not_a_period_of_ten() {
+        // tower-governor#55: `per_second(5)` that meant a period of five seconds.
+        let quota = Quota::requests(5).per_second();
+        assert_eq!((quota.units(), quota.period()), (5, Duration::from_secs(1)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_back(requests: u64, nanos in 0..u64::MAX, burst: Option<u64>) {
+            let quota = Quota { requests, period: Duration::from_nanos(nanos), burst };
+            prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));
+        }
+    }
+}

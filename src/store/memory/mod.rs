@@ -1,0 +1,301 @@
+//! Counting in process.
+
+use std::{
+    fmt,
+    hash::{BuildHasher, RandomState},
+    num::NonZeroUsize,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use smallvec::SmallVec;
+
+use self::shard::Shard;
+use super::{Account, Answer, Ask, Line, LineAnswer, Reply, Store};
+use crate::{
+    clock::{Clock, SystemClock},
+    decision::Source,
+    error::{ConfigError, StoreError},
+    strategy::{AnyMemory, Rule},
+};
+
+mod shard;
+
+/// Counts in process, exactly, under any number of threads.
+///
+/// Keys are spread over shards, each under a lock of its own. A key that is at its full quota is forgotten as others
+/// come; there is no thread for it, and none to run.
+///
+/// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the ones nearest to their
+/// full quota are **dropped** to make room, and start afresh when they come back: whoever can make that many keys at
+/// once gets quota back that way, but only from those who had used the least of it. How many were dropped is
+/// [counted](MemoryStore::dropped); if it isn't zero, allow more keys, or keys that are harder to come by.
+///
+/// ```
+/// use std::num::NonZeroUsize;
+/// use tollgate::{Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = MemoryStore::builder().max_keys(NonZeroUsize::MIN.saturating_add(999_999)).build();
+/// let limiter = Limiter::builder()
+///     .store(store)
+///     .policy(Policy::new("logins", Quota::requests(1).per_minute()))
+///     .build()?;
+/// assert!(limiter.check(Key::new("alice")).await.is_admitted());
+/// assert!(!limiter.check(Key::new("alice")).await.is_admitted());
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    hasher: RandomState,
+    clock: Arc<dyn Clock>,
+    /// One per policy name and tag; a shard has a table for each. Only ever grows.
+    names: RwLock<Vec<(Box<str>, &'static str)>>,
+    shards: Box<[Padded]>,
+    dropped: AtomicU64,
+}
+
+/// Neighbouring locks on one cache line would slow each other down.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// Builds a [`MemoryStore`].
+#[derive(Debug)]
+#[must_use]
+pub struct MemoryStoreBuilder {
+    max_keys: NonZeroUsize,
+    clock: Arc<dyn Clock>,
+}
+
+impl MemoryStoreBuilder {
+    /// Holds at most so many keys, of all policies together: 1,000,000 unless set, which take some 100 MB.
+    pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Tells the time by `clock`, in place of the system's.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// The store.
+    pub fn build(self) -> MemoryStore {
+        // Few keys are kept in one shard, so that the ones nearest to full are found among all.
+        let shards = (self.max_keys.get() / 1_024).clamp(1, 64);
+        let most = self.max_keys.get() / shards;
+        MemoryStore {
+            inner: Arc::new(Inner {
+                hasher: RandomState::new(),
+                clock: self.clock,
+                names: RwLock::default(),
+                shards: (0..shards)
+                    .map(|_| Padded(Mutex::new(Shard::new(most))))
+                    .collect(),
+                dropped: AtomicU64::new(0),
+            }),
+        }
+    }
+}
+
+impl MemoryStore {
+    /// A store for at most 1,000,000 keys.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Starts to build a store.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder {
+            max_keys: NonZeroUsize::MIN.saturating_add(999_999),
+            clock: Arc::new(SystemClock),
+        }
+    }
+
+    /// How many keys are held now. Some may be at their full quota, and not yet forgotten.
+    pub fn keys(&self) -> usize {
+        let shards = self.inner.shards.iter();
+        shards.map(|shard| lock(&shard.0).len()).sum()
+    }
+
+    /// How many keys with quota in use were dropped for want of room, so far.
+    pub fn dropped(&self) -> u64 {
+        self.inner.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Answers one request whose lines' shards are locked.
+    fn answer(&self, ask: Ask, lines: &[Line<'_>], locked: &mut Locked<'_>) -> Option<Answer> {
+        let now = self.inner.clock.now();
+        let mut admitted = 0;
+        if let Ask::Take(times) = ask {
+            admitted = times;
+            for (line, place) in lines.iter().zip(&locked.places) {
+                let shard = &mut *locked.guards[place.guard];
+                let room = memory(line)?.room(shard.get(line, place), now);
+                let room = u64::try_from(room).unwrap_or(0);
+                admitted = admitted.min(room.checked_div(line.units).unwrap_or(times));
+            }
+        }
+        let mut answers = SmallVec::new();
+        for (line, place) in lines.iter().zip(&locked.places) {
+            let shard = &mut *locked.guards[place.guard];
+            let rule = memory(line)?;
+            let units = match ask {
+                Ask::Take(_) => line.units * admitted,
+                Ask::Peek | Ask::Reset => 0,
+                Ask::Force => {
+                    let room = rule.room(shard.get(line, place), now);
+                    let most = room.saturating_add_unsigned(line.account.rule().capacity());
+                    line.units.min(u64::try_from(most).unwrap_or(0))
+                }
+                Ask::Give => rule.give(shard.get(line, place), now, &line.receipt, line.units),
+            };
+            if units > 0 && matches!(ask, Ask::Take(_) | Ask::Force) {
+                let (state, dropped) = shard.entry(line, place, now);
+                rule.take(state, now, units);
+                if dropped > 0 {
+                    self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
+                }
+            }
+            let seen = rule.seen(shard.get(line, place).map(|state| &*state), now, line.units);
+            if ask == Ask::Reset {
+                shard.remove(line, place);
+            }
+            answers.push(LineAnswer { units, seen });
+        }
+        Some(Answer {
+            admitted,
+            at: now,
+            later: 0,
+            source: Source::Store,
+            lines: answers,
+        })
+    }
+
+    fn lock<'a>(&'a self, lines: &[Line<'_>]) -> Option<Locked<'a>> {
+        let inner = &*self.inner;
+        let mut shards: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut places: SmallVec<[Place; 4]> = lines
+            .iter()
+            .map(|line| {
+                let hash = inner.hasher.hash_one(line.key);
+                let guard = (hash >> 40) as usize % inner.shards.len();
+                shards.push(guard);
+                let Table(table) = *line.account.context()?;
+                Some(Place { guard, table, hash })
+            })
+            .collect::<Option<_>>()?;
+        // One order for all, or two requests could wait for each other.
+        shards.sort_unstable();
+        shards.dedup();
+        for place in &mut places {
+            place.guard = shards
+                .iter()
+                .position(|shard| *shard == place.guard)
+                .unwrap_or(0);
+        }
+        let guards = shards.iter().map(|shard| lock(&inner.shards[*shard].0));
+        Some(Locked {
+            guards: guards.collect(),
+            places,
+        })
+    }
+}
+
+/// The shards of one request's lines, all locked.
+struct Locked<'a> {
+    guards: SmallVec<[MutexGuard<'a, Shard>; 4]>,
+    places: SmallVec<[Place; 4]>,
+}
+
+/// Where a line's key is: in which locked shard, in which of its tables, and under what hash.
+struct Place {
+    guard: usize,
+    table: usize,
+    hash: u64,
+}
+
+/// Which table an account's keys are in.
+struct Table(usize);
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // A strategy that panics leaves integers behind, and they are still the best there is.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {
+    line.account.rule().memory()
+}
+
+impl Store for MemoryStore {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, ConfigError> {
+        let Some(memory) = rule.memory() else {
+            return Err(ConfigError::new(
+                format!("policy {policy:?} with {rule:?}, which counts on Redis alone"),
+                "a strategy with an in-process half, or a RedisStore",
+            ));
+        };
+        let mut names = self
+            .inner
+            .names
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = names
+            .iter()
+            .position(|(name, tag)| **name == *policy && *tag == rule.tag());
+        let place = match known {
+            Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
+                return Err(ConfigError::new(
+                    format!(
+                        "policy {policy:?} with {rule:?}, whose tag {:?} is another's",
+                        rule.tag()
+                    ),
+                    "a strategy of your own has a tag of its own",
+                ));
+            }
+            Some(place) => place,
+            None => {
+                for shard in &self.inner.shards {
+                    lock(&shard.0).push(memory.table());
+                }
+                names.push((policy.into(), rule.tag()));
+                names.len() - 1
+            }
+        };
+        Ok(Account::new(policy, rule, Table(place)))
+    }
+
+    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+        let locked = self.lock(lines);
+        let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
+        Reply::Now(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
+    }
+
+    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+        let _ = self.ask(ask, lines);
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("clock", &self.inner.clock)
+            .field("dropped", &self.dropped())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,100 @@
+//! One shard: its part of every policy's table, and the bound on all of them.
+
+use std::any::Any;
+
+use super::{Line, Place};
+use crate::{
+    clock::Timestamp,
+    strategy::{AnyMemory, table::Table},
+};
+
+/// Below this many keys, looking for full ones isn't worth it.
+const FEW: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    tables: Vec<Box<dyn Table>>,
+    most: usize,
+    /// How many keys there may be before the full ones are forgotten: twice what was left the last time, so that
+    /// forgetting costs each new key a constant.
+    sweep_at: usize,
+}
+
+impl Shard {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            tables: Vec::new(),
+            most,
+            sweep_at: most.min(FEW),
+        }
+    }
+
+    pub(super) fn push(&mut self, table: Box<dyn Table>) {
+        self.tables.push(table);
+    }
+
+    pub(super) fn holds(&self, place: usize, memory: &dyn AnyMemory) -> bool {
+        let table = self.tables.get(place);
+        table.is_some_and(|table| memory.holds(&**table))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.tables.iter().map(|table| table.len()).sum()
+    }
+
+    /// The state of a line's key, if one is kept.
+    pub(super) fn get(&mut self, line: &Line<'_>, place: &Place) -> Option<&mut dyn Any> {
+        self.tables.get_mut(place.table)?.get(place.hash, &line.key)
+    }
+
+    pub(super) fn remove(&mut self, line: &Line<'_>, place: &Place) {
+        if let Some(table) = self.tables.get_mut(place.table) {
+            table.remove(place.hash, &line.key);
+        }
+    }
+
+    /// The state of a line's key, made if there is none, and how many other keys were dropped for it.
+    pub(super) fn entry(
+        &mut self,
+        line: &Line<'_>,
+        place: &Place,
+        now: Timestamp,
+    ) -> (&mut dyn Any, u64) {
+        let mut dropped = 0;
+        if self.len() >= self.sweep_at && self.get(line, place).is_none() {
+            dropped = self.make_room(now);
+        }
+        let table = &mut self.tables[place.table];
+        (table.entry(place.hash, &line.key), dropped)
+    }
+
+    /// Forgets what is at its full quota, and if that isn't enough, an eighth of the keys: those that soonest will be.
+    /// Returns how many of these there were.
+    fn make_room(&mut self, now: Timestamp) -> u64 {
+        self.forget(now, usize::MAX);
+        let mut dropped = 0;
+        if self.len() >= self.most {
+            let mut times = Vec::with_capacity(self.len());
+            for table in &self.tables {
+                table.full_at(&mut times);
+            }
+            let surplus = self.len() - self.most + 1 + self.most / 8;
+            let surplus = surplus.min(times.len());
+            let (_, time, _) = times.select_nth_unstable(surplus - 1);
+            let time = *time;
+            // Those before the last instant first: at that instant there may be more than are to go.
+            dropped = self.forget(time - std::time::Duration::from_micros(1), surplus);
+            dropped += self.forget(time, surplus - dropped);
+        }
+        self.sweep_at = (self.len() * 2).max(FEW).min(self.most);
+        dropped as u64
+    }
+
+    fn forget(&mut self, time: Timestamp, most: usize) -> usize {
+        let mut left = most;
+        for table in &mut self.tables {
+            left -= table.forget(time, left);
+        }
+        most - left
+    }
+}

@@ -1,0 +1,158 @@
+//! Where counts live.
+//!
+//! [`MemoryStore`] counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for any number of
+//! processes.
+
+use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::Timestamp,
+    decision::Source,
+    error::{ConfigError, StoreError},
+    key::Key,
+    strategy::{Receipt, Rule, Seen},
+};
+
+pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+
+/// Where counts live. Built-in stores share their counts among their clones.
+pub trait Store: fmt::Debug + Send + Sync + 'static {
+    /// Opens an account for what `rule` counts under a policy's name. Rules of one policy (other quotas for other
+    /// callers, say) whose tags are equal share their keys.
+    ///
+    /// # Errors
+    ///
+    /// If this store can't count by that rule.
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, ConfigError>;
+
+    /// Asks about one request: all of its lines at one instant, or none.
+    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;
+
+    /// Does the same without an answer, and without waiting for one: what is given back when nobody can wait.
+    fn tell(&self, ask: Ask, lines: &[Line<'_>]);
+}
+
+/// What a policy's rule is known by in its store. Cheap to clone.
+#[derive(Clone)]
+pub struct Account(Arc<Opened>);
+
+struct Opened {
+    policy: Box<str>,
+    rule: Arc<dyn Rule>,
+    context: Box<dyn Any + Send + Sync>,
+}
+
+impl Account {
+    /// An account, and what its store needs to find it again.
+    pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(Opened {
+            policy: policy.into(),
+            rule,
+            context: Box::new(context),
+        }))
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.0.policy
+    }
+
+    /// How it is counted.
+    pub fn rule(&self) -> &dyn Rule {
+        &*self.0.rule
+    }
+
+    /// What its store noted on it, if it is that store's.
+    pub fn context<T: Any>(&self) -> Option<&T> {
+        self.0.context.downcast_ref()
+    }
+
+    /// Tells this account from every other while it lives.
+    #[cfg(feature = "redis")]
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account")
+            .field("policy", &self.policy())
+            .field("rule", &self.rule())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is asked about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// Charge every line for as many of so many equal requests as there is room for under every one: one, as a rule.
+    Take(u64),
+    /// Charge nothing, and tell how it stands.
+    Peek,
+    /// Charge every line, past what is left if need be: down to a debt of at most one capacity.
+    Force,
+    /// Give units of each line's receipt back.
+    Give,
+    /// Forget each line's key, and tell how it stood.
+    Reset,
+}
+
+/// One policy's part of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    /// What it is counted by.
+    pub account: &'a Account,
+    /// Who is asking.
+    pub key: Key,
+    /// How many units.
+    pub units: u64,
+    /// Only to give back: what was charged.
+    pub receipt: Receipt,
+}
+
+/// A store's answer, at once or later.
+#[must_use]
+pub enum Reply {
+    /// Known at once.
+    Now(Result<Answer, StoreError>),
+    /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
+    Later(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Now(answer) => f.debug_tuple("Now").field(answer).finish(),
+            Self::Later(_) => f.debug_tuple("Later").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// What a store answers.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// How many requests of a [`Take`](Ask::Take) were charged.
+    pub admitted: u64,
+    /// The instant it was judged at, on the store's clock.
+    pub at: Timestamp,
+    /// How many equal requests were admitted at the same instant after this one. What the lines saw is after these.
+    pub later: u64,
+    /// Where the answer came from.
+    pub source: Source,
+    /// One for each line, in order.
+    pub lines: SmallVec<[LineAnswer; 2]>,
+}
+
+/// What a store answers about one line.
+#[derive(Clone, Copy, Debug)]
+pub struct LineAnswer {
+    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)) or given back ([`Give`](Ask::Give)).
+    pub units: u64,
+    /// The key's state after it, or before a [`Reset`](Ask::Reset).
+    pub seen: Seen,
+}

@@ -1,0 +1,175 @@
+use std::{sync::Arc, time::Duration};
+
+use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
+use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
+
+use super::{Inner, RedisStore, Shared, link::Source, names, script::Scripts};
+use crate::error::ConfigError;
+
+/// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
+const OWN_POOL: usize = 1_024;
+
+/// Builds a [`RedisStore`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    connections: Option<Connections>,
+    prefix: String,
+    deadline: Duration,
+    lanes: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Connections {
+    Url(String),
+    Config(Box<Config>),
+    Pool(Pool),
+}
+
+impl Default for RedisStoreBuilder {
+    fn default() -> Self {
+        Self {
+            connections: None,
+            prefix: "tg:".to_owned(),
+            deadline: Duration::from_millis(100),
+            lanes: 4,
+        }
+    }
+}
+
+impl RedisStoreBuilder {
+    /// Counts on the server that `url` names.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.connections = Some(Connections::Url(url.into()));
+        self
+    }
+
+    /// Takes connections from a pool that the application already has.
+    pub fn pool(mut self, pool: Pool) -> Self {
+        self.connections = Some(Connections::Pool(pool));
+        self
+    }
+
+    /// Takes connections from a pool made from deadpool's configuration.
+    pub fn config(mut self, config: Config) -> Self {
+        self.connections = Some(Connections::Config(Box::new(config)));
+        self
+    }
+
+    /// Begins every key with `prefix`, in place of `tg:`, so that applications that share a server don't share counts.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a request waits for its answer at most, from its arrival on: 100 ms unless set.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// How many connections carry requests, in each runtime: four unless set, and never more than a quarter of a shared
+    /// pool.
+    pub fn lanes(mut self, lanes: usize) -> Self {
+        self.lanes = lanes;
+        self
+    }
+
+    /// The store. Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a deadline of zero, no
+    /// lanes, or a prefix that keys can't begin with.
+    pub fn build(self) -> Result<RedisStore, ConfigError> {
+        names::check_prefix(&self.prefix)?;
+        if self.deadline < Duration::from_millis(1) {
+            return Err(ConfigError::new(
+                format!("a deadline of {:?}", self.deadline),
+                "at least 1 ms",
+            ));
+        }
+        if !(1..=64).contains(&self.lanes) {
+            return Err(ConfigError::new(format!("{} lanes", self.lanes), "1 to 64"));
+        }
+        let source = self.connections.map_or_else(
+            || {
+                Err(ConfigError::new(
+                    "a Redis store without a server",
+                    "a URL, a deadpool configuration or a pool",
+                ))
+            },
+            |connections| connections.source(self.lanes),
+        )?;
+        Ok(RedisStore {
+            inner: Arc::new(Inner {
+                lanes: self.lanes.min(source.share),
+                shared: Arc::new(Shared {
+                    source,
+                    scripts: Scripts::new().into(),
+                    deadline: self.deadline,
+                }),
+                prefix: self.prefix,
+                hasher: Default::default(),
+                sets: Default::default(),
+            }),
+        })
+    }
+}
+
+impl Connections {
+    fn source(self, lanes: usize) -> Result<Source, ConfigError> {
+        let (pool, shared) = match self {
+            Self::Url(url) => (own_pool(url.as_str(), PoolConfig::new(OWN_POOL))?, false),
+            Self::Config(config) => {
+                let pool = config.pool.unwrap_or(PoolConfig::new(OWN_POOL));
+                let pool = match (config.url, config.connection) {
+                    (Some(url), None) => own_pool(url.as_str(), pool),
+                    (None, Some(connection)) => own_pool(connection, pool),
+                    (None, None) => own_pool("redis://127.0.0.1:6379", pool),
+                    (Some(_), Some(_)) => Err(ConfigError::new(
+                        "a deadpool configuration with both a URL and a connection",
+                        "one of them",
+                    )),
+                };
+                (pool?, false)
+            }
+            Self::Pool(pool) => (pool, true),
+        };
+        let size = pool.status().max_size;
+        if size < 2 {
+            return Err(ConfigError::new(
+                format!("a pool of {size} connections"),
+                "at least 2: lanes keep theirs",
+            ));
+        }
+        let share = if shared { (size / 4).max(1) } else { size };
+        Ok(Source::new(
+            pool,
+            share.min(if shared { lanes } else { size }),
+        ))
+    }
+}
+
+/// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
+fn own_pool(server: impl IntoConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
+    let wrong = |error: redis::RedisError| {
+        // Its words don't repeat the URL, which may hold a password.
+        ConfigError::new(
+            format!("a server address that can't be used ({error})"),
+            "such as redis://user:password@host:6379/0",
+        )
+    };
+    let info: ConnectionInfo = server.into_connection_info().map_err(wrong)?;
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let manager = Manager::new_with_config(
+        info.set_tcp_settings(tcp),
+        // The lanes keep the time themselves.
+        AsyncConnectionConfig::new().set_response_timeout(None),
+    );
+    Pool::builder(manager.map_err(wrong)?)
+        .config(config)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|error| ConfigError::new(format!("a pool ({error})"), "deadpool's own terms"))
+}

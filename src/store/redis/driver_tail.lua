@@ -1,0 +1,162 @@
+-- The driver: judges a batch of questions, each under one or more policies, all or nothing.
+--
+-- ARGV: how many policies, then each: its half, how many parameters, the parameters;
+--       then segments of like questions until the end:
+--       what is asked, how many policies, which, the units under each, how many questions,
+--       then for each question how many equal ones it stands for, or for 'give' the receipt under each policy.
+-- KEYS: the keys of each question in turn, one per policy.
+-- Answers one list: now, then for each question how many were admitted (-1: failed, and why),
+-- then under each policy the units moved and three numbers of state.
+
+local arg = 1
+local function next_number()
+  arg = arg + 1
+  return tonumber(ARGV[arg - 1])
+end
+
+local halves, params = {}, {}
+for i = 1, next_number() do
+  halves[i] = strategies[next_number()]
+  local p = {}
+  for j = 1, next_number() do
+    p[j] = next_number()
+  end
+  params[i] = p
+end
+
+local answer, last = { now }, 1
+local mends = {}
+
+-- The segment at hand: its policies' functions and parameters, and the units under each.
+local count, units, room, take, give, mend, param = 0, {}, {}, {}, {}, {}, {}
+-- The question at hand: state under each policy, units moved, and how many policies are written.
+local a, b, c, moved, done = {}, {}, {}, {}, 0
+
+local function charge(base)
+  for i = 1, count do
+    if moved[i] > 0 then
+      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i])
+    end
+    done = i
+  end
+end
+
+-- Takes for as many of n equal questions as there is room for under every policy.
+local function ask_take(base, n)
+  local k = n
+  for i = 1, count do
+    local free
+    free, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+    if units[i] > 0 then
+      local fit = floor(free / units[i])
+      if fit < k then
+        k = fit
+      end
+    end
+  end
+  if k > 0 then
+    for i = 1, count do
+      moved[i] = k * units[i]
+    end
+    charge(base)
+    return k
+  end
+  for i = 1, count do
+    moved[i] = 0
+    -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
+    mends[#mends + 1] = { mend[i], KEYS[base + i], param[i], a[i], b[i], c[i] }
+  end
+  return 0
+end
+
+-- Takes what is asked for, down to a debt of one capacity.
+local function ask_force(base)
+  for i = 1, count do
+    local free
+    free, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+    moved[i] = max(0, min(units[i], free + param[i][1]))
+  end
+  charge(base)
+  return 1
+end
+
+local function ask_give(base, at, mark, left)
+  for i = 1, count do
+    local key, p = KEYS[base + i], param[i]
+    local _, a0, b0, c0 = room[i](key, p)
+    moved[i], a[i], b[i], c[i] = give[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i])
+  end
+  return 1
+end
+
+local function ask_reset(base)
+  for i = 1, count do
+    local _
+    _, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+    moved[i] = 0
+  end
+  for i = 1, count do
+    call('DEL', KEYS[base + i])
+  end
+  return 1
+end
+
+local asks = { ask_take, ask_force, ask_give, ask_reset }
+
+-- A decision that failed half-way leaves nothing charged.
+local function undo(base)
+  for i = 1, done do
+    if moved[i] > 0 then
+      pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, moved[i], moved[i])
+    end
+  end
+end
+
+local base = 0
+while arg <= #ARGV do
+  local kind = next_number()
+  local ask = asks[kind]
+  count = next_number()
+  for i = 1, count do
+    local policy = next_number()
+    local half = halves[policy]
+    param[i], room[i], take[i], give[i], mend[i] = params[policy], half.room, half.take, half.give, half.mend
+  end
+  for i = 1, count do
+    units[i] = next_number()
+  end
+  for _ = 1, next_number() do
+    done = 0
+    local ok, result
+    if kind == 3 then
+      local at, mark, left = {}, {}, {}
+      for i = 1, count do
+        at[i], mark[i], left[i] = next_number(), next_number(), next_number()
+      end
+      ok, result = pcall(ask, base, at, mark, left)
+    else
+      ok, result = pcall(ask, base, next_number())
+    end
+    if ok then
+      answer[last + 1] = result
+      last = last + 1
+      for i = 1, count do
+        answer[last + 1], answer[last + 2], answer[last + 3], answer[last + 4] = moved[i], a[i], b[i] or 0, c[i] or 0
+        last = last + 4
+      end
+    else
+      undo(base)
+      answer[last + 1] = -1
+      answer[last + 2] = type(result) == 'table' and result.err or result
+      last = last + 2
+    end
+    base = base + count
+  end
+end
+
+for i = 1, #mends do
+  local m = mends[i]
+  pcall(m[1], m[2], m[3], m[4], m[5], m[6])
+end
+
+return answer

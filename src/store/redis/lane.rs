@@ -1,0 +1,242 @@
+//! A lane: one connection that carries, on each trip, what arrived while the last one was under way.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use redis::{RedisError, Value};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Shared,
+    batch::Batch,
+    fault,
+    link::Link,
+    question::{Lines, Question},
+    reply,
+};
+use crate::{error::StoreError, store::Ask};
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    shared: Arc<Shared>,
+    queue: Mutex<Queue>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    questions: Vec<Question>,
+    /// Nobody will carry what is put in here any more.
+    closed: bool,
+}
+
+impl Lane {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            queue: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Puts a question in the queue.
+    pub(super) fn push(&self, question: Question) {
+        let mut queue = self.queue();
+        if queue.closed {
+            drop(queue);
+            question.fail(ended());
+            return;
+        }
+        queue.questions.push(question);
+        let first = queue.questions.len() == 1;
+        drop(queue);
+        if first {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Has something done that nobody waits for.
+    pub(super) fn tell(&self, ask: Ask, lines: Lines) {
+        self.push(Question {
+            ask,
+            lines,
+            deadline: Instant::now() + self.shared.deadline,
+            waiter: None,
+        });
+    }
+
+    /// Ends the lane once its queue is empty.
+    pub(super) fn close(&self) {
+        self.queue().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Carries questions until it is closed.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut backlog = VecDeque::new();
+        let mut link = None;
+        loop {
+            if backlog.is_empty() && !self.take_queue(&mut backlog) {
+                return;
+            }
+            if backlog.is_empty() {
+                self.wake.notified().await;
+                continue;
+            }
+            self.take_queue(&mut backlog);
+            let mut batch = board(&mut backlog);
+            if !batch.is_empty() {
+                self.trip(&mut batch, &mut link).await;
+            }
+        }
+    }
+
+    /// Moves what is queued into the backlog; false if there is nothing, and never will be.
+    fn take_queue(&self, backlog: &mut VecDeque<Question>) -> bool {
+        let mut queue = self.queue();
+        let questions = mem::take(&mut queue.questions);
+        let closed = queue.closed;
+        drop(queue);
+        backlog.extend(questions);
+        !(closed && backlog.is_empty())
+    }
+
+    /// One trip: sends the batch and hands its answers out, or tells everybody why not. No one waits past his deadline.
+    async fn trip(self: &Arc<Self>, batch: &mut Batch, link: &mut Option<Link>) {
+        let result = self.carry(batch, link).await;
+        let error = match result {
+            Ok(reply) => match reply::deliver(batch, reply, self) {
+                Ok(severed) => {
+                    if severed {
+                        discard(link);
+                    }
+                    return;
+                }
+                Err(error) => error,
+            },
+            Err(Stopped::Late) => {
+                // Whatever comes now comes too late, and on this connection it would be taken for the next answer.
+                discard(link);
+                return;
+            }
+            Err(Stopped::Failed(error)) => {
+                if fault::severs(&error) {
+                    discard(link);
+                }
+                fault::of(&error)
+            }
+            Err(Stopped::Unlinked(error)) => error,
+        };
+        for question in mem::take(batch).into_questions() {
+            question.fail(error.clone());
+        }
+    }
+
+    /// Takes the batch to the server and back. While it is under way, those whose deadline passes are told so.
+    async fn carry(&self, batch: &mut Batch, link: &mut Option<Link>) -> Result<Value, Stopped> {
+        let script = self.shared.script();
+        let call = batch.call(&script, false);
+        match on_time(batch, self.query(link, call)).await {
+            // The server was restarted, or its scripts were flushed: the text goes along, on the same connection.
+            Err(Stopped::Failed(error)) if fault::lacks_script(&error) => {
+                let call = batch.call(&script, true);
+                on_time(batch, self.query(link, call)).await
+            }
+            result => result,
+        }
+    }
+
+    async fn query(&self, link: &mut Option<Link>, call: redis::Cmd) -> Result<Value, Stopped> {
+        if link.as_ref().is_some_and(Link::is_stale) {
+            let lives = match link {
+                Some(link) => link.answers().await,
+                None => false,
+            };
+            if !lives {
+                discard(link);
+            }
+        }
+        let link = match link {
+            Some(link) => link,
+            None => {
+                let opened = Link::open(&self.shared.source).await;
+                link.insert(opened.map_err(Stopped::Unlinked)?)
+            }
+        };
+        link.query(&call).await.map_err(Stopped::Failed)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whatever is left in a lane whose runtime has ended is answered, not left hanging.
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let questions = mem::take(&mut self.queue().questions);
+        for question in questions {
+            question.fail(ended());
+        }
+    }
+}
+
+/// Why a trip brought no answer.
+enum Stopped {
+    /// The server's own error, or a broken connection.
+    Failed(RedisError),
+    /// There is no connection to be had; nothing was sent.
+    Unlinked(StoreError),
+    /// Everybody's deadline has passed.
+    Late,
+}
+
+/// Fills a batch from the backlog: first come, first served. Those whose time is up, and those who have gone, stay
+/// behind.
+fn board(backlog: &mut VecDeque<Question>) -> Batch {
+    let now = Instant::now();
+    let mut batch = Batch::default();
+    while let Some(question) = backlog.pop_front() {
+        if question.deadline <= now {
+            question.fail(StoreError::Timeout);
+        } else if !question.is_abandoned()
+            && let Err(question) = batch.push(question)
+        {
+            backlog.push_front(*question);
+            break;
+        }
+    }
+    batch
+}
+
+/// Awaits `trip`, telling those whose deadline passes meanwhile; until it has passed for all.
+async fn on_time<T>(
+    batch: &mut Batch,
+    trip: impl Future<Output = Result<T, Stopped>>,
+) -> Result<T, Stopped> {
+    let mut trip = std::pin::pin!(trip);
+    while let Some(deadline) = batch.next_deadline() {
+        tokio::select! {
+            biased;
+            result = &mut trip => return result,
+            () = sleep_until(deadline) => batch.time_out(Instant::now()),
+        }
+    }
+    Err(Stopped::Late)
+}
+
+fn discard(link: &mut Option<Link>) {
+    if let Some(link) = link.take() {
+        link.discard();
+    }
+}
+
+fn ended() -> StoreError {
+    StoreError::Connection("its runtime has ended".into())
+}

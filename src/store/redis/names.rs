@@ -1,0 +1,137 @@
+//! What a key is called in Redis.
+
+use std::fmt::Write;
+
+use crate::{
+    error::ConfigError,
+    key::{HASH_CHARS, Key, hash_text},
+    strategy::Rule,
+};
+
+/// The longest name. Up to 31 bytes Redis keeps a name without a longer header.
+const LONGEST: usize = 30;
+
+/// The longest prefix that leaves room for a tag, a hash and a cluster's hash tag.
+const LONGEST_PREFIX: usize = LONGEST - 2 - 1 - HASH_CHARS - 4;
+
+/// What a policy's keys begin with: the prefix, the strategy's tag, and the policy's name where it's short and harmless.
+/// `tg:g1:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA. Where that would be too long or
+/// not harmless, the policy and the key are hashed together: `tg:g1#` and 20 characters.
+#[derive(Debug)]
+pub(super) struct Names {
+    head: Option<Box<str>>,
+    hashed_head: Box<str>,
+    policy: Box<str>,
+}
+
+pub(super) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._-".contains(&byte);
+    if prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(plain) {
+        return Err(ConfigError::new(
+            format!("the prefix {prefix:?}"),
+            format!("at most {LONGEST_PREFIX} of A-Z a-z 0-9 : . _ -"),
+        ));
+    }
+    Ok(())
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str, rule: &dyn Rule, policy: &str) -> Self {
+        let tag = rule.tag();
+        // A colon would make policy "a" with key "b:c" and policy "a:b" with key "c" one.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        Self {
+            head: policy
+                .bytes()
+                .all(plain)
+                .then(|| format!("{prefix}{tag}:{policy}:").into()),
+            hashed_head: format!("{prefix}{tag}#").into(),
+            policy: policy.into(),
+        }
+    }
+
+    /// The name of a policy's key.
+    pub(super) fn of(&self, key: &Key) -> String {
+        let mut name = String::with_capacity(LONGEST);
+        match &self.head {
+            Some(head) if head.len() + key.as_str().len() <= LONGEST => {
+                name.push_str(head);
+                name.push_str(key.as_str());
+            }
+            _ => {
+                let mut hasher = blake3::Hasher::new();
+                hasher
+                    .update(&[self.policy.len() as u8])
+                    .update(self.policy.as_bytes())
+                    .update(key.as_bytes());
+                name.push_str(&self.hashed_head);
+                let text = hash_text(&hasher.finalize());
+                text.iter().for_each(|byte| {
+                    let _ = name.write_char(char::from(*byte));
+                });
+            }
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Gcra, Strategy};
+    use std::collections::HashSet;
+
+    fn names(policy: &str) -> Names {
+        let rule = Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule");
+        Names::new("tg:", &*rule, policy)
+    }
+
+    #[test]
+    fn short_names_can_be_read_and_long_ones_are_hashed_to_at_most_thirty_bytes() {
+        let burst = names("burst");
+        assert_eq!(burst.of(&Key::new("192.0.2.1")), "tg:g1:burst:192.0.2.1");
+        for (policy, key) in [
+            ("burst", Key::secret("token")),
+            ("burst", Key::new("a-user-with-a-long-name")),
+            ("a policy with spaces", Key::new("a")),
+            ("{slot}", Key::new("a")),
+        ] {
+            let name = names(policy).of(&key);
+            assert!(name.starts_with("tg:g1#") && name.len() == 26, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_brace_reaches_redis_however_it_is_smuggled() {
+        for policy in ["p", "{p}", "p}{q"] {
+            for text in ["{a}", "a{", "}", "{", "a\n{b}", ""] {
+                let name = names(policy).of(&Key::new(text));
+                assert!(
+                    name.bytes()
+                        .all(|b| b.is_ascii_graphic() && b != b'{' && b != b'}')
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn policies_and_keys_that_differ_have_names_that_differ() {
+        let mut seen = HashSet::new();
+        for policy in ["a", "a:b", "a:b:c", "ab", "a+b"] {
+            for key in ["b:c", "c", "b", "b:c:d", "0123456789012345678901234"] {
+                assert!(
+                    seen.insert(names(policy).of(&Key::new(key))),
+                    "{policy} {key}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_that_would_make_names_too_long_or_steer_a_slot_is_refused() {
+        assert!(check_prefix("tg:").is_ok() && check_prefix("").is_ok());
+        for prefix in ["toolong", "{a}", "a b", "é"] {
+            assert!(check_prefix(prefix).is_err(), "{prefix}");
+        }
+    }
+}

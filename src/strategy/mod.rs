@@ -1,0 +1,239 @@
+//! How a quota is counted.
+//!
+//! | strategy | counts | at once, at most | over one period, at worst | choose it |
+//! |---|---|---|---|---|
+//! | [`Gcra`] (default) | a theoretical arrival time | burst | requests + burst | almost always: smooth, and the smallest |
+//! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when people must be told "so many per window" |
+//!
+//! # One of your own
+//!
+//! A [`Strategy`] binds to a [`Quota`] and becomes a [`Rule`]; a rule answers for one key at one instant. It has two
+//! halves that do the same: [`Memory`] counts in process, and a piece of Lua ([`Script`]) counts on Redis. Both know
+//!
+//! - `room`: how many units could be taken now (negative in debt), and the state that was read;
+//! - `take`: charges units, into debt if that's more than there was room for;
+//! - `give`: gives units of a [`Receipt`] back, only as far as time has not already given them back.
+//!
+//! So n equal requests at one instant are one `take` of k x cost with k = min(n, room / cost), and a request under
+//! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
+//! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
+
+use std::{any::Any, fmt, sync::Arc, time::Duration};
+
+use crate::{
+    clock::Timestamp,
+    error::Unfit,
+    quota::Quota,
+    strategy::table::{States, Table},
+};
+
+mod fixed_window;
+mod gcra;
+pub(crate) mod table;
+
+pub use fixed_window::FixedWindow;
+pub use gcra::Gcra;
+
+/// How a quota is counted: chosen in [`Policy::strategy`](crate::Policy::strategy).
+pub trait Strategy: fmt::Debug + Send + Sync + 'static {
+    /// This strategy's rule for `quota`.
+    ///
+    /// # Errors
+    ///
+    /// If the quota is past what the strategy can count exactly, or has no meaning for it.
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit>;
+}
+
+/// A strategy bound to a quota.
+pub trait Rule: fmt::Debug + Send + Sync + 'static {
+    /// Names the strategy and the version of its state's format, in every key in the store: two characters, such as
+    /// `"g1"`. What another tag wrote is never read.
+    fn tag(&self) -> &'static str;
+
+    /// The most units that can be charged at once.
+    fn capacity(&self) -> u64;
+
+    /// What `seen` says to a caller who asks for `cost` units at `now`.
+    fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook;
+
+    /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
+    /// [`Receipt::mark`].
+    fn mark(&self, _seen: &Seen, _now: Timestamp) -> i64 {
+        0
+    }
+
+    /// The half that counts on Redis; `None` if there is none.
+    fn script(&self) -> Option<Script>;
+
+    /// The half that counts in process; `None` if there is none.
+    fn memory(&self) -> Option<&dyn AnyMemory>;
+}
+
+/// What a rule's half reports of a key's state, right after it was read or charged. Each rule says what its three
+/// numbers mean; both halves report the same, so that [`Rule::outlook`] is written once.
+pub type Seen = [i64; 3];
+
+/// What a caller may expect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// Whole units left.
+    pub remaining: u64,
+    /// When one more request of the same cost would pass.
+    pub retry: Retry,
+    /// The wait until the full quota is available again, were nobody else to ask.
+    pub reset_after: Duration,
+}
+
+/// When a request would pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Retry {
+    /// At once.
+    Now,
+    /// After this wait, were nobody else to ask; not a microsecond earlier.
+    After(Duration),
+    /// Never: it costs more than the quota's capacity.
+    Never,
+}
+
+/// What was charged where and when, so that it can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt {
+    /// When it was charged, on the store's clock.
+    pub at: Timestamp,
+    /// How many units of it have not been given back.
+    pub left: u64,
+    /// The window or bucket it went into, as [`Rule::mark`] names it.
+    pub mark: i64,
+}
+
+impl Receipt {
+    /// Nothing was charged.
+    pub const NONE: Self = Self {
+        at: Timestamp::from_micros(0),
+        left: 0,
+        mark: 0,
+    };
+}
+
+/// The half of a rule that counts on Redis.
+///
+/// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters, `a, b, c` up
+/// to three numbers of state that `room` read and that `take` returns as they are after it: these are what the rule
+/// reports as [`Seen`]. Numbers are integers below 2^53.
+///
+/// - `room(key, p)` returns the room, then the state;
+/// - `take(key, p, a, b, c, units)` returns the state;
+/// - `give(key, p, a, b, c, at, mark, left, want)` returns how many units it gave back, then the state; `at` is in
+///   microseconds since the Unix epoch;
+/// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
+///   that `room` found out of bounds, and a time to live that is missing or too long (`outlive`).
+///
+/// A chunk may use what the driver defines: `call` (`redis.call`), `now` and `now_ms` (microseconds and milliseconds
+/// since the Unix epoch), `now_s` and `now_us` (`TIME`), `number(key, text, digits)` (an integer of at most so many
+/// digits, or an error that leaves the key alone), `foreign(key, why)` (that error), `expiry(key)` (when a key ends, in
+/// milliseconds since the epoch; -1 never, -2 no key), `outlive(key, ms)` (ends a key that would live for longer than
+/// that from now, or for ever), and `floor`, `ceil`, `min`, `max`, `format`, `sub`.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// The chunk. Rules with the same source share it.
+    pub source: &'static str,
+    /// `p`. The first is the capacity.
+    pub params: Vec<i64>,
+}
+
+/// The half of a rule that counts in process. Its state is of a type of its own.
+pub trait Memory: Rule {
+    /// What is kept for a key. The default is a key that was never charged.
+    type State: State;
+
+    /// How many units could be taken now; negative in debt. A state that can't be (the clock stepped back) is mended.
+    fn room(&self, state: &mut Self::State, now: Timestamp) -> i64;
+
+    /// Charges `units`, into debt if there was less room.
+    fn take(&self, state: &mut Self::State, now: Timestamp, units: u64);
+
+    /// Gives up to `want` units of `receipt` back; returns how many it gave.
+    fn give(&self, state: &mut Self::State, now: Timestamp, receipt: &Receipt, want: u64) -> u64;
+
+    /// What [`Rule::outlook`] needs to know.
+    fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
+}
+
+/// What is kept for a key in process.
+pub trait State: Default + Send + 'static {
+    /// When the full quota is available again, so that the key need not be kept.
+    fn full_at(&self) -> Timestamp;
+}
+
+/// Any rule's [`Memory`] half, over a state whose type is not known here. There is nothing to implement: every
+/// [`Memory`] is one, and [`Rule::memory`] returns `Some(self)`.
+pub trait AnyMemory: sealed::Sealed + Send + Sync {
+    /// See [`Memory::room`]; `None` is a key that was never charged.
+    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
+    /// See [`Memory::take`].
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64);
+    /// See [`Memory::give`]; `None` is a key that was never charged.
+    fn give(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+    ) -> u64;
+    /// See [`Memory::seen`]; `None` is a key that was never charged.
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
+    #[doc(hidden)]
+    fn table(&self) -> Box<dyn Table>;
+    #[doc(hidden)]
+    fn holds(&self, table: &dyn Table) -> bool;
+}
+
+/// A state of another type can't get here: [`AnyMemory::holds`] is asked when a rule is bound to a table.
+impl<M: Memory> AnyMemory for M {
+    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::room(self, state, now),
+            None => Memory::room(self, &mut M::State::default(), now),
+        }
+    }
+
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64) {
+        if let Some(state) = state.downcast_mut() {
+            Memory::take(self, state, now, units);
+        }
+    }
+
+    fn give(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+    ) -> u64 {
+        let want = want.min(receipt.left);
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::give(self, state, now, receipt, want),
+            None => Memory::give(self, &mut M::State::default(), now, receipt, want),
+        }
+    }
+
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen {
+        match state.and_then(<dyn Any>::downcast_ref) {
+            Some(state) => Memory::seen(self, state, now, cost),
+            None => Memory::seen(self, &M::State::default(), now, cost),
+        }
+    }
+
+    fn table(&self) -> Box<dyn Table> {
+        Box::new(States::<M::State>::default())
+    }
+
+    fn holds(&self, table: &dyn Table) -> bool {
+        table.state_type() == std::any::TypeId::of::<M::State>()
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<M: super::Memory> Sealed for M {}
+}

@@ -1,0 +1,111 @@
+//! Where the states of one policy's keys stand in process: one shard's part of them.
+
+use std::{
+    any::{Any, TypeId},
+    fmt,
+};
+
+use hashbrown::{HashTable, hash_table::Entry};
+
+use crate::{clock::Timestamp, key::Key, strategy::State};
+
+/// A table of states whose type is not known here.
+pub trait Table: fmt::Debug + Send {
+    /// The state of `key`, if one is kept.
+    fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any>;
+    /// The state of `key`, made if there is none.
+    fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any;
+    /// Forgets `key`.
+    fn remove(&mut self, hash: u64, key: &Key);
+    /// How many keys are kept.
+    fn len(&self) -> usize;
+    /// Adds when each key will be at its full quota.
+    fn full_at(&self, times: &mut Vec<Timestamp>);
+    /// Forgets up to `most` keys that are at their full quota by `time`; returns how many.
+    fn forget(&mut self, time: Timestamp, most: usize) -> usize;
+    /// The type of the states.
+    fn state_type(&self) -> TypeId;
+}
+
+/// The states of one type.
+pub(crate) struct States<S> {
+    slots: HashTable<Slot<S>>,
+}
+
+/// A key's hash stays with it, so that growing needs no hashing.
+struct Slot<S> {
+    hash: u64,
+    key: Key,
+    state: S,
+}
+
+impl<S> Default for States<S> {
+    fn default() -> Self {
+        Self {
+            slots: HashTable::new(),
+        }
+    }
+}
+
+impl<S> fmt::Debug for States<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("States")
+            .field("len", &self.slots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S: State> Table for States<S> {
+    fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any> {
+        let slot = self.slots.find_mut(hash, |slot| slot.key == *key)?;
+        Some(&mut slot.state)
+    }
+
+    fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any {
+        let entry = self
+            .slots
+            .entry(hash, |slot| slot.key == *key, |slot| slot.hash);
+        let slot = match entry {
+            Entry::Occupied(slot) => slot,
+            Entry::Vacant(place) => place.insert(Slot {
+                hash,
+                key: *key,
+                state: S::default(),
+            }),
+        };
+        &mut slot.into_mut().state
+    }
+
+    fn remove(&mut self, hash: u64, key: &Key) {
+        if let Ok(slot) = self.slots.find_entry(hash, |slot| slot.key == *key) {
+            drop(slot.remove());
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn full_at(&self, times: &mut Vec<Timestamp>) {
+        times.extend(self.slots.iter().map(|slot| slot.state.full_at()));
+    }
+
+    fn forget(&mut self, time: Timestamp, most: usize) -> usize {
+        let before = self.slots.len();
+        let mut left = most;
+        self.slots.retain(|slot| {
+            let forget = left > 0 && slot.state.full_at() <= time;
+            left -= usize::from(forget);
+            !forget
+        });
+        // A flood of keys that has passed must not keep its memory.
+        if self.slots.len() < self.slots.capacity() / 4 {
+            self.slots.shrink_to(self.slots.len() * 2, |slot| slot.hash);
+        }
+        before - self.slots.len()
+    }
+
+    fn state_type(&self) -> TypeId {
+        TypeId::of::<S>()
+    }
+}

@@ -1,0 +1,211 @@
+//! The time that servers see.
+
+use std::env;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tempfile::{NamedTempFile, TempPath};
+
+/// A wall clock for servers, which stands still until it is set.
+///
+/// Clones are the same clock, and any number of servers may follow it; each sees
+/// a new time with its next command. It works through a small C library that is
+/// compiled once per machine with `cc`, so it needs Linux and a C compiler.
+///
+/// What follows at once: `TIME`, also in scripts, every kind of expiry, and what
+/// `PTTL` says. A key still exists in the millisecond in which its `PTTL` is 0, and
+/// is gone in the next. What does not follow:
+///
+/// * The server's own timers, and the limit on a script's run time, use the real
+///   monotonic clock.
+/// * `OBJECT IDLETIME` and the idle times in `CLIENT LIST` use a time that the
+///   server refreshes ten times a second.
+/// * The timeouts of `BLPOP`, `WAIT` and `CLIENT PAUSE` count wall-clock time:
+///   they never pass on a clock that stands still.
+/// * Durations (`SLOWLOG`, `usec` in command statistics) read 0 unless the clock
+///   moves during a command.
+///
+/// Expired keys are soon removed in the background, so a key that expired by a
+/// step forward does not come back with a step back.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    cell: Mutex<File>,
+    path: TempPath,
+}
+
+impl Clock {
+    /// A clock that shows `unix_micros`, in microseconds since 1970; 0 stands for
+    /// the real time, which runs.
+    pub fn at(unix_micros: u64) -> Self {
+        let (cell, path) = NamedTempFile::new()
+            .expect("a file can be made in the temporary folder")
+            .into_parts();
+        let clock = Self {
+            inner: Arc::new(Inner {
+                cell: Mutex::new(cell),
+                path,
+            }),
+        };
+        clock.set(unix_micros);
+        clock
+    }
+
+    /// Shows `unix_micros` from now on; 0 goes back to the real time.
+    pub fn set(&self, unix_micros: u64) {
+        write(&self.cell(), unix_micros);
+    }
+
+    /// Goes forward.
+    pub fn advance(&self, by: Duration) {
+        let cell = self.cell();
+        let later = shown(&cell)
+            .checked_add(micros(by))
+            .expect("the clock cannot go past its range");
+        write(&cell, later);
+    }
+
+    /// Goes back.
+    ///
+    /// # Panics
+    /// If that would be 1970 or earlier.
+    pub fn rewind(&self, by: Duration) {
+        let cell = self.cell();
+        let earlier = shown(&cell)
+            .checked_sub(micros(by))
+            .filter(|micros| *micros > 0);
+        write(&cell, earlier.expect("the clock cannot go back to 1970"));
+    }
+
+    /// What the clock shows, in microseconds since 1970.
+    pub fn micros(&self) -> u64 {
+        shown(&self.cell())
+    }
+
+    /// Whether the clock stands where it was put, and does not follow real time.
+    pub(crate) fn stands(&self) -> bool {
+        read(&self.cell()) != 0
+    }
+
+    /// Makes a program see this clock.
+    pub(crate) fn put_in(&self, command: &mut Command) {
+        command
+            .env("LD_PRELOAD", library())
+            .env("TESTKIT_CLOCK", &self.inner.path);
+    }
+
+    fn cell(&self) -> MutexGuard<'_, File> {
+        self.inner
+            .cell
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).expect("a span of fewer than 584000 years")
+}
+
+fn shown(cell: &File) -> u64 {
+    match read(cell) {
+        0 => micros(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .expect("a date after 1970"),
+        ),
+        set => set,
+    }
+}
+
+fn read(cell: &File) -> u64 {
+    let mut bytes = [0; 8];
+    cell.read_exact_at(&mut bytes, 0)
+        .expect("the clock's file can be read");
+    u64::from_ne_bytes(bytes)
+}
+
+fn write(cell: &File, micros: u64) {
+    cell.write_all_at(&micros.to_ne_bytes(), 0)
+        .expect("the clock's file can be written");
+}
+
+const SOURCE: &str = include_str!("clock.c");
+
+/// The compiled library, kept in the temporary folder from run to run.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        if cfg!(not(target_os = "linux")) {
+            panic!("testkit::Clock works on Linux only");
+        }
+        let mut hasher = DefaultHasher::new();
+        (SOURCE, env::consts::ARCH).hash(&mut hasher);
+        let name = format!("tollgate-testkit-clock-{:016x}.so", hasher.finish());
+        let kept = env::temp_dir().join(name);
+        let work = tempfile::tempdir().expect("a folder can be made in the temporary folder");
+        // Servers run what is in this file, and others may write in the folder.
+        let owner = |path: &Path| fs::symlink_metadata(path).map(|file| file.uid());
+        if owner(&kept).ok() == owner(work.path()).ok() {
+            return kept;
+        }
+        let built = compile(work.path());
+        fs::rename(&built, &kept)
+            .unwrap_or_else(|err| panic!("cannot put the clock at {}: {err}", kept.display()));
+        kept
+    })
+}
+
+fn compile(folder: &Path) -> PathBuf {
+    let (source, built) = (folder.join("clock.c"), folder.join("clock.so"));
+    fs::write(&source, SOURCE).expect("the clock's source can be written");
+    let output = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O2", "-o"])
+        .args([&built, &source])
+        .output()
+        .unwrap_or_else(|err| panic!("testkit::Clock needs a C compiler, `cc`: {err}"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "cc cannot compile the clock: {errors}"
+    );
+    built
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_both_ways_and_clones_are_one_clock() {
+        let clock = Clock::at(5_000_000);
+        let other = clock.clone();
+        clock.advance(Duration::from_secs(2));
+        assert_eq!(other.micros(), 7_000_000);
+        other.rewind(Duration::from_micros(1));
+        assert_eq!(clock.micros(), 6_999_999);
+    }
+
+    #[test]
+    fn zero_is_the_real_time() {
+        let clock = Clock::at(0);
+        let first = clock.micros();
+        assert!(first > 1_700_000_000_000_000);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(clock.micros() > first);
+    }
+
+    #[test]
+    #[should_panic(expected = "the clock cannot go back to 1970")]
+    fn does_not_turn_into_the_real_time_on_its_way_back() {
+        Clock::at(5).rewind(Duration::from_micros(5));
+    }
+}

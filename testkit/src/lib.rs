@@ -1,0 +1,29 @@
+//! Real Redis servers for tollgate's tests and benchmarks.
+//!
+//! Each [`Server`] runs in its own folder on its own port and dies with its
+//! owner: on drop, on a panic, and on Linux also when the test process itself is
+//! killed. [`Clock`] sets the time that servers see, [`Cluster`] and [`Sentinel`]
+//! start whole groups. The API blocks and needs no async runtime; call it from
+//! async tests as it is, the calls are short.
+//!
+//! Helpers panic with the reason when something goes wrong, since only tests
+//! use them.
+
+mod builder;
+mod clock;
+mod cluster;
+mod observe;
+mod ports;
+mod process;
+mod resp;
+mod sentinel;
+mod server;
+mod wait;
+
+pub use builder::Builder;
+pub use clock::Clock;
+pub use cluster::Cluster;
+pub use ports::free_port;
+pub use resp::{Connection, Reply};
+pub use sentinel::Sentinel;
+pub use server::Server;

@@ -1,0 +1,142 @@
+//! Child processes that do not outlive the test process.
+
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::Duration;
+
+use crate::wait;
+
+/// A running program, killed and reaped on drop.
+#[derive(Debug)]
+pub(crate) struct Process(Child);
+
+impl Process {
+    /// Starts `program`; on Linux the system kills it when this process ends.
+    pub(crate) fn spawn(program: &Path, prepare: impl FnOnce(&mut Command)) -> io::Result<Self> {
+        let mut command = match death_signal() {
+            Some(setpriv) => {
+                let mut command = Command::new(setpriv);
+                command.args(["--pdeathsig", "KILL"]).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
+        prepare(&mut command);
+        spawn_from_lasting_thread(command).map(Self)
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        self.0
+            .try_wait()
+            .expect("the state of a child process can be read")
+    }
+
+    /// Stops the process where it is, and returns when it stands still.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        let stat = format!("/proc/{}/stat", self.id());
+        if !Path::new(&stat).exists() {
+            return thread::sleep(Duration::from_millis(50));
+        }
+        wait::until("a server stops on SIGSTOP", Duration::from_secs(5), || {
+            let stat = fs::read_to_string(&stat).ok()?;
+            stat.rsplit(") ").next()?.starts_with('T').then_some(())
+        });
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    /// Asks the process to end and waits for it.
+    pub(crate) fn terminate(mut self) {
+        self.signal("TERM");
+        self.resume();
+        wait::until("a server ends on SIGTERM", Duration::from_secs(10), || {
+            self.exited()
+        });
+    }
+
+    /// The shell's own `kill`, since small images lack the program.
+    fn signal(&self, name: &str) {
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -{name} {}", self.id())])
+            .status();
+        assert!(
+            sent.as_ref().is_ok_and(ExitStatus::success),
+            "cannot send SIG{name} to process {}: {sent:?}",
+            self.id()
+        );
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if the process is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The file that would run as `program`.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    env::split_paths(&env::var_os("PATH")?)
+        .map(|folder| folder.join(program))
+        .find(|path| path.is_file())
+}
+
+/// `setpriv`, if it is here and knows the option: busybox has one without it.
+fn death_signal() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            find("setpriv").filter(|setpriv| {
+                Command::new(setpriv)
+                    .args(["--pdeathsig", "KILL", "true"])
+                    .stderr(Stdio::null())
+                    .status()
+                    .is_ok_and(|status| status.success())
+            })
+        })
+        .as_deref()
+}
+
+/// Linux sends the death signal when the parent *thread* ends. A server in a
+/// static must outlive the test that happened to start it first, so all children
+/// belong to one thread that ends with the process.
+fn spawn_from_lasting_thread(command: Command) -> io::Result<Child> {
+    type Order = (Command, Sender<io::Result<Child>>);
+    static ORDERS: OnceLock<Sender<Order>> = OnceLock::new();
+    let orders = ORDERS.get_or_init(|| {
+        let (sender, orders) = mpsc::channel::<Order>();
+        let work = move || {
+            for (mut command, answer) in orders {
+                // The caller waits for the answer, so it is always taken.
+                let _ = answer.send(command.spawn());
+            }
+        };
+        thread::Builder::new()
+            .name("testkit-spawn".into())
+            .spawn(work)
+            .expect("a thread can be started");
+        sender
+    });
+    let (answer, child) = mpsc::channel();
+    orders
+        .send((command, answer))
+        .expect("the spawning thread never ends");
+    child.recv().expect("the spawning thread answers")
+}

@@ -1,0 +1,213 @@
+//! Servers follow the clock at once, in every direction.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tollgate_testkit::{Clock, Server};
+
+const START: u64 = 1_700_000_000_123_456;
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn started() -> (Clock, Server) {
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    (clock, server)
+}
+
+fn micros(parts: Vec<tollgate_testkit::Reply>) -> u64 {
+    let parts: Vec<u64> = parts
+        .into_iter()
+        .map(|part| part.text().parse().unwrap())
+        .collect();
+    parts[0] * 1_000_000 + parts[1]
+}
+
+fn time(server: &Server) -> u64 {
+    micros(server.command(&["TIME"]).list())
+}
+
+fn time_in_script(server: &Server) -> u64 {
+    micros(
+        server
+            .command(&["EVAL", "return redis.call('time')", "0"])
+            .list(),
+    )
+}
+
+#[test]
+fn time_stands_still_and_follows_each_step() {
+    let (clock, server) = started();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(time(&server), START);
+    assert_eq!(time_in_script(&server), START);
+    for step in 1..=1000 {
+        clock.advance(Duration::from_micros(step));
+        assert_eq!(time_in_script(&server), clock.micros());
+        assert_eq!(time(&server), clock.micros());
+    }
+    clock.rewind(10 * DAY);
+    assert_eq!(time_in_script(&server), clock.micros());
+    assert!(clock.micros() < START);
+}
+
+#[test]
+fn a_key_lives_to_its_last_millisecond() {
+    let (clock, server) = started();
+    for (key, script) in [("plain", false), ("script", true)] {
+        let get = || match script {
+            false => server.command(&["GET", key]),
+            true => server.command(&["EVAL", "return redis.call('get', KEYS[1])", "1", key]),
+        };
+        server.command(&["SET", key, "1", "PX", "60000"]).ok();
+        assert_eq!(server.command(&["PTTL", key]).int(), 60_000);
+        clock.advance(Duration::from_millis(59_999));
+        assert_eq!(server.command(&["PTTL", key]).int(), 1);
+        assert_eq!(get().text(), "1");
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(server.command(&["PTTL", key]).int(), 0);
+        assert_eq!(get().text(), "1");
+        clock.advance(Duration::from_millis(1));
+        assert!(get().is_nil());
+    }
+}
+
+#[test]
+fn a_key_is_gone_after_a_step_of_61_seconds() {
+    let (clock, server) = started();
+    server.command(&["SET", "a", "1", "PX", "60000"]).ok();
+    server.command(&["SET", "b", "1", "PX", "62000"]).ok();
+    clock.set(START + 61_000_000);
+    assert!(server.command(&["GET", "a"]).is_nil());
+    assert_eq!(server.keys(), ["b"]);
+    assert_eq!(server.command(&["PTTL", "b"]).int(), 1_000);
+}
+
+#[test]
+fn ten_days_pass_at_once() {
+    let (clock, server) = started();
+    server
+        .command(&["SET", "nine", "1", "EX", &(9 * DAY.as_secs()).to_string()])
+        .ok();
+    server
+        .command(&[
+            "SET",
+            "eleven",
+            "1",
+            "EX",
+            &(11 * DAY.as_secs()).to_string(),
+        ])
+        .ok();
+    clock.advance(10 * DAY);
+    assert_eq!(server.keys(), ["eleven"]);
+    assert_eq!(
+        server.command(&["TTL", "eleven"]).int() as u64,
+        DAY.as_secs()
+    );
+}
+
+#[test]
+fn a_step_back_makes_lifetimes_longer() {
+    let (clock, server) = started();
+    server.command(&["SET", "a", "1", "PX", "60000"]).ok();
+    clock.rewind(Duration::from_secs(30));
+    assert_eq!(server.command(&["PTTL", "a"]).int(), 90_000);
+    let script = "redis.call('pexpire', KEYS[1], 1000) return redis.call('pttl', KEYS[1])";
+    assert_eq!(server.command(&["EVAL", script, "1", "a"]).int(), 1_000);
+    clock.advance(Duration::from_secs(2));
+    assert!(server.command(&["GET", "a"]).is_nil());
+}
+
+#[test]
+fn expired_keys_go_in_the_background_and_do_not_come_back() {
+    let (clock, server) = started();
+    for number in 0..1000 {
+        server
+            .command(&["SET", &format!("k{number}"), "1", "PX", "60000"])
+            .ok();
+    }
+    clock.advance(Duration::from_secs(61));
+    for _ in 0..500 {
+        if server.command(&["DBSIZE"]).int() == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    clock.rewind(Duration::from_secs(61));
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+}
+
+#[test]
+fn a_script_that_waits_sees_a_step_of_the_clock() {
+    let (clock, server) = started();
+    let stepper = std::thread::spawn({
+        let clock = clock.clone();
+        move || {
+            std::thread::sleep(Duration::from_millis(50));
+            clock.advance(Duration::from_secs(1));
+        }
+    });
+    let script = "local first = redis.call('time')[1]
+        local now repeat now = redis.call('time')[1] until now ~= first
+        return now - first";
+    assert_eq!(server.command(&["EVAL", script, "0"]).int(), 1);
+    stepper.join().unwrap();
+}
+
+#[test]
+fn several_servers_share_a_clock_which_survives_a_restart() {
+    let (clock, first) = started();
+    let second = Server::builder().clock(&clock).start();
+    first.kill();
+    clock.advance(DAY);
+    first.restart();
+    assert_eq!(time(&first), START + 86_400_000_000);
+    assert_eq!(time(&second), time(&first));
+}
+
+#[test]
+fn a_replica_stays_linked_through_a_step() {
+    let (clock, primary) = started();
+    let replica = Server::builder().clock(&clock).replica_of(&primary).start();
+    let copies = primary.info("stats", "sync_full");
+    for _ in 0..3 {
+        clock.advance(10 * DAY);
+        std::thread::sleep(Duration::from_millis(1_200));
+    }
+    primary.command(&["SET", "a", "1"]).ok();
+    assert_eq!(
+        primary
+            .command(&["INFO", "replication"])
+            .text()
+            .matches("state=online")
+            .count(),
+        1
+    );
+    assert_eq!(
+        replica.info("replication", "master_link_status").unwrap(),
+        "up"
+    );
+    assert_eq!(primary.info("stats", "sync_full"), copies);
+    assert_eq!(primary.info("stats", "sync_partial_ok").unwrap(), "0");
+}
+
+#[test]
+fn zero_is_the_real_time() {
+    let clock = Clock::at(0);
+    let server = Server::builder().clock(&clock).start();
+    let real = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        u64::try_from(now.as_micros()).unwrap()
+    };
+    let before = real();
+    let there = time(&server);
+    assert!((before..=real()).contains(&there));
+    clock.set(START);
+    assert_eq!(time(&server), START);
+    clock.set(0);
+    assert!(time(&server) >= there);
+}
+
+#[test]
+fn a_server_without_the_clock_has_the_real_time() {
+    let (_clock, _server) = started();
+    assert!(time(&Server::start()) > START + 1_000_000);
+}

@@ -1,0 +1,256 @@
+//! Running a trace.
+
+use serde_json::Value;
+use tollgate::{Decision, Key, Limiter, LimiterBuilder, ManualClock, Retry, Timestamp, Verdict};
+
+use crate::trace::Trace;
+
+/// Whose clock is set: the in-process store's, or the server's.
+pub(crate) enum Time {
+    Local(ManualClock),
+    Server(testkit::Clock),
+}
+
+impl Time {
+    fn set(&self, micros: i64) {
+        match self {
+            Self::Local(clock) => clock.set(Timestamp::from_micros(micros)),
+            Self::Server(clock) => clock.set(micros as u64),
+        }
+    }
+}
+
+/// How the n requests of one operation are sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    Singly,
+    Concurrently,
+}
+
+/// What one operation charged.
+type Charged = Vec<Decision>;
+
+pub(crate) async fn run(
+    trace: &Trace,
+    limiter: LimiterBuilder,
+    time: &Time,
+    manner: Manner,
+) -> Result<(), String> {
+    let limiter = limiter.build().map_err(|error| error.to_string())?;
+    let key = Key::new(&trace.name);
+    let mut charged: Vec<Charged> = Vec::new();
+    for (step, op) in trace.ops.iter().enumerate() {
+        time.set(op["at_us"].as_i64().expect("at_us"));
+        let runner = Runner {
+            trace,
+            limiter: &limiter,
+            key,
+            op,
+            given_later: given_later(trace, step),
+        };
+        let outcome = runner.step(manner, &mut charged).await;
+        charged.push(outcome.map_err(|problem| format!("op {step} {op}: {problem}"))?);
+        runner
+            .afterwards(&runner.peek().await)
+            .map_err(|problem| format!("after op {step} {op}: {problem}"))?;
+    }
+    Ok(())
+}
+
+/// Whether what this operation takes is given back as a whole: n receipts of one unit each drain one by one, where one
+/// receipt of n drains n times as long, so that it is asked for with one question.
+fn given_later(trace: &Trace, step: usize) -> bool {
+    let gives = trace.ops.iter().filter(|op| op["op"] == "give");
+    gives.into_iter().any(|op| op["of"] == step)
+}
+
+struct Runner<'a> {
+    trace: &'a Trace,
+    limiter: &'a Limiter,
+    key: Key,
+    op: &'a Value,
+    given_later: bool,
+}
+
+impl Runner<'_> {
+    async fn step(&self, manner: Manner, charged: &mut [Charged]) -> Result<Charged, String> {
+        match self.op["op"].as_str().expect("op") {
+            "take" => self.take(manner).await,
+            "give" => {
+                let of = self.op["of"].as_u64().expect("of") as usize;
+                self.give(&mut charged[of]).await.map(|()| Vec::new())
+            }
+            "force" => {
+                let units = self.op["units"].as_u64().expect("units");
+                Ok(vec![self.limiter.charge(self.key, units).await])
+            }
+            "reset" => {
+                self.limiter.reset(self.key).await;
+                Ok(Vec::new())
+            }
+            "peek" => Ok(Vec::new()),
+            other => Err(format!("an unknown operation {other}")),
+        }
+    }
+
+    fn costs(&self) -> Vec<u64> {
+        let one = |cost: &Value| cost.as_u64().unwrap_or(1);
+        match &self.op["costs"] {
+            Value::Array(costs) => costs.iter().map(one).collect(),
+            _ => vec![one(&self.op["cost"]); self.trace.policies.len()],
+        }
+    }
+
+    fn ask(&self, check: tollgate::Check) -> tollgate::Check {
+        let costs = self.costs().into_iter().enumerate();
+        costs.fold(check, |check, (i, cost)| {
+            check.cost_of(format!("p{i}"), cost)
+        })
+    }
+
+    async fn peek(&self) -> Decision {
+        self.ask(self.limiter.peek(self.key)).await
+    }
+
+    async fn take(&self, manner: Manner) -> Result<Charged, String> {
+        let n = self.op["n"].as_u64().unwrap_or(1);
+        let expected = self.op["admitted"].as_u64().expect("admitted");
+        let decisions = if self.given_later && n > 1 {
+            vec![self.ask(self.limiter.check(self.key)).times(n).await]
+        } else if manner == Manner::Singly {
+            let mut decisions = Vec::new();
+            for _ in 0..n {
+                decisions.push(self.ask(self.limiter.check(self.key)).await);
+            }
+            decisions
+        } else {
+            let tasks: Vec<_> = (0..n)
+                .map(|_| tokio::spawn(self.ask(self.limiter.check(self.key)).into_future()))
+                .collect();
+            let mut decisions = Vec::new();
+            for task in tasks {
+                decisions.push(task.await.map_err(|error| error.to_string())?);
+            }
+            decisions
+        };
+        let admitted: u64 = decisions.iter().map(Decision::admitted).sum();
+        if admitted != expected {
+            return Err(format!("{admitted} admitted in place of {expected}"));
+        }
+        if decisions
+            .iter()
+            .any(|decision| decision.source() != tollgate::Source::Store)
+        {
+            return Err(format!("not from the store: {decisions:?}"));
+        }
+        self.compare_each(&decisions)?;
+        Ok(decisions)
+    }
+
+    /// First come, first served: the i-th of k sees what is left after him.
+    fn compare_each(&self, decisions: &[Decision]) -> Result<(), String> {
+        let mut admitted: Vec<_> = decisions.iter().filter(|d| d.admitted() == 1).collect();
+        let left = |decision: &Decision| {
+            let verdicts = decision.verdicts().zip(self.costs());
+            let costing = verdicts.filter(|(_, cost)| *cost > 0);
+            costing.map(|(verdict, _)| verdict.remaining()).sum::<u64>()
+        };
+        // They were sent at once; in which order they came, their answers say.
+        admitted.sort_by_key(|decision| std::cmp::Reverse(left(decision)));
+        for (i, decision) in admitted.iter().enumerate() {
+            self.compare(decision, (admitted.len() - 1 - i) as u64)
+                .map_err(|problem| format!("request {i}: {problem}"))?;
+        }
+        Ok(())
+    }
+
+    async fn give(&self, charged: &mut [Decision]) -> Result<(), String> {
+        let units = self.op["units"].as_u64().expect("units");
+        let mut given = vec![0; self.trace.policies.len()];
+        if let [decision] = charged
+            && decision.is_admitted()
+        {
+            let back = self.limiter.refund(decision, units).await;
+            given = back.map_err(|error| error.to_string())?;
+        }
+        let expected: Vec<_> = match &self.op["given"] {
+            Value::Array(given) => given.iter().filter_map(Value::as_u64).collect(),
+            given => vec![given.as_u64().expect("given")],
+        };
+        if given != expected {
+            return Err(format!("{given:?} given back in place of {expected:?}"));
+        }
+        Ok(())
+    }
+
+    /// How it stands after the operation.
+    fn afterwards(&self, decision: &Decision) -> Result<(), String> {
+        if self.op["op"] != "reset" {
+            return self.compare(decision, 0);
+        }
+        // The model leaves these answers out: all is as at the beginning.
+        let mut verdicts = decision.verdicts();
+        match verdicts.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
+            true => Ok(()),
+            false => Err(format!("not as at the beginning: {decision:?}")),
+        }
+    }
+
+    /// Compares the verdicts with the model's, for a request after which `later` equal ones were admitted.
+    fn compare(&self, decision: &Decision, later: u64) -> Result<(), String> {
+        let costs = self.costs();
+        for (i, verdict) in decision.verdicts().enumerate() {
+            let expected = match self.trace.composite {
+                true => &self.op["policies"][i],
+                false => self.op,
+            };
+            verdict_is(&verdict, expected, later * costs[i]).map_err(|problem| {
+                format!("p{i} {verdict:?}: {problem}, in place of {expected}")
+            })?;
+        }
+        if decision.verdicts().len() != self.trace.policies.len() {
+            return Err(format!("not one verdict per policy: {decision:?}"));
+        }
+        if later == 0 && self.trace.composite {
+            let waits = decision.verdicts().map(|verdict| micros(verdict.retry()));
+            let longest = waits.max_by_key(|wait| wait.unwrap_or(u64::MAX)).flatten();
+            wait_is(longest, &self.op["retry_after_us"])?;
+        }
+        Ok(())
+    }
+}
+
+fn verdict_is(verdict: &Verdict<'_>, expected: &Value, more: u64) -> Result<(), String> {
+    let remaining = expected["remaining"].as_u64().expect("remaining") + more;
+    let tie = u64::from(expected["tie"] == true);
+    if verdict.remaining() > remaining || verdict.remaining() + tie < remaining {
+        return Err(format!("{} left, not {remaining}", verdict.remaining()));
+    }
+    if more > 0 {
+        return Ok(());
+    }
+    wait_is(micros(verdict.retry()), &expected["retry_after_us"])?;
+    let reset = verdict.reset_after().as_micros() as u64;
+    wait_is(Some(reset), &expected["reset_after_us"])
+}
+
+fn micros(retry: Retry) -> Option<u64> {
+    match retry {
+        Retry::Now => Some(0),
+        Retry::After(wait) => Some(wait.as_micros() as u64),
+        Retry::Never => None,
+    }
+}
+
+/// Never earlier than the model's, and at most 2 ms later, or one part in 10,000 where that is more.
+fn wait_is(wait: Option<u64>, expected: &Value) -> Result<(), String> {
+    match (wait, expected.as_u64()) {
+        (None, None) => Ok(()),
+        (Some(wait), Some(least))
+            if wait >= least && wait <= least + (least / 10_000).max(2_000) =>
+        {
+            Ok(())
+        }
+        _ => Err(format!("a wait of {wait:?} µs, not {expected}")),
+    }
+}

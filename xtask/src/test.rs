@@ -1,0 +1,168 @@
+//! `cargo xtask test`: the steps, in their order.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use crate::run::{capture, cargo, line, succeed};
+use crate::{Outcome, tools, tree};
+
+const PACKAGE: &str = "tollgate";
+
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    run: fn(&Path) -> Outcome,
+}
+
+pub(crate) static STEPS: [Step; 8] = [
+    Step {
+        name: "tools",
+        about: "the programs the tests need, installed where apt-get can",
+        run: tools::ready,
+    },
+    Step {
+        name: "fmt",
+        about: "the formatting of every crate",
+        run: fmt,
+    },
+    Step {
+        name: "clippy",
+        about: "lints, with all features and with none",
+        run: clippy,
+    },
+    Step {
+        name: "features",
+        about: "lints, with each feature alone",
+        run: features,
+    },
+    Step {
+        name: "tests",
+        about: "tests and documentation tests, with all features and with none",
+        run: tests,
+    },
+    Step {
+        name: "docs",
+        about: "the documentation, without a warning",
+        run: docs,
+    },
+    Step {
+        name: "examples",
+        about: "every example builds",
+        run: examples,
+    },
+    Step {
+        name: "tree",
+        about: "the sources stand alone and keep the house rules",
+        run: tree::check,
+    },
+];
+
+/// The steps the options ask for, always in the order of [`STEPS`].
+pub(crate) fn select(options: &[&str]) -> Outcome<Vec<&'static Step>> {
+    let list = match options {
+        [] => return Ok(STEPS.iter().collect()),
+        ["--only", list] => list,
+        [option] => option
+            .strip_prefix("--only=")
+            .ok_or_else(|| format!("no such option, or not a whole one: {option}"))?,
+        [..] => return Err(format!("no such options: {}", options.join(" "))),
+    };
+    let names: Vec<&str> = list.split(',').collect();
+    for name in &names {
+        if !STEPS.iter().any(|step| step.name == *name) {
+            return Err(format!("no such step: {name}"));
+        }
+    }
+    Ok(STEPS
+        .iter()
+        .filter(|step| names.contains(&step.name))
+        .collect())
+}
+
+pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
+    let start = Instant::now();
+    let elapsed = || format!("{:.1} s", start.elapsed().as_secs_f64());
+    let count = steps.len();
+    for (index, Step { name, about, run }) in steps.iter().enumerate() {
+        println!(
+            "==> [{}/{count}] {name}: {about} ({})",
+            index + 1,
+            elapsed()
+        );
+        run(root).map_err(|reason| format!("step {name}, after {}: {reason}", elapsed()))?;
+    }
+    println!("cargo xtask test: passed, {count} steps in {}", elapsed());
+    Ok(())
+}
+
+fn fmt(root: &Path) -> Outcome {
+    succeed(&mut cargo(root, &["fmt", "--all", "--check"]))
+}
+
+fn clippy(root: &Path) -> Outcome {
+    let everything = ["clippy", "--workspace", "--all-targets", "--all-features"];
+    succeed(cargo(root, &everything).args(["--", "-D", "warnings"]))?;
+    bare_clippy(root, &[])
+}
+
+/// Code that only one feature uses is dead without it, which a build of everything cannot see.
+fn features(root: &Path) -> Outcome {
+    for feature in feature_names(root)? {
+        println!("    {feature}");
+        bare_clippy(root, &["--features", &feature])?;
+    }
+    Ok(())
+}
+
+/// The library only: development dependencies would turn features of shared dependencies on
+/// and hide that one is missing.
+fn bare_clippy(root: &Path, selection: &[&str]) -> Outcome {
+    let bare = ["clippy", "-p", PACKAGE, "--lib", "--no-default-features"];
+    succeed(
+        cargo(root, &bare)
+            .args(selection)
+            .args(["--", "-D", "warnings"]),
+    )
+}
+
+fn feature_names(root: &Path) -> Outcome<Vec<String>> {
+    let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
+    let (text, code) = capture(&mut command)?;
+    if code != Some(0) {
+        return Err(format!("`{}` failed", line(&command)));
+    }
+    let metadata: Value = serde_json::from_str(&text)
+        .map_err(|error| format!("`{}` is not understood: {error}", line(&command)))?;
+    let features = metadata["packages"]
+        .as_array()
+        .and_then(|packages| packages.iter().find(|package| package["name"] == PACKAGE))
+        .and_then(|package| package["features"].as_object())
+        .ok_or_else(|| format!("`{}` tells no features of {PACKAGE}", line(&command)))?;
+    Ok(features
+        .keys()
+        .filter(|name| *name != "default")
+        .cloned()
+        .collect())
+}
+
+fn tests(root: &Path) -> Outcome {
+    let everything = ["test", "--workspace", "--all-features", "--no-fail-fast"];
+    succeed(&mut cargo(root, &everything))?;
+    // Cargo takes --lib and --doc only one at a time.
+    for target in ["--lib", "--doc"] {
+        let bare = ["test", "-p", PACKAGE, "--no-default-features", target];
+        succeed(&mut cargo(root, &bare))?;
+    }
+    Ok(())
+}
+
+fn docs(root: &Path) -> Outcome {
+    let everything = ["doc", "--workspace", "--all-features", "--no-deps"];
+    succeed(cargo(root, &everything).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn examples(root: &Path) -> Outcome {
+    succeed(&mut cargo(root, &["build", "--examples", "--all-features"]))
+}

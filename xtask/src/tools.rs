@@ -1,0 +1,148 @@
+//! The programs the tests need besides cargo, and where they come from.
+
+use std::env;
+use std::path::Path;
+
+use crate::Outcome;
+use crate::run::{capture, cargo, command, line, succeed};
+
+struct Tool {
+    /// Any one of these will do.
+    programs: &'static [&'static str],
+    apt: &'static [&'static str],
+    elsewhere: &'static str,
+    why: &'static str,
+}
+
+const TOOLS: &[Tool] = &[
+    Tool {
+        programs: &["redis-server"],
+        apt: &["redis-server"],
+        elsewhere: "brew install redis, dnf install redis, pacman -S redis",
+        why: "the tests start Redis servers of their own",
+    },
+    Tool {
+        programs: &["cc", "gcc", "clang"],
+        apt: &["gcc", "libc6-dev"],
+        elsewhere: "xcode-select --install, dnf install gcc, pacman -S gcc",
+        why: "a test helper is compiled from C",
+    },
+    Tool {
+        programs: &["git"],
+        apt: &["git"],
+        elsewhere: "brew install git, dnf install git, pacman -S git",
+        why: "the check of the sources reads the tracked files",
+    },
+];
+
+const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
+
+/// Below this, Redis lacks commands and options the scripts and tests rely on.
+const OLDEST_REDIS: (u32, u32) = (6, 2);
+
+pub(crate) fn ready(root: &Path) -> Outcome {
+    // First, since no package manager can help with these.
+    for (subcommand, component) in COMPONENTS {
+        let mut version = cargo(root, &[subcommand, "--version"]);
+        let (text, code) = capture(&mut version)?;
+        if code != Some(0) {
+            return Err(format!(
+                "no {component}: run `rustup component add {component}`"
+            ));
+        }
+        println!("    {}", text.trim());
+    }
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| find(tool).is_none()).collect();
+    if !missing.is_empty() {
+        install(&missing)?;
+    }
+    for tool in TOOLS {
+        let program = find(tool).ok_or_else(|| absent(tool))?;
+        println!("    {program}: {}", tool.why);
+    }
+    redis_version()
+}
+
+fn find(tool: &Tool) -> Option<&'static str> {
+    tool.programs
+        .iter()
+        .copied()
+        .find(|program| on_path(program))
+}
+
+fn on_path(program: &str) -> bool {
+    let file = format!("{program}{}", env::consts::EXE_SUFFIX);
+    env::var_os("PATH").is_some_and(|path| {
+        env::split_paths(&path).any(|directory| directory.join(&file).is_file())
+    })
+}
+
+fn absent(tool: &Tool) -> String {
+    let programs = tool.programs.join(" or ");
+    let Tool { why, elsewhere, .. } = tool;
+    format!("{programs} is not on PATH ({why}); install it, for instance: {elsewhere}")
+}
+
+fn install(missing: &[&Tool]) -> Outcome {
+    if !on_path("apt-get") {
+        let reasons: Vec<String> = missing.iter().map(|tool| absent(tool)).collect();
+        return Err(reasons.join("; "));
+    }
+    let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.apt).copied().collect();
+    println!("    installing {}", packages.join(", "));
+    let mut words = vec!["install", "-y", "--no-install-recommends"];
+    words.extend(&packages);
+
+    // A stale third-party source fails the update without harm to the packages needed here.
+    if let Err(reason) = apt_get(&["update"]) {
+        println!("    going on with the package lists at hand: {reason}");
+    }
+    apt_get(&words).map_err(|reason| {
+        let packages = packages.join(" ");
+        format!("{reason}; install by hand, as root: apt-get install {packages}")
+    })
+}
+
+fn apt_get(arguments: &[&str]) -> Outcome {
+    // Through `env`, because sudo drops the caller's environment. The run level keeps a
+    // package just installed from starting its system service, where it is asked at all.
+    let mut words = vec![
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "RUNLEVEL=1",
+        "apt-get",
+    ];
+    words.extend(arguments);
+    if !is_root()? {
+        words.splice(0..0, ["sudo", "-n"]);
+    }
+    succeed(&mut command(words[0], &words[1..]))
+}
+
+fn is_root() -> Outcome<bool> {
+    let (user, _) = capture(&mut command("id", &["-u"]))?;
+    Ok(user.trim() == "0")
+}
+
+fn redis_version() -> Outcome {
+    let mut command = command("redis-server", &["--version"]);
+    let (text, _) = capture(&mut command)?;
+    let version = text
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("v="))
+        .ok_or_else(|| format!("`{}` tells no version: {}", line(&command), text.trim()))?;
+    let (major, minor) = OLDEST_REDIS;
+    println!("    Redis {version}");
+    if numbers(version).is_some_and(|found| found >= OLDEST_REDIS) {
+        Ok(())
+    } else {
+        Err(format!(
+            "Redis {version} is too old: {major}.{minor} or later is needed"
+        ))
+    }
+}
+
+fn numbers(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
