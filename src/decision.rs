@@ -67,6 +67,7 @@ pub(crate) trait Books: Send + Sync {
 pub(crate) struct Counted {
     pub(crate) policy: usize,
     pub(crate) key: Key,
+    pub(crate) by: Key,
     pub(crate) quota: Quota,
     pub(crate) limit: u64,
     pub(crate) cost: u64,

@@ -36,4 +36,7 @@ pub use quota::{ParseQuotaError, Quota, Requests};
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
-pub use strategy::{FixedWindow, Gcra, Retry};
+pub use strategy::{
+    CalendarWindow, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow, TokenBucket,
+    Weekday,
+};

@@ -7,6 +7,7 @@ use http::request::Parts;
 use crate::{
     error::Unfit,
     extract::{self, KeyExtractor},
+    key::Key,
     quota::Quota,
     strategy::{Gcra, Strategy},
 };
@@ -31,6 +32,7 @@ pub struct Policy {
     extractor: Arc<dyn KeyExtractor>,
     missing: Option<MissingKey>,
     cost: Cost,
+    caller: Option<Arc<dyn KeyExtractor>>,
 }
 
 /// What a request costs, in units.
@@ -68,6 +70,7 @@ impl Policy {
             extractor: Arc::new(extract::peer()),
             missing: None,
             cost: Cost::Fixed(1),
+            caller: None,
         }
     }
 
@@ -110,6 +113,14 @@ impl Policy {
         self
     }
 
+    /// Signs each charge with what `extractor` finds in its request, in place of the policy's own key: for strategies
+    /// that remember who called, such as [`ListWindow`](crate::ListWindow).
+    #[must_use]
+    pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
+        self.caller = Some(Arc::new(extractor));
+        self
+    }
+
     /// The policy's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -142,6 +153,17 @@ impl Policy {
             Cost::Fixed(units) => *units,
             Cost::With(cost) => cost(parts),
         }
+    }
+
+    pub(crate) fn caller_of(&self, parts: &Parts) -> Option<Key> {
+        self.caller.as_ref()?.key(parts)
+    }
+
+    /// Asks the extractors whether they can find keys.
+    pub(crate) fn check_extractors(&self) -> Result<(), Unfit> {
+        let caller = self.caller.as_ref();
+        caller.map_or(Ok(()), |caller| caller.check())?;
+        self.extractor.check()
     }
 
     /// What it costs where there is no request to look at.

@@ -62,7 +62,7 @@ impl LimiterBuilder {
                     "each policy of a limiter has a name of its own",
                 )));
             }
-            policy.extractor().check().map_err(of)?;
+            policy.check_extractors().map_err(of)?;
             let rule = policy.counted_by().bind(&policy.quota()).map_err(of)?;
             let account = store.open(&name, rule)?;
             policies.push(Bound {

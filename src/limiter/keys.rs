@@ -2,7 +2,10 @@ use crate::key::Key;
 
 /// Who is asking, for each policy: one [`Key`] for all, or pairs of a policy's name and its key.
 #[derive(Clone, Debug)]
-pub struct Keys(Who);
+pub struct Keys {
+    who: Who,
+    caller: Option<Key>,
+}
 
 #[derive(Clone, Debug)]
 enum Who {
@@ -11,8 +14,19 @@ enum Who {
 }
 
 impl Keys {
+    /// Signs what is charged with `caller`, in place of each policy's key: see [`Policy::caller`](crate::Policy::caller).
+    #[must_use]
+    pub fn by(mut self, caller: Key) -> Self {
+        self.caller = Some(caller);
+        self
+    }
+
+    pub(super) fn caller(&self) -> Option<Key> {
+        self.caller
+    }
+
     pub(super) fn of(&self, policy: &str) -> Option<Key> {
-        match &self.0 {
+        match &self.who {
             Who::All(key) => Some(*key),
             Who::Each(keys) => keys
                 .iter()
@@ -23,7 +37,7 @@ impl Keys {
 
     /// A name that no policy has is a slip of the pen, and its key would silently not be counted.
     pub(super) fn warn_of_strangers(&self, known: impl Fn(&str) -> bool) {
-        if let Who::Each(keys) = &self.0 {
+        if let Who::Each(keys) = &self.who {
             for (name, _) in keys.iter().filter(|(name, _)| !known(name)) {
                 tracing::error!(
                     policy = name,
@@ -36,7 +50,10 @@ impl Keys {
 
 impl From<Key> for Keys {
     fn from(key: Key) -> Self {
-        Self(Who::All(key))
+        Self {
+            who: Who::All(key),
+            caller: None,
+        }
     }
 }
 
@@ -55,6 +72,9 @@ impl<S: Into<String>, const N: usize> From<[(S, Key); N]> for Keys {
 impl<S: Into<String>> FromIterator<(S, Key)> for Keys {
     fn from_iter<I: IntoIterator<Item = (S, Key)>>(keys: I) -> Self {
         let keys = keys.into_iter().map(|(name, key)| (name.into(), key));
-        Self(Who::Each(keys.collect()))
+        Self {
+            who: Who::Each(keys.collect()),
+            caller: None,
+        }
     }
 }

@@ -92,6 +92,7 @@ pub(crate) struct Item {
     key: Key,
     cost: u64,
     receipt: Receipt,
+    by: Key,
 }
 
 /// A decision, at once or later.
@@ -169,6 +170,7 @@ impl Limiter {
                 key: counted.key,
                 cost: units.min(counted.receipt.left),
                 receipt: counted.receipt,
+                by: counted.by,
             })
             .collect();
         // Marked before it is asked for: should this future be dropped, nothing is given twice.
@@ -208,6 +210,7 @@ impl Limiter {
                 key,
                 cost: bound.policy.cost_of(parts),
                 receipt: Receipt::NONE,
+                by: bound.policy.caller_of(parts).unwrap_or(key),
             });
         }
         self.judge(Ask::Take(1), items)
@@ -238,6 +241,7 @@ impl Limiter {
                 key,
                 cost: cost.unwrap_or_else(|| bound.policy.plain_cost()),
                 receipt: Receipt::NONE,
+                by: keys.caller().unwrap_or(key),
             });
         }
         self.judge(ask, items)
@@ -266,6 +270,7 @@ impl Limiter {
                 key: item.key,
                 units: item.cost,
                 receipt: item.receipt,
+                by: item.by,
             })
             .collect();
         self.inner.store.ask(ask, &lines)
@@ -292,6 +297,7 @@ impl Limiter {
             decision.counted.push(Counted {
                 policy: item.policy,
                 key: item.key,
+                by: item.by,
                 quota: bound.policy.quota(),
                 limit: rule.capacity(),
                 cost: item.cost,
@@ -375,6 +381,7 @@ impl Books for Inner {
                 key: counted.key,
                 units: counted.receipt.left,
                 receipt: counted.receipt,
+                by: counted.by,
             })
             .collect();
         if lines.iter().any(|line| line.units > 0) {

@@ -113,6 +113,8 @@ pub struct Line<'a> {
     pub units: u64,
     /// Only to give back: what was charged.
     pub receipt: Receipt,
+    /// Who charges, where the rule [signs](Rule::signs).
+    pub by: Key,
 }
 
 /// A store's answer, at once or later.

@@ -9,7 +9,7 @@ local function room(key, p)
   if value then
     count = number(key, value, 16)
     local expiry = expiry(key)
-    if expiry < 0 or expiry > now_ms + p[2] then
+    if expiry < 0 or expiry > now_ms + p[2] + 1 then
       -- a counter that would never end, or outlast its window, ends one period from now
       ends = 0
     else
@@ -27,7 +27,8 @@ end
 
 local function write(key, count, ends, fresh)
   if fresh == 1 then
-    call('SET', key, format('%d', count), 'PXAT', format('%d', ends / 1000 - 1))
+    -- a time to live that ends at once would delete the key
+    call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000 - 1, now_ms + 1)))
   else
     call('SET', key, format('%d', count), 'KEEPTTL')
   end

@@ -1,7 +1,10 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use super::{AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy};
-use crate::{clock::Timestamp, error::Unfit, quota::Quota};
+use super::{
+    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    window::{self, Window},
+};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 
 /// One counter, and a window that opens at the first charged request and lives for one period: the articles'
 /// `count_limit.lua` with its time to live repaired.
@@ -16,43 +19,19 @@ use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow;
 
-/// The most that is counted: twice that (a debt) is still exact in Lua.
-const MOST: u64 = 1_000_000_000_000_000;
-
-/// The longest window. Times to live are milliseconds since the epoch.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
-
 impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
-        let period = quota.checked()?;
-        if quota.capacity() != quota.units() {
-            return Err(Unfit::new(
-                format!("{quota}, a burst of its own for a fixed window"),
-                "a window's burst is its number of requests: leave it out",
-            ));
-        }
-        if quota.units() > MOST {
-            return Err(Unfit::new(
-                format!("{quota}, past what a fixed window counts"),
-                "at most 1,000,000,000,000,000 requests",
-            ));
-        }
-        if period % 1_000 != 0 || quota.period() > LONGEST {
-            return Err(Unfit::new(
-                format!("{quota}, a period that is no fixed window"),
-                "whole milliseconds, at most 100 years",
-            ));
-        }
-        Ok(Arc::new(Window {
+        let period = window::checked(quota, "fixed window", window::MOST)?;
+        Ok(Arc::new(Fixed {
             requests: quota.units(),
-            period: period as i64,
+            period,
         }))
     }
 }
 
 /// A fixed window for one quota.
 #[derive(Clone, Debug)]
-struct Window {
+struct Fixed {
     requests: u64,
     /// In microseconds.
     period: i64,
@@ -71,7 +50,7 @@ impl State for Counter {
     }
 }
 
-impl Window {
+impl Fixed {
     /// The window as it stands at `now`, and whether it is yet to open.
     fn current(&self, state: &Counter, now: Timestamp) -> (u64, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
@@ -84,7 +63,7 @@ impl Window {
     }
 }
 
-impl Memory for Window {
+impl Memory for Fixed {
     type State = Counter;
 
     fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
@@ -95,20 +74,25 @@ impl Memory for Window {
         self.requests as i64 - count as i64
     }
 
-    fn take(&self, state: &mut Counter, now: Timestamp, units: u64) {
+    fn take(&self, state: &mut Counter, now: Timestamp, units: u64, _by: &Key) {
         let (count, ends, _) = self.current(state, now);
-        *state = Counter {
-            count: count + units,
-            ends,
-        };
+        let count = count + units;
+        *state = Counter { count, ends };
     }
 
-    fn give(&self, state: &mut Counter, now: Timestamp, receipt: &Receipt, want: u64) -> u64 {
+    fn give(
+        &self,
+        state: &mut Counter,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
         let (count, ends, fresh) = self.current(state, now);
         if fresh || ends != receipt.mark {
             return 0;
         }
-        let back = want.min(receipt.left).min(count);
+        let back = want.min(count);
         state.count = count - back;
         back
     }
@@ -119,7 +103,7 @@ impl Memory for Window {
     }
 }
 
-impl Rule for Window {
+impl Rule for Fixed {
     fn tag(&self) -> &'static str {
         "f1"
     }
@@ -129,24 +113,12 @@ impl Rule for Window {
     }
 
     fn outlook(&self, &[count, ends, fresh]: &Seen, now: Timestamp, cost: u64) -> Outlook {
-        let remaining = (self.requests as i64 - count).max(0) as u64;
-        let open = count > 0 || fresh == 0;
-        let reset_after = match open {
-            true => Timestamp::from_micros(ends).since(now),
-            false => Duration::ZERO,
+        let window = Window {
+            requests: self.requests,
+            count,
+            ends: (fresh == 0 || count > 0).then_some(ends),
         };
-        let retry = if cost > self.requests {
-            Retry::Never
-        } else if cost <= remaining && (cost > 0 || count <= self.requests as i64) {
-            Retry::Now
-        } else {
-            Retry::After(reset_after)
-        };
-        Outlook {
-            remaining,
-            retry,
-            reset_after,
-        }
+        window.outlook(now, cost)
     }
 
     fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
@@ -168,6 +140,7 @@ impl Rule for Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
@@ -177,7 +150,7 @@ mod tests {
             ("10/s burst 20", "leave it out"),
             ("10/500us", "whole milliseconds"),
             ("10/2000000days", "at most 100 years"),
-            ("9000000000000000/s", "at most 1,000,000,000,000,000"),
+            ("9000000000000000/s", "at most 1000000000000000"),
         ] {
             let error = FixedWindow
                 .bind(&quota.parse().expect(quota))
@@ -188,12 +161,13 @@ mod tests {
 
     #[test]
     fn a_window_that_a_step_of_the_clock_made_too_long_ends_after_one_period() {
-        let window = Window {
+        let window = Fixed {
             requests: 1,
             period: 60_000_000,
         };
         let mut state = Counter::default();
-        Memory::take(&window, &mut state, NOW + Duration::from_secs(3_600), 1);
+        let hour = Duration::from_secs(3_600);
+        Memory::take(&window, &mut state, NOW + hour, 1, &Key::global());
         assert_eq!(Memory::room(&window, &mut state, NOW), 0);
         let minute = Duration::from_secs(60);
         assert_eq!(Memory::room(&window, &mut state, NOW + minute), 1);

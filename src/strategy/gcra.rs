@@ -1,8 +1,10 @@
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::{AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy};
-use crate::{clock::Timestamp, error::Unfit, quota::Quota};
+use super::{
+    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    meter::{EPOCH, Meter, PER_MICRO, tenths},
+};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 
 /// The generic cell rate algorithm (ITU-T I.371): a bucket of `burst` units that drains evenly, at `requests` per
 /// period. The default.
@@ -17,100 +19,15 @@ use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra;
 
-/// Time is counted in 0.1 ns, from 2020 on: the resolution that 99.99 % of 1,000,000 per second needs.
-const PER_MICRO: u64 = 10_000;
-
-/// 2020-01-01T00:00:00Z in seconds.
-const EPOCH: i64 = 1_577_836_800;
-
-/// What Lua can count exactly, with room for a debt and a sum.
-const EXACT: u128 = 1 << 51;
-
-/// Capacity x emission interval at most: what an int64 of 0.1 ns since 2020 can hold for years to come, twice over.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-
 impl Strategy for Gcra {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
-        Ok(Arc::new(Meter::of(quota)?))
+        Ok(Arc::new(Cells(Meter::of(quota)?)))
     }
 }
 
-/// GCRA for one quota, in units of `grain` x 0.1 ns.
+/// GCRA for one quota.
 #[derive(Clone, Debug)]
-struct Meter {
-    burst: u64,
-    /// The emission interval T, in units.
-    interval: u64,
-    /// Burst x interval, in units: how far ahead of now the theoretical arrival time may lie.
-    tolerance: u64,
-    /// 0.1 ns per unit: a power of ten, the smallest with which Lua counts exactly.
-    grain: u64,
-}
-
-impl Meter {
-    fn of(quota: &Quota) -> Result<Self, Unfit> {
-        let period = u128::from(quota.checked()?) * u128::from(PER_MICRO);
-        let (requests, burst) = (u128::from(quota.units()), u128::from(quota.capacity()));
-        let unfit = || {
-            Unfit::new(
-                format!("{quota}, past what GCRA counts exactly"),
-                "at most 1,000,000 units per second and 100,000,000,000 at once, \
-                 and a burst that is used up within ten years is regained in",
-            )
-        };
-        let precise = |grain: u128| {
-            let interval = period.div_ceil(requests * grain);
-            // Rounding up may cost one part in 10,000 of the rate, no more.
-            let loss = interval * requests * grain - period;
-            let tolerance = interval.checked_mul(burst)?;
-            (tolerance < EXACT && loss * 10_000 <= interval * requests * grain)
-                .then_some((grain, interval, tolerance))
-        };
-        let (grain, interval, tolerance) = [1, 10, 100, 1_000, 10_000]
-            .into_iter()
-            .find_map(precise)
-            .ok_or_else(unfit)?;
-        if tolerance * grain > LONGEST.as_nanos() * 10 {
-            return Err(unfit());
-        }
-        // All three are below 2^52.
-        Ok(Self {
-            burst: quota.capacity(),
-            interval: interval as u64,
-            tolerance: tolerance as u64,
-            grain: grain as u64,
-        })
-    }
-
-    /// How far ahead of now the theoretical arrival time lies, in units.
-    fn ahead(&self, tat: u64, now: Timestamp) -> u64 {
-        let ahead = tat.saturating_sub(tenths(now)).div_ceil(self.grain);
-        if ahead > 2 * self.tolerance {
-            // further than any debt: the clock stepped back, or the quota was another one
-            self.tolerance
-        } else {
-            ahead
-        }
-    }
-
-    fn tat(&self, ahead: u64, now: Timestamp) -> u64 {
-        tenths(now).saturating_add(ahead.saturating_mul(self.grain))
-    }
-
-    fn units_per_micro(&self) -> u64 {
-        PER_MICRO / self.grain
-    }
-
-    fn wait(&self, units: u64) -> Duration {
-        Duration::from_micros(units.div_ceil(self.units_per_micro()))
-    }
-}
-
-/// 0.1 ns from 2020 to `now`.
-fn tenths(now: Timestamp) -> u64 {
-    let micros = (now.as_micros() - EPOCH * 1_000_000).max(0) as u64;
-    micros.saturating_mul(PER_MICRO)
-}
+struct Cells(Meter);
 
 /// The theoretical arrival time, in 0.1 ns since 2020.
 #[derive(Debug, Default)]
@@ -122,78 +39,75 @@ impl State for Tat {
     }
 }
 
-impl Memory for Meter {
+impl Cells {
+    /// How far ahead of now the theoretical arrival time lies, in units of time.
+    fn ahead(&self, &Tat(tat): &Tat, now: Timestamp) -> u64 {
+        let ahead = tat.saturating_sub(tenths(now)).div_ceil(self.0.grain);
+        if ahead > 2 * self.0.tolerance {
+            // further than any debt: the clock stepped back, or the quota was another one
+            self.0.tolerance
+        } else {
+            ahead
+        }
+    }
+
+    fn tat(&self, ahead: u64, now: Timestamp) -> Tat {
+        Tat(tenths(now).saturating_add(ahead.saturating_mul(self.0.grain)))
+    }
+}
+
+impl Memory for Cells {
     type State = Tat;
 
     fn room(&self, state: &mut Tat, now: Timestamp) -> i64 {
-        let ahead = self.ahead(state.0, now);
-        if ahead > 0 {
-            state.0 = state.0.min(self.tat(ahead, now));
+        let ahead = self.ahead(state, now);
+        if ahead == self.0.tolerance {
+            *state = self.tat(ahead, now);
         }
-        (self.tolerance as i64 - ahead as i64).div_euclid(self.interval as i64)
+        self.0.room(ahead)
     }
 
-    fn take(&self, state: &mut Tat, now: Timestamp, units: u64) {
-        state.0 = self.tat(self.ahead(state.0, now) + units * self.interval, now);
+    fn take(&self, state: &mut Tat, now: Timestamp, units: u64, _by: &Key) {
+        *state = self.tat(self.ahead(state, now) + units * self.0.interval, now);
     }
 
-    fn give(&self, state: &mut Tat, now: Timestamp, receipt: &Receipt, want: u64) -> u64 {
+    fn give(
+        &self,
+        state: &mut Tat,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
         let elapsed = now.since(receipt.at).as_micros() as u64;
-        let drained = elapsed
-            .saturating_mul(self.units_per_micro())
-            .div_ceil(self.interval);
-        let back = want.min(receipt.left.saturating_sub(drained));
-        let ahead = self
-            .ahead(state.0, now)
-            .saturating_sub(back.saturating_mul(self.interval));
-        state.0 = self.tat(ahead, now);
+        let back = want.min(self.0.undrained(receipt.left, elapsed));
+        let ahead = self.ahead(state, now);
+        *state = self.tat(ahead.saturating_sub(back * self.0.interval), now);
         back
     }
 
     fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Seen {
-        [self.ahead(state.0, now) as i64, 0, 0]
+        [self.ahead(state, now) as i64, 0, 0]
     }
 }
 
-impl Rule for Meter {
+impl Rule for Cells {
     fn tag(&self) -> &'static str {
         "g1"
     }
 
     fn capacity(&self) -> u64 {
-        self.burst
+        self.0.burst
     }
 
     fn outlook(&self, &[ahead, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
-        let ahead = ahead.max(0) as u64;
-        // Where the theoretical arrival time would be after this request, and how far that is past the tolerance.
-        let over = u128::from(ahead) + u128::from(cost) * u128::from(self.interval);
-        let retry = match over.saturating_sub(u128::from(self.tolerance)) as u64 {
-            _ if cost > self.burst => Retry::Never,
-            0 => Retry::Now,
-            over => Retry::After(self.wait(over)),
-        };
-        Outlook {
-            remaining: self.tolerance.saturating_sub(ahead) / self.interval,
-            retry,
-            reset_after: self.wait(ahead),
-        }
+        self.0.outlook(ahead, cost)
     }
 
     fn script(&self) -> Option<Script> {
-        let per_micro = self.units_per_micro();
-        let params = [
-            self.burst,
-            self.interval,
-            self.tolerance,
-            self.grain,
-            per_micro * 1_000_000,
-            per_micro * 1_000,
-            per_micro,
-        ];
         Some(Script {
             source: include_str!("gcra.lua"),
-            params: params.map(|param| param as i64).to_vec(),
+            params: self.0.params(),
         })
     }
 
@@ -204,19 +118,21 @@ impl Rule for Meter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Retry, *};
     use proptest::prelude::*;
+    use std::time::Duration;
 
+    const BY: Key = Key::global();
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-    fn meter(quota: &str) -> Meter {
-        Meter::of(&quota.parse().expect(quota)).expect(quota)
+    fn cells(quota: &str) -> Cells {
+        Cells(Meter::of(&quota.parse().expect(quota)).expect(quota))
     }
 
     #[test]
     fn a_quota_that_cannot_be_counted_exactly_says_what_can() {
         for quota in [
-            "20000000/s",
+            "33333333/s",
             "1/20000days",
             "10/s burst 9000000000000",
             "1/month burst 200",
@@ -232,9 +148,15 @@ mod tests {
     #[test]
     fn a_state_further_ahead_than_any_debt_is_one_burst_and_no_longer() {
         // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
-        let meter = meter("10/min");
+        let meter = cells("10/min");
         let mut state = Tat::default();
-        Memory::take(&meter, &mut state, NOW + Duration::from_secs(3_600), 10);
+        Memory::take(
+            &meter,
+            &mut state,
+            NOW + Duration::from_secs(3_600),
+            10,
+            &BY,
+        );
         let seen = Memory::seen(&meter, &state, NOW, 1);
         assert_eq!(
             meter.outlook(&seen, NOW, 1).retry,
@@ -243,13 +165,13 @@ mod tests {
     }
 
     /// Takes one unit whenever one is to be had, for `periods`; returns how many that were.
-    fn sustained(meter: &Meter, period: Duration, periods: u32) -> u64 {
+    fn sustained(meter: &Cells, period: Duration, periods: u32) -> u64 {
         let mut state = Tat::default();
         let (mut now, end) = (NOW, NOW + period * periods);
         let mut taken = 0;
         while now < end {
             let room = Memory::room(meter, &mut state, now).max(0) as u64;
-            Memory::take(meter, &mut state, now, room);
+            Memory::take(meter, &mut state, now, room, &BY);
             taken += room;
             let seen = Memory::seen(meter, &state, now, 1);
             now = match meter.outlook(&seen, now, 1).retry {
@@ -274,7 +196,7 @@ mod tests {
             ("999999/s burst 3", 2),
         ] {
             let quota: Quota = quota.parse().expect(quota);
-            let meter = Meter::of(&quota).expect("a quota in range");
+            let meter = Cells(Meter::of(&quota).expect("a quota in range"));
             let taken = sustained(&meter, quota.period(), periods);
             let most = quota.units() * u64::from(periods) + quota.capacity();
             // What the first burst adds is no rate.
@@ -300,13 +222,13 @@ mod tests {
 
         #[test]
         fn what_is_given_back_at_once_was_never_taken(used in 0_u64..20, units in 1_u64..20) {
-            let meter = meter("10/min burst 20");
+            let meter = cells("10/min burst 20");
             let mut state = Tat::default();
-            Memory::take(&meter, &mut state, NOW, used);
+            Memory::take(&meter, &mut state, NOW, used, &BY);
             let before = state.0;
-            Memory::take(&meter, &mut state, NOW, units);
+            Memory::take(&meter, &mut state, NOW, units, &BY);
             let receipt = Receipt { at: NOW, left: units, mark: 0 };
-            prop_assert_eq!(Memory::give(&meter, &mut state, NOW, &receipt, units), units);
+            prop_assert_eq!(Memory::give(&meter, &mut state, NOW, &receipt, units, &BY), units);
             prop_assert_eq!(Memory::room(&meter, &mut state, NOW), 20 - used as i64);
             prop_assert!(before == 0 || state.0 == before);
         }

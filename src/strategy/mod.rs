@@ -23,16 +23,29 @@ use std::{any::Any, fmt, sync::Arc, time::Duration};
 use crate::{
     clock::Timestamp,
     error::Unfit,
+    key::Key,
     quota::Quota,
     strategy::table::{States, Table},
 };
 
+mod calendar_window;
 mod fixed_window;
 mod gcra;
+mod list_window;
+mod meter;
+mod sliding_log;
+mod sliding_window;
 pub(crate) mod table;
+mod token_bucket;
+mod window;
 
+pub use calendar_window::{CalendarWindow, Weekday};
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
+pub use list_window::ListWindow;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+pub use token_bucket::TokenBucket;
 
 /// How a quota is counted: chosen in [`Policy::strategy`](crate::Policy::strategy).
 pub trait Strategy: fmt::Debug + Send + Sync + 'static {
@@ -62,8 +75,19 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// Whether charges are signed: the state says who made each.
+    fn signs(&self) -> bool {
+        false
+    }
+
     /// The half that counts on Redis; `None` if there is none.
     fn script(&self) -> Option<Script>;
+
+    /// More parameters, behind those of the script, for calls at about `now` by the server's clock: what Lua can't find
+    /// out. A half that is asked at another time than these are for raises the error `STALE`, and is asked once more.
+    fn params_at(&self, _now: Timestamp) -> Vec<i64> {
+        Vec::new()
+    }
 
     /// The half that counts in process; `None` if there is none.
     fn memory(&self) -> Option<&dyn AnyMemory>;
@@ -117,22 +141,24 @@ impl Receipt {
 
 /// The half of a rule that counts on Redis.
 ///
-/// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters, `a, b, c` up
-/// to three numbers of state that `room` read and that `take` returns as they are after it: these are what the rule
+/// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters; `a, b, c` are up
+/// to three values of state that `room` read, that `take` and `give` return as they are afterwards, and that the rule
 /// reports as [`Seen`]. Numbers are integers below 2^53.
 ///
-/// - `room(key, p)` returns the room, then the state;
-/// - `take(key, p, a, b, c, units)` returns the state;
-/// - `give(key, p, a, b, c, at, mark, left, want)` returns how many units it gave back, then the state; `at` is in
-///   microseconds since the Unix epoch;
+/// - `room(key, p)` returns the room, then the state; it writes nothing.
+/// - `take(key, p, a, b, c, units, by, n)` charges n equal requests, `units` in all, and returns the state. If it can't, it
+///   raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists who asks, at least n.
+/// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
+///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
 ///   that `room` found out of bounds, and a time to live that is missing or too long (`outlive`).
+/// - `look(key, p, a, b, c, cost)`, if there is one, returns the three numbers of [`Seen`] in place of the state.
 ///
 /// A chunk may use what the driver defines: `call` (`redis.call`), `now` and `now_ms` (microseconds and milliseconds
 /// since the Unix epoch), `now_s` and `now_us` (`TIME`), `number(key, text, digits)` (an integer of at most so many
 /// digits, or an error that leaves the key alone), `foreign(key, why)` (that error), `expiry(key)` (when a key ends, in
 /// milliseconds since the epoch; -1 never, -2 no key), `outlive(key, ms)` (ends a key that would live for longer than
-/// that from now, or for ever), and `floor`, `ceil`, `min`, `max`, `format`, `sub`.
+/// that from now, or for ever), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
 #[derive(Clone, Debug)]
 pub struct Script {
     /// The chunk. Rules with the same source share it.
@@ -150,13 +176,25 @@ pub trait Memory: Rule {
     fn room(&self, state: &mut Self::State, now: Timestamp) -> i64;
 
     /// Charges `units`, into debt if there was less room.
-    fn take(&self, state: &mut Self::State, now: Timestamp, units: u64);
+    fn take(&self, state: &mut Self::State, now: Timestamp, units: u64, by: &Key);
 
     /// Gives up to `want` units of `receipt` back; returns how many it gave.
-    fn give(&self, state: &mut Self::State, now: Timestamp, receipt: &Receipt, want: u64) -> u64;
+    fn give(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64;
 
     /// What [`Rule::outlook`] needs to know.
     fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
+
+    /// Who made the charges that count now, in order, one for each unit; nothing where the state doesn't say.
+    fn callers(&self, _state: &Self::State, _now: Timestamp) -> Vec<Key> {
+        Vec::new()
+    }
 }
 
 /// What is kept for a key in process.
@@ -171,7 +209,7 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
     /// See [`Memory::room`]; `None` is a key that was never charged.
     fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
     /// See [`Memory::take`].
-    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64);
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
     /// See [`Memory::give`]; `None` is a key that was never charged.
     fn give(
         &self,
@@ -179,9 +217,12 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
         now: Timestamp,
         receipt: &Receipt,
         want: u64,
+        by: &Key,
     ) -> u64;
     /// See [`Memory::seen`]; `None` is a key that was never charged.
     fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
+    /// See [`Memory::callers`].
+    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
     #[doc(hidden)]
     fn table(&self) -> Box<dyn Table>;
     #[doc(hidden)]
@@ -197,9 +238,9 @@ impl<M: Memory> AnyMemory for M {
         }
     }
 
-    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64) {
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key) {
         if let Some(state) = state.downcast_mut() {
-            Memory::take(self, state, now, units);
+            Memory::take(self, state, now, units, by);
         }
     }
 
@@ -209,11 +250,12 @@ impl<M: Memory> AnyMemory for M {
         now: Timestamp,
         receipt: &Receipt,
         want: u64,
+        by: &Key,
     ) -> u64 {
         let want = want.min(receipt.left);
         match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::give(self, state, now, receipt, want),
-            None => Memory::give(self, &mut M::State::default(), now, receipt, want),
+            Some(state) => Memory::give(self, state, now, receipt, want, by),
+            None => Memory::give(self, &mut M::State::default(), now, receipt, want, by),
         }
     }
 
@@ -222,6 +264,12 @@ impl<M: Memory> AnyMemory for M {
             Some(state) => Memory::seen(self, state, now, cost),
             None => Memory::seen(self, &M::State::default(), now, cost),
         }
+    }
+
+    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key> {
+        state
+            .downcast_ref()
+            .map_or(Vec::new(), |state| Memory::callers(self, state, now))
     }
 
     fn table(&self) -> Box<dyn Table> {

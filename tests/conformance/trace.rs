@@ -3,7 +3,10 @@
 use std::{env, fs, path::Path, time::Duration};
 
 use serde_json::Value;
-use tollgate::{FixedWindow, Limiter, LimiterBuilder, Policy, Quota, store::Store};
+use tollgate::{
+    CalendarWindow, FixedWindow, Limiter, LimiterBuilder, ListWindow, Policy, Quota, SlidingLog,
+    SlidingWindow, TokenBucket, Weekday, store::Store,
+};
 
 /// No trace begins earlier.
 pub(crate) const EARLIEST: i64 = 1_800_000_000_000_000;
@@ -28,17 +31,7 @@ pub(crate) fn all() -> Vec<Trace> {
         );
         traces.extend(more);
     }
-    let all = traces.len();
-    traces.retain(|trace| trace.policies.iter().all(is_offered));
-    println!(
-        "SKIPPED {} traces of strategies that are not offered yet",
-        all - traces.len()
-    );
     traces
-}
-
-fn is_offered(policy: &Value) -> bool {
-    matches!(policy["strategy"].as_str(), Some("gcra" | "fixed_window"))
 }
 
 fn folder(folder: &Path) -> Vec<Trace> {
@@ -95,7 +88,48 @@ fn policy_of(name: &str, trace: &Value) -> Policy {
     let policy = |quota| Policy::new(name, quota);
     match trace["strategy"].as_str().expect("a strategy") {
         "gcra" => policy(rate.burst(number("burst"))),
+        "token_bucket" => policy(rate.burst(number("burst"))).strategy(TokenBucket),
         "fixed_window" => policy(rate).strategy(FixedWindow),
+        "list_window" => policy(rate).strategy(ListWindow),
+        "sliding_log" => policy(rate).strategy(SlidingLog),
+        "sliding_window" => {
+            let buckets = trace["options"]["buckets"].as_u64().unwrap_or(1);
+            policy(rate).strategy(SlidingWindow::buckets(buckets as u32))
+        }
+        "calendar_window" => calendar(name, number("requests"), period, &trace["options"]),
         other => panic!("a trace of an unknown strategy, {other}"),
     }
+}
+
+fn calendar(name: &str, requests: u64, period: Duration, options: &Value) -> Policy {
+    let requests = Quota::requests(requests);
+    let Some(zone) = options["zone"].as_str() else {
+        return Policy::new(name, requests.per(period)).strategy(even(period, options));
+    };
+    let quota = match options["unit"].as_str() {
+        Some("day") => requests.per_day(),
+        Some("week") => requests.per_week(),
+        Some("month") => requests.per_month(),
+        other => panic!("a window of an unknown unit, {other:?}"),
+    };
+    Policy::new(name, quota).strategy(CalendarWindow::zone(zone))
+}
+
+/// Windows of equal length that begin at an offset from the epoch, which was a Thursday.
+fn even(period: Duration, options: &Value) -> CalendarWindow {
+    const DAY: u64 = 86_400_000_000;
+    let offset = options["offset"].as_u64().unwrap_or(0);
+    let day = [
+        Weekday::Thursday,
+        Weekday::Friday,
+        Weekday::Saturday,
+        Weekday::Sunday,
+        Weekday::Monday,
+        Weekday::Tuesday,
+        Weekday::Wednesday,
+    ][(offset / DAY % 7) as usize];
+    // A clock that is ahead by so much shows midnight that much earlier.
+    let within = (period.as_micros() as u64).min(DAY);
+    let ahead = Duration::from_micros((within - offset % within) % within);
+    CalendarWindow::east_of_utc(ahead).week_starts_on(day)
 }

@@ -157,11 +157,14 @@ impl MemoryStore {
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());
                     line.units.min(u64::try_from(most).unwrap_or(0))
                 }
-                Ask::Give => rule.give(shard.get(line, place), now, &line.receipt, line.units),
+                Ask::Give => {
+                    let state = shard.get(line, place);
+                    rule.give(state, now, &line.receipt, line.units, &line.by)
+                }
             };
             if units > 0 && matches!(ask, Ask::Take(_) | Ask::Force) {
                 let (state, dropped) = shard.entry(line, place, now);
-                rule.take(state, now, units);
+                rule.take(state, now, units, &line.by);
                 if dropped > 0 {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }

@@ -7,8 +7,13 @@ use redis::Cmd;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{names::Names, question::Question, script::Script};
+use super::{
+    names::Names,
+    question::{OwnLine, Question},
+    script::Script,
+};
 use crate::{
+    clock::Timestamp,
     error::StoreError,
     key::Key,
     store::{Account, Ask},
@@ -144,7 +149,7 @@ impl Batch {
     }
 
     /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script.
-    pub(super) fn call(&self, script: &Script, whole: bool) -> Cmd {
+    pub(super) fn call(&self, script: &Script, whole: bool, now: Timestamp) -> Cmd {
         let mut cmd = Cmd::with_capacity(16 + 2 * self.keys, 512 + 48 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
@@ -170,13 +175,15 @@ impl Batch {
             }
         }
         cmd.arg(policies.len());
-        for known in policies
-            .iter()
-            .filter_map(|policy| policy.context::<Known>())
-        {
-            cmd.arg(known.half)
-                .arg(known.params.len())
-                .arg(&known.params);
+        for policy in &policies {
+            if let Some(known) = policy.context::<Known>() {
+                let more = policy.rule().params_at(now);
+                cmd.arg(known.half)
+                    .arg(u8::from(policy.rule().signs()))
+                    .arg(known.params.len() + more.len())
+                    .arg(&known.params)
+                    .arg(more);
+            }
         }
         for segment in &self.segments {
             cmd.arg(number(segment.ask)).arg(segment.accounts.len());
@@ -188,16 +195,7 @@ impl Batch {
             }
             cmd.arg(&segment.units[..]).arg(segment.entries.len());
             for entry in &segment.entries {
-                match segment.ask {
-                    Ask::Take(_) => cmd.arg(entry.times()),
-                    Ask::Give => entry.lines().iter().fold(&mut cmd, |cmd, line| {
-                        let receipt = &line.receipt;
-                        cmd.arg(receipt.at.as_micros())
-                            .arg(receipt.mark)
-                            .arg(receipt.left)
-                    }),
-                    Ask::Peek | Ask::Force | Ask::Reset => cmd.arg(0),
-                };
+                entry.write(segment.ask, &mut cmd);
             }
         }
         cmd
@@ -219,19 +217,37 @@ impl Segment {
 }
 
 impl Entry {
-    /// How many equal requests it stands for.
-    fn times(&self) -> u64 {
-        let times = self.questions.iter().map(|question| match question.ask {
-            Ask::Take(times) => times,
-            _ => 0,
-        });
-        times.sum()
-    }
-
-    pub(super) fn lines(&self) -> &[super::question::OwnLine] {
+    pub(super) fn lines(&self) -> &[OwnLine] {
         self.questions
             .first()
             .map_or(&[], |question| &question.lines)
+    }
+
+    /// Writes how many equal requests it stands for, what is to be given back, and who asks.
+    fn write(&self, ask: Ask, cmd: &mut Cmd) {
+        let times = |question: &Question| match question.ask {
+            Ask::Take(times) => times,
+            Ask::Peek => 0,
+            Ask::Force | Ask::Give | Ask::Reset => 1,
+        };
+        cmd.arg(self.questions.iter().map(times).sum::<u64>());
+        if ask == Ask::Give {
+            for line in self.lines() {
+                let receipt = &line.receipt;
+                cmd.arg(receipt.at.as_micros())
+                    .arg(receipt.mark)
+                    .arg(receipt.left);
+            }
+        }
+        for (place, line) in self.lines().iter().enumerate() {
+            if line.account.rule().signs() {
+                for question in &self.questions {
+                    for _ in 0..times(question) {
+                        cmd.arg(question.lines[place].by.as_str());
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -108,6 +108,7 @@ impl RedisStoreBuilder {
                     source,
                     scripts: Scripts::new().into(),
                     deadline: self.deadline,
+                    ahead: Default::default(),
                 }),
                 prefix: self.prefix,
                 hasher: Default::default(),

@@ -2,7 +2,7 @@
 
 local call, pcall, error, tonumber, type = redis.call, pcall, error, tonumber, type
 local floor, ceil, min, max, abs = math.floor, math.ceil, math.min, math.max, math.abs
-local format, sub, find = string.format, string.sub, string.find
+local format, sub, find, match = string.format, string.sub, string.find, string.match
 
 -- One instant for the whole batch, by the server's clock.
 local time = call('TIME')

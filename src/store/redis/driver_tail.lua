@@ -1,9 +1,10 @@
 -- The driver: judges a batch of questions, each under one or more policies, all or nothing.
 --
--- ARGV: how many policies, then each: its half, how many parameters, the parameters;
+-- ARGV: how many policies, then each: its half, whether it signs (1), how many parameters, the parameters;
 --       then segments of like questions until the end:
 --       what is asked, how many policies, which, the units under each, how many questions,
---       then for each question how many equal ones it stands for, or for 'give' the receipt under each policy.
+--       then for each question how many equal ones it stands for, and under each policy
+--       the receipt (only to give back: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
 -- KEYS: the keys of each question in turn, one per policy.
 -- Answers one list: now, then for each question how many were admitted (-1: failed, and why),
 -- then under each policy the units moved and three numbers of state.
@@ -14,9 +15,9 @@ local function next_number()
   return tonumber(ARGV[arg - 1])
 end
 
-local halves, params = {}, {}
+local halves, signs, params = {}, {}, {}
 for i = 1, next_number() do
-  halves[i] = strategies[next_number()]
+  halves[i], signs[i] = strategies[next_number()], next_number() == 1
   local p = {}
   for j = 1, next_number() do
     p[j] = next_number()
@@ -28,14 +29,18 @@ local answer, last = { now }, 1
 local mends = {}
 
 -- The segment at hand: its policies' functions and parameters, and the units under each.
-local count, units, room, take, give, mend, param = 0, {}, {}, {}, {}, {}, {}
--- The question at hand: state under each policy, units moved, and how many policies are written.
+local count, units, room, take, give, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}
+local signed, signing = {}, false
+-- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
+local at, mark, left, by = {}, {}, {}, {}
 local a, b, c, moved, done = {}, {}, {}, {}, 0
+-- What is answered of the state.
+local x, y, z = {}, {}, {}
 
-local function charge(base)
+local function charge(base, n)
   for i = 1, count do
     if moved[i] > 0 then
-      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i])
+      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i], by[i], n)
     end
     done = i
   end
@@ -58,7 +63,7 @@ local function ask_take(base, n)
     for i = 1, count do
       moved[i] = k * units[i]
     end
-    charge(base)
+    charge(base, k)
     return k
   end
   for i = 1, count do
@@ -76,15 +81,15 @@ local function ask_force(base)
     free, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
     moved[i] = max(0, min(units[i], free + param[i][1]))
   end
-  charge(base)
+  charge(base, 1)
   return 1
 end
 
-local function ask_give(base, at, mark, left)
+local function ask_give(base)
   for i = 1, count do
     local key, p = KEYS[base + i], param[i]
     local _, a0, b0, c0 = room[i](key, p)
-    moved[i], a[i], b[i], c[i] = give[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i])
+    moved[i], a[i], b[i], c[i] = give[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i], by[i] and by[i][1])
   end
   return 1
 end
@@ -103,11 +108,32 @@ end
 
 local asks = { ask_take, ask_force, ask_give, ask_reset }
 
+-- Judges one question, and tells under each policy how it stands then.
+local function judge(ask, base, n)
+  local result = ask(base, n)
+  for i = 1, count do
+    if look[i] then
+      x[i], y[i], z[i] = look[i](KEYS[base + i], param[i], a[i], b[i], c[i], units[i])
+    else
+      x[i], y[i], z[i] = a[i], b[i] or 0, c[i] or 0
+    end
+  end
+  return result
+end
+
 -- A decision that failed half-way leaves nothing charged.
-local function undo(base)
+local function undo(base, n)
   for i = 1, done do
     if moved[i] > 0 then
-      pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, moved[i], moved[i])
+      -- What several signed, each gives back himself.
+      local each = moved[i] / (by[i] and n or 1)
+      for j = 1, by[i] and n or 1 do
+        local ok, back, a1, b1, c1 =
+          pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, each, each, by[i] and by[i][j])
+        if ok then
+          a[i], b[i], c[i] = a1, b1, c1
+        end
+      end
     end
   end
 end
@@ -116,36 +142,47 @@ local base = 0
 while arg <= #ARGV do
   local kind = next_number()
   local ask = asks[kind]
-  count = next_number()
+  count, signing = next_number(), false
   for i = 1, count do
     local policy = next_number()
     local half = halves[policy]
-    param[i], room[i], take[i], give[i], mend[i] = params[policy], half.room, half.take, half.give, half.mend
+    param[i], room[i], take[i], give[i], mend[i], look[i] =
+      params[policy], half.room, half.take, half.give, half.mend, half.look
+    signed[i], by[i] = signs[policy], nil
+    signing = signing or signed[i]
   end
   for i = 1, count do
     units[i] = next_number()
   end
   for _ = 1, next_number() do
-    done = 0
-    local ok, result
+    local n = next_number()
     if kind == 3 then
-      local at, mark, left = {}, {}, {}
       for i = 1, count do
         at[i], mark[i], left[i] = next_number(), next_number(), next_number()
       end
-      ok, result = pcall(ask, base, at, mark, left)
-    else
-      ok, result = pcall(ask, base, next_number())
     end
+    if signing then
+      for i = 1, count do
+        if signed[i] then
+          local who = {}
+          for j = 1, n do
+            who[j], arg = ARGV[arg], arg + 1
+          end
+          by[i] = who
+        end
+      end
+    end
+    done = 0
+    local ok, result = pcall(judge, ask, base, n)
     if ok then
       answer[last + 1] = result
       last = last + 1
       for i = 1, count do
-        answer[last + 1], answer[last + 2], answer[last + 3], answer[last + 4] = moved[i], a[i], b[i] or 0, c[i] or 0
+        answer[last + 1], answer[last + 2], answer[last + 3], answer[last + 4] = moved[i], x[i], y[i], z[i]
         last = last + 4
       end
     else
-      undo(base)
+      undo(base, n)
       answer[last + 1] = -1
       answer[last + 2] = type(result) == 'table' and result.err or result
       last = last + 2

@@ -67,6 +67,7 @@ impl Lane {
             ask,
             lines,
             deadline: Instant::now() + self.shared.deadline,
+            told_time: false,
             waiter: None,
         });
     }
@@ -92,7 +93,8 @@ impl Lane {
             self.take_queue(&mut backlog);
             let mut batch = board(&mut backlog);
             if !batch.is_empty() {
-                self.trip(&mut batch, &mut link).await;
+                let again = self.trip(&mut batch, &mut link).await;
+                again.into_iter().rev().for_each(|q| backlog.push_front(q));
             }
         }
     }
@@ -108,22 +110,27 @@ impl Lane {
     }
 
     /// One trip: sends the batch and hands its answers out, or tells everybody why not. No one waits past his deadline.
-    async fn trip(self: &Arc<Self>, batch: &mut Batch, link: &mut Option<Link>) {
+    /// Returns questions that are to be asked again.
+    async fn trip(self: &Arc<Self>, batch: &mut Batch, link: &mut Option<Link>) -> Vec<Question> {
         let result = self.carry(batch, link).await;
         let error = match result {
             Ok(reply) => match reply::deliver(batch, reply, self) {
-                Ok(severed) => {
-                    if severed {
+                Ok(mut delivered) => {
+                    self.shared.note_server_time(delivered.at);
+                    if delivered.severs {
                         discard(link);
                     }
-                    return;
+                    for question in &mut delivered.stale {
+                        question.told_time = true;
+                    }
+                    return delivered.stale;
                 }
                 Err(error) => error,
             },
             Err(Stopped::Late) => {
                 // Whatever comes now comes too late, and on this connection it would be taken for the next answer.
                 discard(link);
-                return;
+                return Vec::new();
             }
             Err(Stopped::Failed(error)) => {
                 if fault::severs(&error) {
@@ -136,16 +143,17 @@ impl Lane {
         for question in mem::take(batch).into_questions() {
             question.fail(error.clone());
         }
+        Vec::new()
     }
 
     /// Takes the batch to the server and back. While it is under way, those whose deadline passes are told so.
     async fn carry(&self, batch: &mut Batch, link: &mut Option<Link>) -> Result<Value, Stopped> {
         let script = self.shared.script();
-        let call = batch.call(&script, false);
+        let call = batch.call(&script, false, self.shared.server_time());
         match on_time(batch, self.query(link, call)).await {
             // The server was restarted, or its scripts were flushed: the text goes along, on the same connection.
             Err(Stopped::Failed(error)) if fault::lacks_script(&error) => {
-                let call = batch.call(&script, true);
+                let call = batch.call(&script, true, self.shared.server_time());
                 on_time(batch, self.query(link, call)).await
             }
             result => result,

@@ -3,7 +3,10 @@
 use std::{
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -23,6 +26,7 @@ use self::{
 };
 use super::{Account, Ask, Line, Reply, Store};
 use crate::{
+    clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError},
     strategy::Rule,
 };
@@ -84,9 +88,22 @@ struct Shared {
     source: Source,
     scripts: RwLock<Scripts>,
     deadline: Duration,
+    /// How far the server's clock is ahead of this machine's, in microseconds.
+    ahead: AtomicI64,
 }
 
 impl Shared {
+    /// About what the server's clock shows.
+    fn server_time(&self) -> Timestamp {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(ahead))
+    }
+
+    fn note_server_time(&self, at: Timestamp) {
+        let ahead = at.as_micros().saturating_sub(SystemClock.now().as_micros());
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+
     fn script(&self) -> Arc<Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         scripts.current()
@@ -132,6 +149,12 @@ impl RedisStore {
 
     /// The lane of this runtime for these lines. Equal questions share a lane, so that they find each other.
     fn lane(&self, lines: &[Line<'_>]) -> Result<Arc<Lane>, StoreError> {
+        if lines
+            .iter()
+            .any(|line| line.account.context::<Known>().is_none())
+        {
+            return Err(StoreError::Unsupported("an account opened elsewhere"));
+        }
         let outside = StoreError::Unsupported("there is no tokio runtime here");
         let handle = Handle::try_current().map_err(|_| outside.clone())?;
         let inner = &*self.inner;
@@ -233,6 +256,7 @@ impl Store for RedisStore {
             ask,
             lines: lines.iter().map(OwnLine::of).collect(),
             deadline: Instant::now() + self.inner.shared.deadline,
+            told_time: false,
             waiter: Some(waiter),
         });
         Reply::Later(Box::pin(async move {

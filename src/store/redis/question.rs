@@ -19,6 +19,8 @@ pub(super) struct Question {
     pub(super) ask: Ask,
     pub(super) lines: Lines,
     pub(super) deadline: Instant,
+    /// Whether it has been told that it has another idea of the time than the server.
+    pub(super) told_time: bool,
     /// None where nobody waits.
     pub(super) waiter: Option<oneshot::Sender<Result<Delivery, StoreError>>>,
 }
@@ -31,6 +33,7 @@ pub(super) struct OwnLine {
     pub(super) key: Key,
     pub(super) units: u64,
     pub(super) receipt: Receipt,
+    pub(super) by: Key,
 }
 
 impl OwnLine {
@@ -40,6 +43,7 @@ impl OwnLine {
             key: line.key,
             units: line.units,
             receipt: line.receipt,
+            by: line.by,
         }
     }
 }

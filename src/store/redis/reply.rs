@@ -9,6 +9,7 @@ use super::{
     batch::{Batch, Entry, Known},
     fault,
     lane::Lane,
+    question::Question,
 };
 use crate::{
     clock::Timestamp,
@@ -17,40 +18,62 @@ use crate::{
     store::{Answer, Ask, LineAnswer},
 };
 
+/// What is to be done once a batch's answers are handed out.
+pub(super) struct Delivered {
+    /// The server's clock.
+    pub(super) at: Timestamp,
+    /// Another connection would do better.
+    pub(super) severs: bool,
+    /// Questions to be asked again, now that the server's time is known.
+    pub(super) stale: Vec<Question>,
+}
+
+fn is_stale(error: &StoreError) -> bool {
+    matches!(error, StoreError::Server { code, .. } if &**code == "STALE")
+}
+
 /// Hands a script's answer out, in order of arrival. An error stands for a reply that isn't one; whoever is left in the
-/// batch has no answer. Says whether another connection would do better.
+/// batch has no answer.
 pub(super) fn deliver(
     batch: &mut Batch,
     reply: Value,
     lane: &Arc<Lane>,
-) -> Result<bool, StoreError> {
-    let mut severs = false;
+) -> Result<Delivered, StoreError> {
+    let mut delivered = Delivered {
+        at: Timestamp::default(),
+        severs: false,
+        stale: Vec::new(),
+    };
     let Value::Array(values) = reply else {
         return Err(garbled("not a list"));
     };
     let mut reply = Reply {
         values: values.into_iter(),
     };
-    let at = Timestamp::from_micros(reply.int()?);
+    delivered.at = Timestamp::from_micros(reply.int()?);
     for entry in batch.entries() {
         match reply.int()? {
             -1 => {
                 let error = reply.failure(entry)?;
                 if let StoreError::Server { code, .. } = &error {
-                    severs |= fault::severs_code(code);
+                    delivered.severs |= fault::severs_code(code);
                 }
                 for question in entry.questions.drain(..) {
-                    question.fail(error.clone());
+                    if is_stale(&error) && !question.told_time {
+                        delivered.stale.push(question);
+                    } else {
+                        question.fail(error.clone());
+                    }
                 }
             }
             admitted => {
                 let lines = entry.lines().iter().map(|_| reply.line());
                 let lines = lines.collect::<Result<_, _>>()?;
-                hand_out(entry, at, admitted.max(0) as u64, lines, lane);
+                hand_out(entry, delivered.at, admitted.max(0) as u64, lines, lane);
             }
         }
     }
-    Ok(severs)
+    Ok(delivered)
 }
 
 /// The first come are the first served.

@@ -1,0 +1,356 @@
+use std::{sync::Arc, time::Duration};
+
+use jiff::{
+    ToSpan,
+    civil::{self, Date},
+    tz::{Offset, TimeZone},
+};
+
+use super::{
+    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    window::{self, MOST, Window},
+};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+
+/// One counter per window, and windows at fixed places on the clock: each second, minute, hour, day, week or month,
+/// in UTC, at an offset from it, or in a time zone.
+///
+/// - **Rule**: a charge of n units is admitted if the count of the window at hand stays within the quota. A day, a week
+///   (from Monday unless set) and a month (a period of 30 days is taken for one) are the calendar's own, as long or
+///   short as they are, daylight-saving time included. Other periods follow each other from midnight, January 1, 1970.
+/// - **Memory**: one short string a key.
+/// - **Worst case over one period**: 2 x requests, across the edge of two windows.
+/// - **Choose it** for what people count by the calendar: 5,000 a day, from midnight on.
+///
+/// ```
+/// use tollgate::{CalendarWindow, Policy, Quota};
+///
+/// let daily = Policy::new("daily", Quota::requests(5_000).per_day()).strategy(CalendarWindow::utc());
+/// let in_shanghai = Policy::new("daily", Quota::requests(5_000).per_day())
+///     .strategy(CalendarWindow::zone("Asia/Shanghai"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalendarWindow {
+    place: Place,
+    week_start: Weekday,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Seconds east of UTC.
+    Offset(i64),
+    Zone(String),
+}
+
+/// A day of the week.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weekday {
+    /// Monday, on which weeks start unless set (ISO 8601).
+    #[default]
+    Monday,
+    /// Tuesday.
+    Tuesday,
+    /// Wednesday.
+    Wednesday,
+    /// Thursday.
+    Thursday,
+    /// Friday.
+    Friday,
+    /// Saturday.
+    Saturday,
+    /// Sunday.
+    Sunday,
+}
+
+impl CalendarWindow {
+    /// Windows of UTC.
+    pub fn utc() -> Self {
+        Self::place(Place::Offset(0))
+    }
+
+    /// Windows of a clock that is `ahead` of UTC: east of Greenwich.
+    pub fn east_of_utc(ahead: Duration) -> Self {
+        Self::place(Place::Offset(
+            ahead.as_secs().try_into().unwrap_or(i64::MAX),
+        ))
+    }
+
+    /// Windows of a clock that is `behind` UTC: west of Greenwich.
+    pub fn west_of_utc(behind: Duration) -> Self {
+        let behind: i64 = behind.as_secs().try_into().unwrap_or(i64::MAX);
+        Self::place(Place::Offset(-behind))
+    }
+
+    /// Windows of a time zone of the IANA database, such as `Asia/Shanghai`. The system's copy of the database is used;
+    /// feature `time-zones` brings one along.
+    pub fn zone(name: impl Into<String>) -> Self {
+        Self::place(Place::Zone(name.into()))
+    }
+
+    /// Starts weeks on `day`, in place of Monday.
+    #[must_use]
+    pub fn week_starts_on(mut self, day: Weekday) -> Self {
+        self.week_start = day;
+        self
+    }
+
+    fn place(place: Place) -> Self {
+        Self {
+            place,
+            week_start: Weekday::Monday,
+        }
+    }
+
+    fn time_zone(&self) -> Result<TimeZone, Unfit> {
+        match &self.place {
+            Place::Offset(seconds) => {
+                let offset = i32::try_from(*seconds).ok().map(Offset::from_seconds);
+                match offset {
+                    Some(Ok(offset)) => Ok(TimeZone::fixed(offset)),
+                    _ => Err(Unfit::new(
+                        format!("a clock {seconds} seconds from UTC"),
+                        "less than 26 hours",
+                    )),
+                }
+            }
+            Place::Zone(name) => TimeZone::get(name).map_err(|error| {
+                Unfit::new(
+                    format!("the time zone {name:?} ({error})"),
+                    "a name of the IANA database, such as \"Europe/Berlin\"; \
+                     if this machine has no such database, enable feature `time-zones`",
+                )
+            }),
+        }
+    }
+}
+
+const DAY: i64 = 86_400_000_000;
+
+impl Strategy for CalendarWindow {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let period = window::checked(quota, "calendar window", MOST)?;
+        let zone = self.time_zone()?;
+        let unit = match period / DAY {
+            1 => Unit::Day,
+            7 => Unit::Week(self.week_start),
+            30 => Unit::Month,
+            _ => Unit::Day,
+        };
+        let by_calendar = [DAY, 7 * DAY, 30 * DAY].contains(&period);
+        let windows = match &self.place {
+            _ if by_calendar => Windows::Calendar { zone, unit },
+            Place::Offset(seconds) => Windows::Even {
+                period,
+                offset: (-seconds * 1_000_000).rem_euclid(period),
+            },
+            Place::Zone(name) => {
+                return Err(Unfit::new(
+                    format!("{quota} in time zone {name:?}"),
+                    "a day, a week or a month; shorter windows don't differ between time zones, except by their offset",
+                ));
+            }
+        };
+        Ok(Arc::new(Calendar {
+            requests: quota.units(),
+            windows,
+        }))
+    }
+}
+
+/// Calendar windows for one quota.
+#[derive(Clone, Debug)]
+struct Calendar {
+    requests: u64,
+    windows: Windows,
+}
+
+#[derive(Clone, Debug)]
+enum Windows {
+    /// Of equal length, in microseconds.
+    Even { period: i64, offset: i64 },
+    /// Days, weeks or months.
+    Calendar { zone: TimeZone, unit: Unit },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    Day,
+    Week(Weekday),
+    Month,
+}
+
+impl Windows {
+    /// When the window at hand began, and when it ends, in microseconds since the epoch.
+    fn around(&self, now: i64) -> (i64, i64) {
+        match self {
+            Self::Even { period, offset } => {
+                let start = offset + (now - offset).div_euclid(*period) * period;
+                (start, start + period)
+            }
+            Self::Calendar { zone, unit } => {
+                // Beyond the years that the library knows there is one window that never ends.
+                unit.around(zone, now).unwrap_or((i64::MIN, i64::MAX))
+            }
+        }
+    }
+}
+
+impl Unit {
+    fn around(self, zone: &TimeZone, now: i64) -> Option<(i64, i64)> {
+        let now = jiff::Timestamp::from_microsecond(now).ok()?;
+        let today = zone.to_datetime(now).date();
+        let (first, next) = match self {
+            Self::Day => (today, today.tomorrow().ok()?),
+            Self::Week(start) => {
+                let since = today.weekday().since(start.civil());
+                let first = today.checked_sub(i64::from(since).days()).ok()?;
+                (first, first.checked_add(7.days()).ok()?)
+            }
+            Self::Month => {
+                let first = today.first_of_month();
+                (first, first.checked_add(1.month()).ok()?)
+            }
+        };
+        // Where midnight doesn't exist, a day begins with its first instant.
+        let begins = |date: Date| {
+            let begins = date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
+            Some(begins.timestamp().as_microsecond())
+        };
+        Some((begins(first)?, begins(next)?))
+    }
+}
+
+impl Weekday {
+    fn civil(self) -> civil::Weekday {
+        match self {
+            Self::Monday => civil::Weekday::Monday,
+            Self::Tuesday => civil::Weekday::Tuesday,
+            Self::Wednesday => civil::Weekday::Wednesday,
+            Self::Thursday => civil::Weekday::Thursday,
+            Self::Friday => civil::Weekday::Friday,
+            Self::Saturday => civil::Weekday::Saturday,
+            Self::Sunday => civil::Weekday::Sunday,
+        }
+    }
+}
+
+/// A window's count, and the window, in microseconds since the epoch.
+#[derive(Debug, Default)]
+struct Counter {
+    count: u64,
+    starts: i64,
+    ends: i64,
+}
+
+impl State for Counter {
+    fn full_at(&self) -> Timestamp {
+        Timestamp::from_micros(self.ends)
+    }
+}
+
+impl Calendar {
+    /// The window at hand, and its count.
+    fn current(&self, state: &Counter, now: Timestamp) -> Counter {
+        let now = now.as_micros();
+        if (state.starts..state.ends).contains(&now) {
+            return Counter { ..*state };
+        }
+        let (starts, ends) = self.windows.around(now);
+        // The clock may have stepped back into a window that this one began in.
+        let count = if ends == state.ends { state.count } else { 0 };
+        Counter {
+            count,
+            starts,
+            ends,
+        }
+    }
+}
+
+impl Memory for Calendar {
+    type State = Counter;
+
+    fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
+        self.requests as i64 - self.current(state, now).count as i64
+    }
+
+    fn take(&self, state: &mut Counter, now: Timestamp, units: u64, _by: &Key) {
+        *state = self.current(state, now);
+        state.count += units;
+    }
+
+    fn give(
+        &self,
+        state: &mut Counter,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
+        let mut current = self.current(state, now);
+        if current.ends != receipt.mark {
+            return 0;
+        }
+        let back = want.min(current.count);
+        current.count -= back;
+        *state = current;
+        back
+    }
+
+    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Seen {
+        let Counter { count, ends, .. } = self.current(state, now);
+        [count as i64, ends, 0]
+    }
+}
+
+impl Rule for Calendar {
+    fn tag(&self) -> &'static str {
+        "c1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.requests
+    }
+
+    fn outlook(&self, &[count, ends, _]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+        let window = Window {
+            requests: self.requests,
+            count,
+            ends: Some(ends),
+        };
+        let mut outlook = window.outlook(now, cost);
+        if count == 0 {
+            outlook.reset_after = Duration::ZERO;
+        }
+        outlook
+    }
+
+    fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
+        ends
+    }
+
+    fn script(&self) -> Option<Script> {
+        let (period, offset) = match self.windows {
+            Windows::Even { period, offset } => (period, offset),
+            Windows::Calendar { .. } => (0, 0),
+        };
+        Some(Script {
+            source: include_str!("calendar_window.lua"),
+            params: vec![self.requests as i64, period, offset],
+        })
+    }
+
+    /// Lua knows no calendar: it is sent the window before, the one at hand and the one after.
+    fn params_at(&self, now: Timestamp) -> Vec<i64> {
+        if let Windows::Even { .. } = self.windows {
+            return Vec::new();
+        }
+        let (starts, ends) = self.windows.around(now.as_micros());
+        let (before, _) = self.windows.around(starts.saturating_sub(1));
+        let (_, after) = self.windows.around(ends);
+        vec![before, starts, ends, after]
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}

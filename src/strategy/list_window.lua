@@ -1,0 +1,81 @@
+-- List window: a fixed window that remembers who called. State: a list, of a header and one entry per charged unit, and a
+-- time to live that is the window. With the header the window stays open when all is given back.
+--
+-- p: 1 requests, 2 period in ms
+-- state: count, ends (of the window, in us since the epoch), fresh (1: the time to live has to be set; 2: and the list
+-- is over)
+
+local header = '='
+
+local function room(key, p)
+  local first = call('LINDEX', key, 0)
+  if first and first ~= header then
+    foreign(key, 'not a list of callers')
+  end
+  local opened = (ceil(now / 1000) + p[2]) * 1000
+  if not first then
+    return p[1], 0, opened, 1
+  end
+  local count, expiry = call('LLEN', key) - 1, expiry(key)
+  if expiry < 0 or expiry > now_ms + p[2] + 1 then
+    -- a list that would never end, or outlast its window, ends one period from now
+    return p[1] - count, count, opened, 1
+  end
+  local ends = (expiry + 1) * 1000
+  if ends <= now then
+    return p[1], 0, opened, 2
+  end
+  return p[1] - count, count, ends, 0
+end
+
+local function take(key, p, count, ends, fresh, units, by, n)
+  if fresh == 2 then
+    call('DEL', key)
+  end
+  local entries = {}
+  if fresh == 2 or fresh == 1 and count == 0 and call('EXISTS', key) == 0 then
+    entries[1] = header
+  end
+  for i = 1, n do
+    for _ = 1, units / n do
+      entries[#entries + 1] = by[i]
+      -- more would not fit on the stack
+      if #entries == 1000 then
+        call('RPUSH', key, unpack(entries))
+        entries = {}
+      end
+    end
+  end
+  if #entries > 0 then
+    call('RPUSH', key, unpack(entries))
+  end
+  if fresh > 0 then
+    local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ends / 1000 - 1))
+    if not ok then
+      -- a list that never ends would lock its callers out
+      pcall(call, 'LTRIM', key, 0, -1 - units)
+      error(why, 0)
+    end
+  end
+  return count + units, ends, 0
+end
+
+local function give(key, p, count, ends, fresh, at, mark, left, want, by)
+  -- before 7.0 the end is known to a millisecond or two; no mark means the window at hand
+  if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
+    return 0, count, ends, fresh
+  end
+  local back = min(want, left, count)
+  if back > 0 then
+    back = call('LREM', key, -back, by)
+  end
+  return back, count - back, ends, fresh
+end
+
+local function mend(key, p, count, ends, fresh)
+  if fresh == 1 and call('EXISTS', key) == 1 then
+    call('PEXPIREAT', key, format('%d', ends / 1000 - 1))
+  end
+end
+
+return { room = room, take = take, give = give, mend = mend }

@@ -1,0 +1,158 @@
+use std::sync::Arc;
+
+use super::{
+    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    window::{self, Window},
+};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+
+/// A [`FixedWindow`](super::FixedWindow) that remembers who called: one list entry per charged unit.
+///
+/// Each charge is signed with the policy's [caller](crate::Policy::caller), or else its key;
+/// [`Limiter::callers`](crate::Limiter::callers) lists them.
+///
+/// - **Rule**: as a fixed window's. A charge that is given back takes its signatures with it.
+/// - **Memory**: O(requests) a key: each unit takes the caller's key, at most 24 bytes. Quotas are limited to 100,000
+///   requests for that reason.
+/// - **Worst case over one period**: 2 x requests, across the edge of two windows.
+/// - **Choose it** when a limit that is hit must say by whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListWindow;
+
+/// The most callers that are remembered.
+const MOST: u64 = 100_000;
+
+impl Strategy for ListWindow {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let period = window::checked(quota, "list window", MOST)?;
+        Ok(Arc::new(Listed {
+            requests: quota.units(),
+            period,
+        }))
+    }
+}
+
+/// A list window for one quota.
+#[derive(Clone, Debug)]
+struct Listed {
+    requests: u64,
+    /// In microseconds.
+    period: i64,
+}
+
+/// Who called in a window, in order, and its end in microseconds since the epoch.
+#[derive(Debug, Default)]
+struct Callers {
+    list: Vec<Key>,
+    ends: i64,
+}
+
+impl State for Callers {
+    fn full_at(&self) -> Timestamp {
+        Timestamp::from_micros(self.ends)
+    }
+}
+
+impl Listed {
+    /// The window as it stands at `now`, and whether it is yet to open.
+    fn current(&self, state: &Callers, now: Timestamp) -> (usize, i64, bool) {
+        let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
+        if state.ends <= now {
+            (0, opened, true)
+        } else {
+            // A window that would outlast its period, because the clock stepped back, ends one period from now.
+            (state.list.len(), state.ends.min(opened), false)
+        }
+    }
+}
+
+impl Memory for Listed {
+    type State = Callers;
+
+    fn room(&self, state: &mut Callers, now: Timestamp) -> i64 {
+        let (count, ends, fresh) = self.current(state, now);
+        if !fresh {
+            state.ends = ends;
+        }
+        self.requests as i64 - count as i64
+    }
+
+    fn take(&self, state: &mut Callers, now: Timestamp, units: u64, by: &Key) {
+        let (_, ends, fresh) = self.current(state, now);
+        if fresh {
+            state.list.clear();
+        }
+        state.ends = ends;
+        state.list.extend(std::iter::repeat_n(*by, units as usize));
+    }
+
+    fn give(
+        &self,
+        state: &mut Callers,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        let (_, ends, fresh) = self.current(state, now);
+        if fresh || ends != receipt.mark {
+            return 0;
+        }
+        let mut back = 0;
+        while back < want
+            && let Some(last) = state.list.iter().rposition(|caller| caller == by)
+        {
+            state.list.remove(last);
+            back += 1;
+        }
+        back
+    }
+
+    fn seen(&self, state: &Callers, now: Timestamp, _cost: u64) -> Seen {
+        let (count, ends, fresh) = self.current(state, now);
+        [count as i64, ends, i64::from(fresh)]
+    }
+
+    fn callers(&self, state: &Callers, now: Timestamp) -> Vec<Key> {
+        let (count, ..) = self.current(state, now);
+        state.list[..count].to_vec()
+    }
+}
+
+impl Rule for Listed {
+    fn tag(&self) -> &'static str {
+        "r1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.requests
+    }
+
+    fn outlook(&self, &[count, ends, fresh]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+        let window = Window {
+            requests: self.requests,
+            count,
+            ends: (fresh == 0 || count > 0).then_some(ends),
+        };
+        window.outlook(now, cost)
+    }
+
+    fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
+        ends
+    }
+
+    fn signs(&self) -> bool {
+        true
+    }
+
+    fn script(&self) -> Option<Script> {
+        Some(Script {
+            source: include_str!("list_window.lua"),
+            params: vec![self.requests as i64, self.period / 1_000],
+        })
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}

@@ -1,0 +1,105 @@
+-- Sliding log. State: a list of the instants of the charged units, in us since the epoch, the oldest first. Those older
+-- than the period don't count, and go with the next charge.
+--
+-- p: 1 requests, 2 period in us
+-- state: count, old (how many entries no longer count), ahead (1: the newest lies ahead of now)
+
+-- How many entries no longer count: they stand first.
+local function outdated(key, p, len)
+  local low, high = 0, len
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if number(key, call('LINDEX', key, middle), 16) <= now - p[2] then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+local function room(key, p)
+  local len = call('LLEN', key)
+  if len == 0 then
+    return p[1], 0, 0, 0
+  end
+  local ahead = number(key, call('LINDEX', key, -1), 16) > now and 1 or 0
+  local old = number(key, call('LINDEX', key, 0), 16) <= now - p[2] and outdated(key, p, len) or 0
+  return p[1] - (len - old), len - old, old, ahead
+end
+
+-- The clock stepped back: what would happen only later happened now.
+local function settle(key)
+  local log = call('LRANGE', key, 0, -1)
+  for i = #log, 1, -1 do
+    if number(key, log[i], 16) <= now then
+      break
+    end
+    call('LSET', key, i - 1, format('%d', now))
+  end
+end
+
+local function write(key, p, units)
+  local entry, entries = format('%d', now), {}
+  for i = 1, units do
+    entries[#entries + 1] = entry
+    -- more would not fit on the stack
+    if #entries == 1000 or i == units then
+      call('RPUSH', key, unpack(entries))
+      entries = {}
+    end
+  end
+  local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) - 1))
+  if not ok then
+    -- a log that never ends would stay for good
+    pcall(call, 'LTRIM', key, 0, -1 - units)
+    error(why, 0)
+  end
+end
+
+local function take(key, p, count, old, ahead, units)
+  write(key, p, units)
+  if old > 0 then
+    call('LTRIM', key, old, -1)
+  end
+  if ahead == 1 then
+    settle(key)
+  end
+  return count + units, 0, 0
+end
+
+local function give(key, p, count, old, ahead, at, _, left, want)
+  local back = 0
+  if at > now - p[2] then
+    back = min(want, left)
+    if back > 0 then
+      back = call('LREM', key, -back, format('%d', at))
+    end
+  end
+  return back, count - back, old, ahead
+end
+
+local function mend(key, p, count, old, ahead)
+  if ahead == 1 then
+    settle(key)
+  end
+  outlive(key, ceil(p[2] / 1000))
+end
+
+-- count, when so many of the oldest are gone that `cost` fits, when all are gone
+local function look(key, p, count, old, ahead, cost)
+  local len, fits, gone = old + count, 0, 0
+  local function ends(index)
+    return min(now, tonumber(call('LINDEX', key, index))) + p[2]
+  end
+  if count > 0 then
+    gone = ends(len - 1)
+    local over = count + cost - p[1]
+    if over > 0 and cost <= p[1] then
+      fits = ends(old + over - 1)
+    end
+  end
+  return count, fits, gone
+end
+
+return { room = room, take = take, give = give, mend = mend, look = look }

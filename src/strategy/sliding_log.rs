@@ -1,0 +1,162 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use super::{
+    AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy, window,
+};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+
+/// The instant of every charged unit is kept for exactly one period: never more than `requests` in any period, wherever
+/// it begins.
+///
+/// - **Rule**: a charge of n units is admitted if, with it, no more than `requests` units are younger than the period.
+/// - **Exact**: to the microsecond.
+/// - **Memory**: O(requests) a key, some 9 bytes a unit on Redis. Quotas are limited to 100,000 requests for that
+///   reason; it is meant for far fewer.
+/// - **Worst case over one period**: requests, the only strategy of which that is true.
+/// - **Choose it** for small limits that must hold in any period: five codes by text message a day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlidingLog;
+
+/// The most instants that are kept.
+const MOST: u64 = 100_000;
+
+impl Strategy for SlidingLog {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let period = window::checked(quota, "sliding log", MOST)?;
+        Ok(Arc::new(Log {
+            requests: quota.units(),
+            period,
+        }))
+    }
+}
+
+/// A sliding log for one quota.
+#[derive(Clone, Debug)]
+struct Log {
+    requests: u64,
+    /// In microseconds.
+    period: i64,
+}
+
+/// The instants of the charged units in microseconds since the epoch, the oldest first, and when the last is gone.
+#[derive(Debug, Default)]
+struct Instants {
+    log: VecDeque<i64>,
+    gone: i64,
+}
+
+impl State for Instants {
+    fn full_at(&self) -> Timestamp {
+        Timestamp::from_micros(self.gone)
+    }
+}
+
+impl Log {
+    /// How many entries no longer count.
+    fn old(&self, state: &Instants, now: Timestamp) -> usize {
+        let oldest = now.as_micros() - self.period;
+        state.log.partition_point(|at| *at <= oldest)
+    }
+
+    /// When the entry at `index` is gone.
+    fn ends(&self, state: &Instants, index: usize, now: Timestamp) -> i64 {
+        let at = state.log.get(index).copied().unwrap_or_default();
+        at.min(now.as_micros()) + self.period
+    }
+}
+
+impl Memory for Log {
+    type State = Instants;
+
+    fn room(&self, state: &mut Instants, now: Timestamp) -> i64 {
+        if state.log.back().is_some_and(|at| *at > now.as_micros()) {
+            // The clock stepped back: what would happen only later happened now.
+            for at in &mut state.log {
+                *at = (*at).min(now.as_micros());
+            }
+            state.gone = now.as_micros() + self.period;
+        }
+        let count = state.log.len() - self.old(state, now);
+        self.requests as i64 - count as i64
+    }
+
+    fn take(&self, state: &mut Instants, now: Timestamp, units: u64, _by: &Key) {
+        state.log.drain(..self.old(state, now));
+        let at = now.as_micros();
+        state.log.extend(std::iter::repeat_n(at, units as usize));
+        state.gone = at + self.period;
+    }
+
+    fn give(
+        &self,
+        state: &mut Instants,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
+        let at = receipt.at.as_micros();
+        if at <= now.as_micros() - self.period {
+            return 0;
+        }
+        let first = state.log.partition_point(|entry| *entry < at);
+        let end = state.log.partition_point(|entry| *entry <= at);
+        let back = want.min((end - first) as u64);
+        state.log.drain(first..first + back as usize);
+        state.gone = state.log.back().map_or(0, |at| at + self.period);
+        back
+    }
+
+    fn seen(&self, state: &Instants, now: Timestamp, cost: u64) -> Seen {
+        let old = self.old(state, now);
+        let count = state.log.len() - old;
+        let (mut fits, mut gone) = (0, 0);
+        if count > 0 {
+            gone = self.ends(state, old + count - 1, now);
+            let over = (count as u64 + cost.min(self.requests)).saturating_sub(self.requests);
+            if over > 0 {
+                fits = self.ends(state, old + over as usize - 1, now);
+            }
+        }
+        [count as i64, fits, gone]
+    }
+}
+
+impl Rule for Log {
+    fn tag(&self) -> &'static str {
+        "l1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.requests
+    }
+
+    fn outlook(&self, &[count, fits, gone]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+        let left = self.requests as i64 - count;
+        let wait = |at: i64| Timestamp::from_micros(at).since(now);
+        Outlook {
+            remaining: left.max(0) as u64,
+            retry: match () {
+                () if cost > self.requests => Retry::Never,
+                () if left >= cost as i64 => Retry::Now,
+                () => Retry::After(wait(fits)),
+            },
+            reset_after: if count > 0 {
+                wait(gone)
+            } else {
+                Duration::ZERO
+            },
+        }
+    }
+
+    fn script(&self) -> Option<Script> {
+        Some(Script {
+            source: include_str!("sliding_log.lua"),
+            params: vec![self.requests as i64, self.period],
+        })
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}
