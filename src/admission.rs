@@ -2,12 +2,13 @@
 
 use std::{
     error, fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use crate::{
     decision::{Decision, Outcome},
+    limiter::Permit,
     strategy::Retry,
 };
 
@@ -28,43 +29,94 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Admission {
-    decisions: Arc<Mutex<Vec<Decision>>>,
+    judged: Arc<Mutex<Judged>>,
+    /// The permit, where there is no layer to hold it.
+    _permit: Option<Arc<Permit>>,
+}
+
+#[derive(Default)]
+struct Judged {
+    /// The outermost layer's first.
+    decisions: Vec<Decision>,
+    /// Their permits, which the layers hold.
+    permits: Vec<Weak<Permit>>,
+}
+
+impl Judged {
+    /// Notes a decision; returns its permit.
+    fn add(&mut self, mut decision: Decision) -> Option<Arc<Permit>> {
+        let permit = decision.permit.take();
+        self.permits.extend(permit.as_ref().map(Arc::downgrade));
+        self.decisions.push(decision);
+        permit
+    }
+}
+
+/// Keeps the places of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
+#[derive(Clone, Debug)]
+#[must_use = "the permits are released when this is dropped"]
+pub struct Hold {
+    _permits: Vec<Arc<Permit>>,
 }
 
 impl Admission {
-    pub(crate) fn of(decision: Decision) -> Self {
+    /// An admission that holds the decision's permit.
+    fn of(decision: Decision) -> Self {
+        let mut judged = Judged::default();
+        let permit = judged.add(decision);
         Self {
-            decisions: Arc::new(Mutex::new(vec![decision])),
+            judged: Arc::new(Mutex::new(judged)),
+            _permit: permit,
+        }
+    }
+
+    /// An admission whose permit the layer holds.
+    pub(crate) fn of_layer(decision: Decision) -> Self {
+        let mut judged = Judged::default();
+        drop(judged.add(decision));
+        Self {
+            judged: Arc::new(Mutex::new(judged)),
+            _permit: None,
+        }
+    }
+
+    /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
+    /// until its response's body has been sent or dropped.
+    pub fn hold(&self) -> Hold {
+        let judged = self.lock();
+        Hold {
+            _permits: judged.permits.iter().filter_map(Weak::upgrade).collect(),
         }
     }
 
     /// For requests that no layer judged.
     pub(crate) fn unlimited() -> Self {
         Self {
-            decisions: Arc::default(),
+            judged: Arc::default(),
+            _permit: None,
         }
     }
 
     /// Every layer's decision on this request, the outermost first.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.lock().clone()
+        self.lock().decisions.clone()
     }
 
     /// Units left under the policy of that name, after this request; `None` if it didn't apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
-        let decisions = self.lock();
-        let mut verdicts = decisions.iter().filter_map(|d| d.verdict(policy));
+        let judged = self.lock();
+        let mut verdicts = judged.decisions.iter().filter_map(|d| d.verdict(policy));
         verdicts.next().map(|verdict| verdict.remaining())
     }
 
     /// Joins the decision of a layer further in.
     pub(crate) fn join(&self, decision: Decision) {
-        self.lock().push(decision);
+        drop(self.lock().add(decision));
     }
 
     /// A layer further in refused: gives back what the others charged, without waiting for it.
     pub(crate) fn withdraw(&self) {
-        for decision in &mut *self.lock() {
+        for decision in &mut self.lock().decisions {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
                 counted.receipt.left = 0;
@@ -72,16 +124,14 @@ impl Admission {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Decision>> {
-        self.decisions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Judged> {
+        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&*self.lock()).finish()
+        f.debug_list().entries(&self.lock().decisions).finish()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
+    limiter::Permit,
     quota::Quota,
     strategy::{Outlook, Receipt, Retry},
 };
@@ -21,6 +22,8 @@ pub struct Decision {
     pub(crate) admitted: u64,
     pub(crate) at: Timestamp,
     pub(crate) counted: SmallVec<[Counted; 2]>,
+    /// The places of in-flight limits, for as long as the decision or a clone of it lives.
+    pub(crate) permit: Option<Arc<Permit>>,
 }
 
 /// What became of a request.

@@ -1,6 +1,16 @@
 //! Who is asking.
 
-use std::{borrow::Borrow, fmt, net::IpAddr, str};
+use std::{
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    net::IpAddr,
+    process, str,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits.
 const READABLE: usize = 23;
@@ -145,6 +155,29 @@ impl Key {
         Self { len: 1, text }
     }
 
+    /// A key that no other process, and no other call, makes.
+    pub(crate) fn unique() -> Self {
+        static PROCESS: OnceLock<u64> = OnceLock::new();
+        static CALLS: AtomicU64 = AtomicU64::new(0);
+        let process = PROCESS.get_or_init(|| RandomState::new().hash_one(process::id()));
+        let mut text = Text::default();
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        // In base 64, which is at most 11 characters each.
+        for number in [*process, call] {
+            for place in 0..11 {
+                let digit = (number >> (6 * place)) as usize & 63;
+                text.push(ALPHABET[digit]);
+            }
+        }
+        Self::readable(text.as_bytes()).unwrap_or_else(|| Self::hash("unique", text.as_bytes()))
+    }
+
+    /// The key that stands as `text` in the books.
+    #[cfg(feature = "redis")]
+    pub(crate) fn from_books(text: &[u8]) -> Option<Self> {
+        Self::readable(text).filter(|_| text.is_ascii())
+    }
+
     /// The key as it stands in the books: readable text, or `#` and a hash.
     pub fn as_str(&self) -> &str {
         // Only ASCII is ever written.
@@ -211,9 +244,11 @@ fn is_plain(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@' | b':' | b'/')
 }
 
+/// The URL-safe base64 alphabet of RFC 4648.
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
 /// The first 120 bits of a hash, in the URL-safe base64 alphabet of RFC 4648.
 pub(crate) fn hash_text(hash: &blake3::Hash) -> [u8; HASH_CHARS] {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = [0; HASH_CHARS];
     for (out, bytes) in text
         .chunks_exact_mut(4)

@@ -23,7 +23,7 @@ mod respond;
 
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
-pub use admission::{Admission, Refused};
+pub use admission::{Admission, Hold, Refused};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use decision::{Decision, Outcome, Source, Verdict};
 pub use error::{ConfigError, StoreError, Unfit};
@@ -37,6 +37,6 @@ pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
 pub use strategy::{
-    CalendarWindow, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow, TokenBucket,
-    Weekday,
+    CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow,
+    TokenBucket, Weekday,
 };

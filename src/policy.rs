@@ -9,12 +9,13 @@ use crate::{
     extract::{self, KeyExtractor},
     key::Key,
     quota::Quota,
-    strategy::{Gcra, Strategy},
+    strategy::{Concurrency, Gcra, Strategy},
 };
 
 /// A named rule: a quota, how it is counted, who is asking, and what a request costs.
 ///
-/// Unless told otherwise it counts by [client address](extract::peer), with [`Gcra`], one unit a request.
+/// Unless told otherwise it counts by [client address](extract::peer), with [`Gcra`] ([`Concurrency`] for requests in
+/// flight), one unit a request.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -28,7 +29,7 @@ use crate::{
 pub struct Policy {
     name: Arc<str>,
     quota: Quota,
-    strategy: Arc<dyn Strategy>,
+    strategy: Option<Arc<dyn Strategy>>,
     extractor: Arc<dyn KeyExtractor>,
     missing: Option<MissingKey>,
     cost: Cost,
@@ -66,7 +67,7 @@ impl Policy {
         Self {
             name: name.into(),
             quota,
-            strategy: Arc::new(Gcra),
+            strategy: None,
             extractor: Arc::new(extract::peer()),
             missing: None,
             cost: Cost::Fixed(1),
@@ -77,7 +78,7 @@ impl Policy {
     /// Counts by `strategy`, in place of [`Gcra`].
     #[must_use]
     pub fn strategy(mut self, strategy: impl Strategy) -> Self {
-        self.strategy = Arc::new(strategy);
+        self.strategy = Some(Arc::new(strategy));
         self
     }
 
@@ -136,7 +137,11 @@ impl Policy {
     }
 
     pub(crate) fn counted_by(&self) -> &dyn Strategy {
-        &*self.strategy
+        match &self.strategy {
+            Some(strategy) => &**strategy,
+            None if self.quota.is_concurrent() => const { &Concurrency::new() },
+            None => &Gcra,
+        }
     }
 
     pub(crate) fn extractor(&self) -> &dyn KeyExtractor {
@@ -193,7 +198,7 @@ impl fmt::Debug for Policy {
         f.debug_struct("Policy")
             .field("name", &self.name)
             .field("quota", &format_args!("{}", self.quota))
-            .field("strategy", &self.strategy)
+            .field("strategy", &self.counted_by())
             .field("key", &self.extractor)
             .field("missing_key", &self.when_missing())
             .field("cost", &self.cost)

@@ -32,8 +32,16 @@ const MONTH: u64 = 30 * DAY;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     requests: u64,
+    /// Zero for requests in flight.
     period: Duration,
     burst: Option<u64>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Rate,
+    Concurrent,
 }
 
 /// Half a [`Quota`]: how many, and not yet per what.
@@ -45,6 +53,21 @@ impl Quota {
     /// `n` requests, or `n` units for policies whose requests cost more than one.
     pub const fn requests(n: u64) -> Requests {
         Requests(n)
+    }
+
+    /// `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency).
+    pub const fn concurrent(n: u64) -> Self {
+        Self {
+            requests: n,
+            period: Duration::ZERO,
+            burst: None,
+            kind: Kind::Concurrent,
+        }
+    }
+
+    /// Whether this counts requests in flight.
+    pub const fn is_concurrent(&self) -> bool {
+        matches!(self.kind, Kind::Concurrent)
     }
 
     /// Lets `units` pass at once, in place of as many as a period has. For strategies that count in windows the
@@ -74,6 +97,12 @@ impl Quota {
 
     /// The period in microseconds, if this is a quota at all: at least one unit, one unit of burst, one microsecond.
     pub(crate) fn checked(&self) -> Result<u64, Unfit> {
+        if self.is_concurrent() {
+            return Err(Unfit::new(
+                format!("{self} under a strategy that counts a rate"),
+                "Concurrency, which is what such a quota is counted by unless another is set",
+            ));
+        }
         if self.requests == 0 {
             return Err(Unfit::new(
                 "a quota of 0 requests",
@@ -103,6 +132,23 @@ impl Quota {
             )
         })
     }
+
+    /// How many may be in flight, if that is what this says.
+    pub(crate) fn checked_concurrent(&self) -> Result<u64, Unfit> {
+        if !self.is_concurrent() {
+            return Err(Unfit::new(
+                format!("{self} under Concurrency"),
+                "Quota::concurrent(n)",
+            ));
+        }
+        if self.requests == 0 || self.burst.is_some() {
+            return Err(Unfit::new(
+                format!("a quota of {self}"),
+                "at least 1 concurrent, without a burst",
+            ));
+        }
+        Ok(self.requests)
+    }
 }
 
 impl Requests {
@@ -112,6 +158,7 @@ impl Requests {
             requests: self.0,
             period,
             burst: None,
+            kind: Kind::Rate,
         }
     }
 
@@ -191,6 +238,12 @@ const PRINTED: [(&str, u64); 9] = [
 
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_concurrent() {
+            write!(f, "{} concurrent", self.requests)?;
+            return self
+                .burst
+                .map_or(Ok(()), |burst| write!(f, " burst {burst}"));
+        }
         let nanos = self.period.as_nanos();
         let (name, unit) = PRINTED
             .into_iter()
@@ -211,7 +264,7 @@ impl fmt::Display for Quota {
 /// Text that is no [`Quota`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no quota: {problem}; a quota reads like \"100/min\", \"10/s burst 20\", \"5000 per day\" or \"3/500ms\""
+    "{text:?} is no quota: {problem}; a quota reads like \"100/min\", \"10/s burst 20\", \"5000 per day\", \"3/500ms\" or \"8 concurrent\""
 )]
 pub struct ParseQuotaError {
     text: String,
@@ -232,6 +285,9 @@ impl FromStr for Quota {
 }
 
 fn parse(text: &str) -> Result<Quota, String> {
+    if let Some(n) = text.trim().strip_suffix("concurrent") {
+        return number(n).map(Quota::concurrent);
+    }
     let (rate, burst) = match text.split_once("burst") {
         Some((rate, burst)) => (rate, Some(number(burst)?)),
         None => (text, None),
@@ -329,7 +385,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_printed_reads_back(requests: u64, nanos in 0..u64::MAX, burst: Option<u64>) {
-            let quota = Quota { requests, period: Duration::from_nanos(nanos), burst };
+            let mut quota = Quota::requests(requests).per(Duration::from_nanos(nanos));
+            quota.burst = burst;
+            prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));
+            let quota = Quota::concurrent(requests);
             prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));
         }
     }

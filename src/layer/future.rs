@@ -84,7 +84,7 @@ where
     match outer {
         Some(admission) => admission.join(decision.clone()),
         None => {
-            let admission = Admission::of(decision.clone());
+            let admission = Admission::of_layer(decision.clone());
             request.extensions_mut().insert(admission);
         }
     }
@@ -113,10 +113,12 @@ where
                 }
                 StateProj::Passed { decision, inner } => {
                     let mut response = ready!(inner.poll(cx))?;
-                    if let Some(decision) = decision {
-                        fields::write(decision, response.headers_mut());
-                    }
-                    return Poll::Ready(Ok(response.map(ResponseBody::inner)));
+                    // A request holds its permit until its body has been sent.
+                    let permit = decision.take().and_then(|decision| {
+                        fields::write(&decision, response.headers_mut());
+                        decision.permit
+                    });
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, permit))));
                 }
                 StateProj::Refused { response } => {
                     return match response.take() {

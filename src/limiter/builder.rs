@@ -1,6 +1,6 @@
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use super::{Bound, Inner, Limiter, OnStoreError};
+use super::{Bound, Inner, Limiter, OnStoreError, permit::Held};
 use crate::{
     error::ConfigError,
     log::Seldom,
@@ -71,12 +71,18 @@ impl LimiterBuilder {
                 no_key: Seldom::default(),
             });
         }
+        let lives = policies
+            .iter()
+            .filter_map(|bound| bound.account.rule().life());
+        let life = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
             inner: Arc::new(Inner {
                 store,
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
                 faults: Seldom::default(),
+                held: Held::default(),
+                life,
             }),
         })
     }

@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use http::request::Parts;
@@ -25,10 +26,12 @@ use crate::{
 mod builder;
 mod check;
 mod keys;
+mod permit;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
 pub use keys::Keys;
+pub(crate) use permit::Permit;
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
@@ -63,6 +66,9 @@ pub(crate) struct Inner {
     policies: Box<[Bound]>,
     on_store_error: OnStoreError,
     faults: Seldom,
+    held: permit::Held,
+    /// How long permits live that aren't renewed: the shortest life of any policy's.
+    life: Duration,
 }
 
 /// A policy, and its account in the store.
@@ -189,6 +195,21 @@ impl Limiter {
         Ok(given)
     }
 
+    /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the
+    /// keys that the policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
+    /// ([`ListWindow`](crate::ListWindow) does), or there is no such policy.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, StoreError> {
+        let mut policies = self.inner.policies.iter();
+        match policies.find(|bound| bound.policy.name() == policy) {
+            Some(bound) => self.inner.store.callers(&bound.account, &key).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// The policies, in order.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
         self.inner.policies.iter().map(|bound| &bound.policy)
@@ -210,7 +231,7 @@ impl Limiter {
                 key,
                 cost: bound.policy.cost_of(parts),
                 receipt: Receipt::NONE,
-                by: bound.policy.caller_of(parts).unwrap_or(key),
+                by: bound.by(key, || bound.policy.caller_of(parts)),
             });
         }
         self.judge(Ask::Take(1), items)
@@ -241,7 +262,7 @@ impl Limiter {
                 key,
                 cost: cost.unwrap_or_else(|| bound.policy.plain_cost()),
                 receipt: Receipt::NONE,
-                by: keys.caller().unwrap_or(key),
+                by: bound.by(key, || keys.caller()),
             });
         }
         self.judge(ask, items)
@@ -312,10 +333,16 @@ impl Limiter {
         let passes = match ask {
             Ask::Take(_) => answer.admitted > 0,
             Ask::Peek => decision.retry() == Retry::Now,
-            Ask::Force | Ask::Give | Ask::Reset => true,
+            Ask::Force | Ask::Give | Ask::Reset | Ask::Renew => true,
         };
         if !passes {
             decision.outcome = Outcome::Exhausted;
+        }
+        if matches!(ask, Ask::Take(_)) && passes && self.inner.life < Duration::MAX {
+            let counted = decision.counted.iter();
+            let places = counted.filter(|counted| self.inner.policies[counted.policy].is_permit());
+            let places = places.filter(|counted| counted.receipt.left > 0).cloned();
+            decision.permit = Permit::hold(&self.inner, places.collect(), self.inner.life);
         }
         decision
     }
@@ -343,6 +370,7 @@ impl Limiter {
             outcome,
             source,
             admitted: 0,
+            permit: None,
             at: Timestamp::default(),
             counted: SmallVec::new(),
         }
@@ -350,6 +378,20 @@ impl Limiter {
 }
 
 impl Bound {
+    fn is_permit(&self) -> bool {
+        self.account.rule().life().is_some()
+    }
+
+    /// Who signs a charge: the caller, or else the key; a permit is told from all others.
+    fn by(&self, key: Key, caller: impl FnOnce() -> Option<Key>) -> Key {
+        let rule = self.account.rule();
+        match rule.life() {
+            Some(_) => Key::unique(),
+            None if rule.signs() => caller().unwrap_or(key),
+            None => key,
+        }
+    }
+
     /// The key of those who have none, if they share one.
     fn missing_key(&self) -> Option<Key> {
         let missing = self.policy.when_missing();
@@ -374,16 +416,7 @@ impl Books for Inner {
     }
 
     fn give_back(&self, counted: &[Counted]) {
-        let lines: SmallVec<[Line<'_>; 2]> = counted
-            .iter()
-            .map(|counted| Line {
-                account: &self.policies[counted.policy].account,
-                key: counted.key,
-                units: counted.receipt.left,
-                receipt: counted.receipt,
-                by: counted.by,
-            })
-            .collect();
+        let lines: SmallVec<[Line<'_>; 2]> = counted.iter().map(|c| self.line(c)).collect();
         if lines.iter().any(|line| line.units > 0) {
             self.store.tell(Ask::Give, &lines);
         }

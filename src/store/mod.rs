@@ -32,7 +32,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks about one request: all of its lines at one instant, or none.
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;
 
-    /// Does the same without an answer, and without waiting for one: what is given back when nobody can wait.
+    /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
+    /// [sign](Rule::signs) them.
+    fn callers(&self, account: &Account, key: &Key) -> Callers;
+
+    /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
     fn tell(&self, ask: Ask, lines: &[Line<'_>]);
 }
 
@@ -100,6 +104,8 @@ pub enum Ask {
     Give,
     /// Forget each line's key, and tell how it stood.
     Reset,
+    /// Let the permit that each line's caller holds live on.
+    Renew,
 }
 
 /// One policy's part of a request.
@@ -125,6 +131,9 @@ pub enum Reply {
     /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
     Later(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
 }
+
+/// The callers that a store is asked for.
+pub type Callers = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,7 +162,7 @@ pub struct Answer {
 /// What a store answers about one line.
 #[derive(Clone, Copy, Debug)]
 pub struct LineAnswer {
-    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)) or given back ([`Give`](Ask::Give)).
+    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)), given back ([`Give`](Ask::Give)) or renewed.
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Ask::Reset).
     pub seen: Seen,

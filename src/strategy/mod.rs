@@ -29,6 +29,7 @@ use crate::{
 };
 
 mod calendar_window;
+mod concurrency;
 mod fixed_window;
 mod gcra;
 mod list_window;
@@ -40,6 +41,7 @@ mod token_bucket;
 mod window;
 
 pub use calendar_window::{CalendarWindow, Weekday};
+pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use list_window::ListWindow;
@@ -78,6 +80,11 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// Whether charges are signed: the state says who made each.
     fn signs(&self) -> bool {
         false
+    }
+
+    /// How long a charge lives that isn't renewed, if it is a permit: one that its request holds and then gives back.
+    fn life(&self) -> Option<Duration> {
+        None
     }
 
     /// The half that counts on Redis; `None` if there is none.
@@ -150,6 +157,8 @@ impl Receipt {
 ///   raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists who asks, at least n.
 /// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
 ///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
+/// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the
+///   state.
 /// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
 ///   that `room` found out of bounds, and a time to live that is missing or too long (`outlive`).
 /// - `look(key, p, a, b, c, cost)`, if there is one, returns the three numbers of [`Seen`] in place of the state.
@@ -188,6 +197,11 @@ pub trait Memory: Rule {
         by: &Key,
     ) -> u64;
 
+    /// Lets the permit that `by` holds live for one life from now; returns its units, or 0 if it is gone.
+    fn renew(&self, _state: &mut Self::State, _now: Timestamp, _by: &Key) -> u64 {
+        0
+    }
+
     /// What [`Rule::outlook`] needs to know.
     fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
 
@@ -219,6 +233,8 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
         want: u64,
         by: &Key,
     ) -> u64;
+    /// See [`Memory::renew`].
+    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64;
     /// See [`Memory::seen`]; `None` is a key that was never charged.
     fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
     /// See [`Memory::callers`].
@@ -257,6 +273,12 @@ impl<M: Memory> AnyMemory for M {
             Some(state) => Memory::give(self, state, now, receipt, want, by),
             None => Memory::give(self, &mut M::State::default(), now, receipt, want, by),
         }
+    }
+
+    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64 {
+        state
+            .downcast_mut()
+            .map_or(0, |state| Memory::renew(self, state, now, by))
     }
 
     fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen {

@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    future::ready,
     hash::{BuildHasher, RandomState},
     num::NonZeroUsize,
     sync::{
@@ -13,12 +14,13 @@ use std::{
 use smallvec::SmallVec;
 
 use self::shard::Shard;
-use super::{Account, Answer, Ask, Line, LineAnswer, Reply, Store};
+use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock},
     decision::Source,
     error::{ConfigError, StoreError},
-    strategy::{AnyMemory, Rule},
+    key::Key,
+    strategy::{AnyMemory, Receipt, Rule},
 };
 
 mod shard;
@@ -157,6 +159,9 @@ impl MemoryStore {
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());
                     line.units.min(u64::try_from(most).unwrap_or(0))
                 }
+                Ask::Renew => shard
+                    .get(line, place)
+                    .map_or(0, |state| rule.renew(state, now, &line.by)),
                 Ask::Give => {
                     let state = shard.get(line, place);
                     rule.give(state, now, &line.receipt, line.units, &line.by)
@@ -281,6 +286,22 @@ impl Store for MemoryStore {
         let locked = self.lock(lines);
         let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
         Reply::Now(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
+    }
+
+    fn callers(&self, account: &Account, key: &Key) -> Callers {
+        let line = Line {
+            account,
+            key: *key,
+            units: 0,
+            receipt: Receipt::NONE,
+            by: *key,
+        };
+        let callers = self.lock(&[line]).and_then(|mut locked| {
+            let place = &locked.places[0];
+            let state = locked.guards[place.guard].get(&line, place)?;
+            Some(memory(&line)?.callers(state, self.inner.clock.now()))
+        });
+        Box::pin(ready(Ok(callers.unwrap_or_default())))
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {

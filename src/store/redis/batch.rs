@@ -228,10 +228,10 @@ impl Entry {
         let times = |question: &Question| match question.ask {
             Ask::Take(times) => times,
             Ask::Peek => 0,
-            Ask::Force | Ask::Give | Ask::Reset => 1,
+            Ask::Force | Ask::Give | Ask::Reset | Ask::Renew => 1,
         };
         cmd.arg(self.questions.iter().map(times).sum::<u64>());
-        if ask == Ask::Give {
+        if matches!(ask, Ask::Give | Ask::Renew) {
             for line in self.lines() {
                 let receipt = &line.receipt;
                 cmd.arg(receipt.at.as_micros())
@@ -258,5 +258,6 @@ fn number(ask: Ask) -> usize {
         Ask::Force => 2,
         Ask::Give => 3,
         Ask::Reset => 4,
+        Ask::Renew => 5,
     }
 }

@@ -4,7 +4,7 @@
 --       then segments of like questions until the end:
 --       what is asked, how many policies, which, the units under each, how many questions,
 --       then for each question how many equal ones it stands for, and under each policy
---       the receipt (only to give back: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
+--       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
 -- KEYS: the keys of each question in turn, one per policy.
 -- Answers one list: now, then for each question how many were admitted (-1: failed, and why),
 -- then under each policy the units moved and three numbers of state.
@@ -29,7 +29,7 @@ local answer, last = { now }, 1
 local mends = {}
 
 -- The segment at hand: its policies' functions and parameters, and the units under each.
-local count, units, room, take, give, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}
+local count, units, room, take, give, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
 local signed, signing = {}, false
 -- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
 local at, mark, left, by = {}, {}, {}, {}
@@ -106,7 +106,19 @@ local function ask_reset(base)
   return 1
 end
 
-local asks = { ask_take, ask_force, ask_give, ask_reset }
+local function ask_renew(base)
+  for i = 1, count do
+    local key, p = KEYS[base + i], param[i]
+    local _
+    moved[i], _, a[i], b[i], c[i] = 0, room[i](key, p)
+    if renew[i] and by[i] then
+      moved[i], a[i], b[i], c[i] = renew[i](key, p, a[i], b[i], c[i], left[i], by[i][1])
+    end
+  end
+  return 1
+end
+
+local asks = { ask_take, ask_force, ask_give, ask_reset, ask_renew }
 
 -- Judges one question, and tells under each policy how it stands then.
 local function judge(ask, base, n)
@@ -146,8 +158,8 @@ while arg <= #ARGV do
   for i = 1, count do
     local policy = next_number()
     local half = halves[policy]
-    param[i], room[i], take[i], give[i], mend[i], look[i] =
-      params[policy], half.room, half.take, half.give, half.mend, half.look
+    param[i], room[i], take[i], give[i], renew[i], mend[i], look[i] =
+      params[policy], half.room, half.take, half.give, half.renew, half.mend, half.look
     signed[i], by[i] = signs[policy], nil
     signing = signing or signed[i]
   end
@@ -156,7 +168,7 @@ while arg <= #ARGV do
   end
   for _ = 1, next_number() do
     local n = next_number()
-    if kind == 3 then
+    if kind == 3 or kind == 5 then
       for i = 1, count do
         at[i], mark[i], left[i] = next_number(), next_number(), next_number()
       end

@@ -28,6 +28,22 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// The list that stands under a key.
+    pub(super) async fn list(&self, key: &str) -> Result<Vec<Vec<u8>>, StoreError> {
+        let mut connection = self.connection().await?;
+        let mut range = redis::cmd("LRANGE");
+        range.arg(key).arg(0).arg(-1);
+        let list = range.query_async(&mut *connection).await;
+        list.map_err(|error| fault::of(&error))
+    }
+
+    async fn connection(&self) -> Result<Connection, StoreError> {
+        self.pool.get().await.map_err(|error| match error {
+            PoolError::Backend(error) => fault::of(&error),
+            error => StoreError::Connection(error.to_string().into()),
+        })
+    }
+
     pub(super) fn new(pool: Pool, share: usize) -> Self {
         Self {
             pool,
@@ -51,10 +67,7 @@ enum Held {
 
 impl Link {
     pub(super) async fn open(source: &Source) -> Result<Self, StoreError> {
-        let connection = source.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => fault::of(&error),
-            error => StoreError::Connection(error.to_string().into()),
-        })?;
+        let connection = source.connection().await?;
         let held = &source.held;
         let connection = if held.fetch_add(1, Ordering::Relaxed) < source.share {
             Held::Pooled(Some(connection), held.clone())

@@ -24,10 +24,11 @@ use self::{
     question::{OwnLine, Question},
     script::{Script, Scripts},
 };
-use super::{Account, Ask, Line, Reply, Store};
+use super::{Account, Ask, Callers, Line, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError},
+    key::Key,
     strategy::Rule,
 };
 
@@ -264,6 +265,25 @@ impl Store for RedisStore {
             let delivery = answer.await.map_err(|_| ended())??;
             delivery.read().ok_or_else(ended)
         }))
+    }
+
+    fn callers(&self, account: &Account, key: &Key) -> Callers {
+        let rule = account.rule();
+        let name = account
+            .context::<Known>()
+            .filter(|_| rule.signs() && rule.life().is_none())
+            .map(|known| known.names.of(key));
+        let shared = self.inner.shared.clone();
+        Box::pin(async move {
+            let Some(name) = name else {
+                return Ok(Vec::new());
+            };
+            let list = tokio::time::timeout(shared.deadline, shared.source.list(&name)).await;
+            let list = list.map_err(|_| StoreError::Timeout)??;
+            // The first entry is the list's header.
+            let callers = list.iter().skip(1);
+            Ok(callers.filter_map(|by| Key::from_books(by)).collect())
+        })
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {

@@ -1,0 +1,190 @@
+//! A strategy of one's own: so many units, and then never again. A trial: five requests for each client, for ever (for a
+//! year, in truth: no key lives for ever).
+//!
+//! Both halves are here, in Rust and in Lua; batches, merged questions and all-or-nothing over several policies come for
+//! free. Runs in process, and on Redis if `REDIS_URL` is set.
+//!
+//! ```text
+//! cargo run --example custom_strategy
+//! ```
+
+use std::{env, error::Error, sync::Arc, time::Duration};
+
+use tollgate::{
+    Key, Limiter, Policy, Quota, Retry, Timestamp, Unfit,
+    strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
+};
+
+/// So many units, and then never again, until nobody has asked for a period.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial;
+
+impl Strategy for Trial {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        if quota.units() > 1_000_000 || quota.period() < Duration::from_secs(1) {
+            return Err(Unfit::new(
+                format!("{quota} as a trial"),
+                "at most 1,000,000 units, over at least a second",
+            ));
+        }
+        Ok(Arc::new(Once {
+            units: quota.units(),
+            kept: quota.period(),
+        }))
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Once {
+    units: u64,
+    /// How long a key is kept after its last use.
+    kept: Duration,
+}
+
+/// What was used, and until when that is known.
+#[derive(Debug, Default)]
+struct Used {
+    used: u64,
+    kept_until: Timestamp,
+}
+
+impl State for Used {
+    fn full_at(&self) -> Timestamp {
+        self.kept_until
+    }
+}
+
+impl Once {
+    fn used(&self, state: &Used, now: Timestamp) -> u64 {
+        if state.kept_until > now { state.used } else { 0 }
+    }
+}
+
+impl Memory for Once {
+    type State = Used;
+
+    fn room(&self, state: &mut Used, now: Timestamp) -> i64 {
+        self.units as i64 - self.used(state, now) as i64
+    }
+
+    fn take(&self, state: &mut Used, now: Timestamp, units: u64, _by: &Key) {
+        *state = Used {
+            used: self.used(state, now) + units,
+            kept_until: now + self.kept,
+        };
+    }
+
+    fn give(&self, state: &mut Used, now: Timestamp, _: &Receipt, want: u64, _by: &Key) -> u64 {
+        let used = self.used(state, now);
+        let back = want.min(used);
+        state.used = used - back;
+        back
+    }
+
+    fn seen(&self, state: &Used, now: Timestamp, _cost: u64) -> Seen {
+        let left = state.kept_until.since(now).as_micros();
+        [self.used(state, now) as i64, left as i64, 0]
+    }
+}
+
+impl Rule for Once {
+    fn tag(&self) -> &'static str {
+        "x1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.units
+    }
+
+    fn outlook(&self, &[used, kept, _]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+        let left = self.units.saturating_sub(used as u64);
+        let forgotten = Duration::from_micros(kept.max(0) as u64);
+        Outlook {
+            remaining: left,
+            retry: match () {
+                () if cost > self.units => Retry::Never,
+                () if cost <= left => Retry::Now,
+                () => Retry::After(forgotten),
+            },
+            reset_after: forgotten,
+        }
+    }
+
+    fn script(&self) -> Option<Script> {
+        Some(Script {
+            source: r"
+                -- p: 1 units, 2 how long a key is kept, in ms
+                local function room(key, p)
+                  local value = call('GET', key)
+                  local used = value and number(key, value, 8) or 0
+                  local left = value and max(0, (expiry(key) + 1) * 1000 - now) or 0
+                  return p[1] - used, used, left
+                end
+
+                local function write(key, p, used)
+                  call('SET', key, format('%d', used), 'PXAT', format('%d', ceil(now / 1000) + p[2] - 1))
+                  return used, p[2] * 1000
+                end
+
+                local function take(key, p, used, left, _, units)
+                  return write(key, p, used + units)
+                end
+
+                local function give(key, p, used, left, _, at, mark, charged, want)
+                  local back = min(want, charged, used)
+                  if back > 0 then
+                    used, left = write(key, p, used - back)
+                  end
+                  return back, used, left
+                end
+
+                local function mend(key, p)
+                  outlive(key, p[2])
+                end
+
+                return { room = room, take = take, give = give, mend = mend }
+            ",
+            params: vec![self.units as i64, self.kept.as_millis() as i64],
+        })
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}
+
+/// A trial beside a rate, in process or on Redis: all or nothing.
+pub fn limiter() -> Result<Limiter, Box<dyn Error>> {
+    let limiter = Limiter::builder()
+        .policy(Policy::new("burst", Quota::requests(100).per_second()))
+        .policy(
+            Policy::new(
+                "trial",
+                Quota::requests(5).per(Duration::from_secs(365 * 86_400)),
+            )
+            .strategy(Trial),
+        );
+    #[cfg(feature = "redis")]
+    if let Ok(url) = env::var("REDIS_URL") {
+        return Ok(limiter.store(tollgate::RedisStore::open(url)?).build()?);
+    }
+    let _ = env::var("REDIS_URL");
+    Ok(limiter.build()?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let limiter = limiter()?;
+    let client = Key::new(env::args().nth(1).unwrap_or_else(|| "alice".to_owned()));
+    for request in 1..=7 {
+        let decision = limiter.check(client).await;
+        match decision.into_result() {
+            Ok(admission) => println!(
+                "request {request}: admitted, {} left of the trial",
+                admission.remaining("trial").unwrap_or_default()
+            ),
+            Err(refused) => println!("request {request}: {refused}"),
+        }
+    }
+    Ok(())
+}

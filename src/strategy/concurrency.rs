@@ -1,0 +1,195 @@
+use std::{sync::Arc, time::Duration};
+
+use super::{AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy};
+use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+
+/// So many requests in flight at once, for [`Quota::concurrent`].
+///
+/// A request takes a permit on arrival. It is released when the response's body has been sent or dropped, when the
+/// handler panics or the client hangs up. While a long request runs, its permit is renewed three times in each of its
+/// lives; a process that dies leaves permits that expire after one life.
+///
+/// - **Rule**: a request of n units is admitted if, with them, no more than the quota are in flight.
+/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than a permit's life, and the
+///   store loses no writes (a failover of an asynchronously replicated Redis may). A process that is stopped for longer
+///   finds its permits expired when it goes on, and others in their places.
+/// - **Retry-After** can only be a hint: one second.
+/// - **Memory**: O(concurrent) a key, some 100 bytes a permit. Quotas are limited to 10,000 for that reason.
+/// - **Choose it** for what is slow and dear: exports, calls to a model, connections that stay open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    life: Duration,
+}
+
+/// The most permits.
+const MOST: u64 = 10_000;
+
+/// When to come back is not known; this is soon enough, and not too soon.
+const HINT: Duration = Duration::from_secs(1);
+
+impl Concurrency {
+    /// Permits that live for 30 seconds after their process died.
+    pub const fn new() -> Self {
+        Self {
+            life: Duration::from_secs(30),
+        }
+    }
+
+    /// Permits that live for `life` after their process died: at least 100 ms, at most a day.
+    #[must_use]
+    pub const fn life(life: Duration) -> Self {
+        Self { life }
+    }
+}
+
+impl Default for Concurrency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Strategy for Concurrency {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let concurrent = quota.checked_concurrent()?;
+        if concurrent > MOST {
+            return Err(Unfit::new(
+                format!("{quota}, past what is counted one by one"),
+                format!("at most {MOST} concurrent"),
+            ));
+        }
+        let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
+        if self.life < least || self.life > most {
+            return Err(Unfit::new(
+                format!("permits that live for {:?}", self.life),
+                "from 100 ms to a day",
+            ));
+        }
+        Ok(Arc::new(Places {
+            concurrent,
+            life: self.life,
+        }))
+    }
+}
+
+/// Places for requests in flight, for one quota.
+#[derive(Clone, Debug)]
+struct Places {
+    concurrent: u64,
+    life: Duration,
+}
+
+/// Permits, in no order.
+#[derive(Debug, Default)]
+struct Permits(Vec<Permit>);
+
+#[derive(Debug)]
+struct Permit {
+    by: Key,
+    units: u64,
+    expires: Timestamp,
+}
+
+impl State for Permits {
+    fn full_at(&self) -> Timestamp {
+        let permits = self.0.iter().map(|permit| permit.expires);
+        permits.max().unwrap_or_default()
+    }
+}
+
+impl Memory for Places {
+    type State = Permits;
+
+    fn room(&self, state: &mut Permits, now: Timestamp) -> i64 {
+        state.0.retain(|permit| permit.expires > now);
+        for permit in &mut state.0 {
+            // The clock stepped back: what would live for longer than a life lives for one.
+            permit.expires = permit.expires.min(now + self.life);
+        }
+        let [used, ..] = Memory::seen(self, state, now, 0);
+        self.concurrent as i64 - used
+    }
+
+    fn take(&self, state: &mut Permits, now: Timestamp, units: u64, by: &Key) {
+        state.0.push(Permit {
+            by: *by,
+            units,
+            expires: now + self.life,
+        });
+    }
+
+    fn give(
+        &self,
+        state: &mut Permits,
+        now: Timestamp,
+        _receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        let Some(place) = state.0.iter().position(|permit| permit.by == *by) else {
+            return 0;
+        };
+        let permit = &mut state.0[place];
+        let (back, expired) = (want.min(permit.units), permit.expires <= now);
+        permit.units -= back;
+        if permit.units == 0 {
+            state.0.swap_remove(place);
+        }
+        if expired { 0 } else { back }
+    }
+
+    fn renew(&self, state: &mut Permits, now: Timestamp, by: &Key) -> u64 {
+        let mut live = state.0.iter_mut().filter(|permit| permit.expires > now);
+        live.find(|permit| permit.by == *by).map_or(0, |permit| {
+            permit.expires = now + self.life;
+            permit.units
+        })
+    }
+
+    fn seen(&self, state: &Permits, now: Timestamp, _cost: u64) -> Seen {
+        let live = state.0.iter().filter(|permit| permit.expires > now);
+        let used: u64 = live.map(|permit| permit.units).sum();
+        [used as i64, 0, 0]
+    }
+}
+
+impl Rule for Places {
+    fn tag(&self) -> &'static str {
+        "p1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.concurrent
+    }
+
+    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+        let left = self.concurrent as i64 - used;
+        Outlook {
+            remaining: left.max(0) as u64,
+            retry: match () {
+                () if cost > self.concurrent => Retry::Never,
+                () if left >= cost as i64 => Retry::Now,
+                () => Retry::After(HINT),
+            },
+            reset_after: if used > 0 { HINT } else { Duration::ZERO },
+        }
+    }
+
+    fn signs(&self) -> bool {
+        true
+    }
+
+    fn life(&self) -> Option<Duration> {
+        Some(self.life)
+    }
+
+    fn script(&self) -> Option<Script> {
+        Some(Script {
+            source: include_str!("concurrency.lua"),
+            params: vec![self.concurrent as i64, self.life.as_micros() as i64],
+        })
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}
