@@ -1,7 +1,7 @@
 //! What a handler holds of its own request's decision, and what a refused caller gets.
 
 use std::{
-    error, fmt,
+    error, fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -43,12 +43,12 @@ struct Judged {
 }
 
 impl Judged {
-    /// Notes a decision; returns its permit.
-    fn add(&mut self, mut decision: Decision) -> Option<Arc<Permit>> {
+    /// Notes a decision; returns its place, and its permit.
+    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<Permit>>) {
         let permit = decision.permit.take();
         self.permits.extend(permit.as_ref().map(Arc::downgrade));
         self.decisions.push(decision);
-        permit
+        (self.decisions.len() - 1, permit)
     }
 }
 
@@ -63,20 +63,10 @@ impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
         let mut judged = Judged::default();
-        let permit = judged.add(decision);
+        let (_, permit) = judged.add(decision);
         Self {
             judged: Arc::new(Mutex::new(judged)),
             _permit: permit,
-        }
-    }
-
-    /// An admission whose permit the layer holds.
-    pub(crate) fn of_layer(decision: Decision) -> Self {
-        let mut judged = Judged::default();
-        drop(judged.add(decision));
-        Self {
-            judged: Arc::new(Mutex::new(judged)),
-            _permit: None,
         }
     }
 
@@ -109,9 +99,16 @@ impl Admission {
         verdicts.next().map(|verdict| verdict.remaining())
     }
 
-    /// Joins the decision of a layer further in.
-    pub(crate) fn join(&self, decision: Decision) {
-        drop(self.lock().add(decision));
+    /// Joins the decision of a layer, which holds its permit; returns where it stands.
+    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<Permit>>) {
+        self.lock().add(decision)
+    }
+
+    /// Looks at the decision at a place, as it stands now.
+    pub(crate) fn look_at(&self, place: usize, look: impl FnOnce(&Decision)) {
+        if let Some(decision) = self.lock().decisions.get(place) {
+            look(decision);
+        }
     }
 
     /// A layer further in refused: gives back what the others charged, without waiting for it.
@@ -119,7 +116,12 @@ impl Admission {
         for decision in &mut self.lock().decisions {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
-                counted.receipt.left = 0;
+                // As it stands when all of it is back.
+                let outlook = &mut counted.outlook;
+                outlook.remaining += mem::take(&mut counted.receipt.left);
+                if outlook.remaining >= counted.cost {
+                    outlook.retry = Retry::Now;
+                }
             }
         }
     }

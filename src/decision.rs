@@ -113,9 +113,10 @@ impl Decision {
         self.verdicts().find(|verdict| verdict.policy() == policy)
     }
 
-    /// When the same request would pass: the longest wait of any policy.
+    /// When the same request would pass: the longest wait of any policy under which it costs something.
     pub fn retry(&self) -> Retry {
-        let waits = self.counted.iter().map(|counted| counted.outlook.retry);
+        let charged = self.counted.iter().filter(|counted| counted.cost > 0);
+        let waits = charged.map(|counted| counted.outlook.retry);
         waits.max().unwrap_or(Retry::Now)
     }
 }

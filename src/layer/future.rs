@@ -2,6 +2,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -14,7 +15,7 @@ use super::ResponseBody;
 use crate::{
     admission::{Admission, Refused},
     decision::Decision,
-    limiter::Pending,
+    limiter::{Pending, Permit},
     respond::{fields, refusal},
 };
 
@@ -33,7 +34,7 @@ pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
         Judging { pending: Pending, held: Option<(Request<ReqBody>, S)> },
-        Passed { decision: Option<Decision>, #[pin] inner: F },
+        Passed { judged: Option<Place>, #[pin] inner: F },
         Refused { response: Option<Response<Bytes>> },
     }
 }
@@ -43,9 +44,9 @@ where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn untouched(inner: S::Future) -> Self {
-        let decision = None;
+        let judged = None;
         Self {
-            state: State::Passed { decision, inner },
+            state: State::Passed { judged, inner },
         }
     }
 
@@ -61,6 +62,14 @@ where
             state: follow(decision, request, ready),
         }
     }
+}
+
+/// Where a layer's decision stands in its request's admission, since a layer further in may have its charge given back;
+/// and the permit, which a request holds until its body has been sent.
+struct Place {
+    admission: Admission,
+    place: usize,
+    permit: Option<Arc<Permit>>,
 }
 
 /// Calls the service, or doesn't.
@@ -81,15 +90,21 @@ where
             response: Some(refusal::response(&Refused::new(decision))),
         };
     }
-    match outer {
-        Some(admission) => admission.join(decision.clone()),
+    let admission = match outer {
+        Some(admission) => admission.clone(),
         None => {
-            let admission = Admission::of_layer(decision.clone());
-            request.extensions_mut().insert(admission);
+            let admission = Admission::unlimited();
+            request.extensions_mut().insert(admission.clone());
+            admission
         }
-    }
+    };
+    let (place, permit) = admission.join(decision);
     State::Passed {
-        decision: Some(decision),
+        judged: Some(Place {
+            admission,
+            place,
+            permit,
+        }),
         inner: ready.call(request),
     }
 }
@@ -111,14 +126,16 @@ where
                         None => return Poll::Pending,
                     }
                 }
-                StateProj::Passed { decision, inner } => {
+                StateProj::Passed { judged, inner } => {
                     let mut response = ready!(inner.poll(cx))?;
-                    // A request holds its permit until its body has been sent.
-                    let permit = decision.take().and_then(|decision| {
-                        fields::write(&decision, response.headers_mut());
-                        decision.permit
+                    let permit = judged.take().and_then(|judged| {
+                        let headers = response.headers_mut();
+                        let write = |decision: &Decision| fields::write(decision, headers);
+                        judged.admission.look_at(judged.place, write);
+                        judged.permit
                     });
-                    return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, permit))));
+                    let body = |body| ResponseBody::inner(body, permit);
+                    return Poll::Ready(Ok(response.map(body)));
                 }
                 StateProj::Refused { response } => {
                     return match response.take() {

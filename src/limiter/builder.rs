@@ -64,7 +64,7 @@ impl LimiterBuilder {
             }
             policy.check_extractors().map_err(of)?;
             let rule = policy.counted_by().bind(&policy.quota()).map_err(of)?;
-            let account = store.open(&name, rule)?;
+            let account = store.open(&name, rule).map_err(of)?;
             policies.push(Bound {
                 policy,
                 account,

@@ -18,6 +18,8 @@ const FAULT_RETRY: u64 = 1;
 /// Adds the fields of `decision`. Lists of layers further in stay: more lines of a list are one list (RFC 9651, 4.2).
 pub(crate) fn write(decision: &Decision, headers: &mut HeaderMap) {
     let retry_after = retry_after(decision);
+    // A layer further in that refused, or a handler, may have said when to come back.
+    let latest = retry_after.or_else(|| said(headers)).unwrap_or(u64::MAX);
     if decision.verdicts().len() > 0 {
         let (mut policies, mut limits) = (String::with_capacity(64), String::with_capacity(64));
         for verdict in decision.verdicts() {
@@ -35,7 +37,7 @@ pub(crate) fn write(decision: &Decision, headers: &mut HeaderMap) {
                 Retry::After(wait) => wait,
                 _ => verdict.reset_after(),
             };
-            let t = whole_seconds(wait).min(retry_after.unwrap_or(u64::MAX));
+            let t = whole_seconds(wait).min(latest);
             let _ = write!(limits, "{comma}\"{name}\";r={};t={t}", verdict.remaining());
         }
         for (name, list) in [(POLICY, policies), (LIMIT, limits)] {
@@ -57,6 +59,11 @@ fn retry_after(decision: &Decision) -> Option<u64> {
         (Outcome::Fault(_), _) => Some(FAULT_RETRY),
         _ => None,
     }
+}
+
+/// The `Retry-After` that is there already, if it is in seconds.
+fn said(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
 fn whole_seconds(duration: Duration) -> u64 {

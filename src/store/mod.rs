@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::Timestamp,
     decision::Source,
-    error::{ConfigError, StoreError},
+    error::{StoreError, Unfit},
     key::Key,
     strategy::{Receipt, Rule, Seen},
 };
@@ -27,7 +27,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If this store can't count by that rule.
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, ConfigError>;
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit>;
 
     /// Asks about one request: all of its lines at one instant, or none.
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;

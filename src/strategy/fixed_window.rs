@@ -150,7 +150,7 @@ mod tests {
             ("10/s burst 20", "leave it out"),
             ("10/500us", "whole milliseconds"),
             ("10/2000000days", "at most 100 years"),
-            ("9000000000000000/s", "at most 1000000000000000"),
+            ("9000000000000000/s", "at most 999999999999999"),
         ] {
             let error = FixedWindow
                 .bind(&quota.parse().expect(quota))

@@ -18,7 +18,7 @@ use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock},
     decision::Source,
-    error::{ConfigError, StoreError},
+    error::{StoreError, Unfit},
     key::Key,
     strategy::{AnyMemory, Receipt, Rule},
 };
@@ -245,10 +245,10 @@ fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {
 }
 
 impl Store for MemoryStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, ConfigError> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
         let Some(memory) = rule.memory() else {
-            return Err(ConfigError::new(
-                format!("policy {policy:?} with {rule:?}, which counts on Redis alone"),
+            return Err(Unfit::new(
+                format!("{rule:?}, which counts on Redis alone"),
                 "a strategy with an in-process half, or a RedisStore",
             ));
         };
@@ -262,11 +262,8 @@ impl Store for MemoryStore {
             .position(|(name, tag)| **name == *policy && *tag == rule.tag());
         let place = match known {
             Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
-                return Err(ConfigError::new(
-                    format!(
-                        "policy {policy:?} with {rule:?}, whose tag {:?} is another's",
-                        rule.tag()
-                    ),
+                return Err(Unfit::new(
+                    format!("{rule:?}, whose tag {:?} is another's", rule.tag()),
                     "a strategy of your own has a tag of its own",
                 ));
             }

@@ -27,7 +27,7 @@ use self::{
 use super::{Account, Ask, Callers, Line, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
-    error::{ConfigError, StoreError},
+    error::{ConfigError, StoreError, Unfit},
     key::Key,
     strategy::Rule,
 };
@@ -230,10 +230,10 @@ impl Drop for Inner {
 }
 
 impl Store for RedisStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, ConfigError> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
         let Some(script) = rule.script() else {
-            return Err(ConfigError::new(
-                format!("policy {policy:?} with {rule:?}, which counts in process alone"),
+            return Err(Unfit::new(
+                format!("{rule:?}, which counts in process alone"),
                 "a strategy with a half for Redis, or a MemoryStore",
             ));
         };
