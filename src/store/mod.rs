@@ -121,6 +121,21 @@ pub struct Line<'a> {
     pub receipt: Receipt,
     /// Who charges, where the rule [signs](Rule::signs).
     pub by: Key,
+    /// What a [`Take`](Ask::Take) does under this policy.
+    pub manner: Manner,
+}
+
+/// What a [`Take`](Ask::Take) does under one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// Charges what it admits.
+    #[default]
+    Charge,
+    /// Sees that there is room, and charges nothing.
+    Check,
+    /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
+    /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
+    ChargeDenied,
 }
 
 /// A store's answer, at once or later.

@@ -28,7 +28,7 @@ local function room(key, p)
   return p[1] - count, count, ends, 0
 end
 
-local function take(key, p, count, ends, fresh, units, by, n)
+local function take(key, p, count, ends, fresh, units, by, each)
   if fresh == 2 then
     call('DEL', key)
   end
@@ -36,14 +36,12 @@ local function take(key, p, count, ends, fresh, units, by, n)
   if fresh == 2 or fresh == 1 and count == 0 and call('EXISTS', key) == 0 then
     entries[1] = header
   end
-  for i = 1, n do
-    for _ = 1, units / n do
-      entries[#entries + 1] = by[i]
-      -- more would not fit on the stack
-      if #entries == 1000 then
-        call('RPUSH', key, unpack(entries))
-        entries = {}
-      end
+  for unit = 1, units do
+    entries[#entries + 1] = by[ceil(unit / each)]
+    -- more would not fit on the stack
+    if #entries == 1000 then
+      call('RPUSH', key, unpack(entries))
+      entries = {}
     end
   end
   if #entries > 0 then

@@ -82,6 +82,11 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the state grows with each unit, so that what is refused must not be kept.
+    fn grows(&self) -> bool {
+        false
+    }
+
     /// How long a charge lives that isn't renewed, if it is a permit: one that its request holds and then gives back.
     fn life(&self) -> Option<Duration> {
         None
@@ -153,8 +158,9 @@ impl Receipt {
 /// reports as [`Seen`]. Numbers are integers below 2^53.
 ///
 /// - `room(key, p)` returns the room, then the state; it writes nothing.
-/// - `take(key, p, a, b, c, units, by, n)` charges n equal requests, `units` in all, and returns the state. If it can't, it
-///   raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists who asks, at least n.
+/// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
+///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
+///   who asks, one for each request.
 /// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
 ///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the

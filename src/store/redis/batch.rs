@@ -16,7 +16,8 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
-    store::{Account, Ask},
+    store::{Account, Ask, Manner},
+    strategy::Rule,
 };
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
@@ -43,7 +44,7 @@ pub(super) struct Batch {
 struct Segment {
     ask: Ask,
     accounts: SmallVec<[Account; 2]>,
-    units: SmallVec<[u64; 2]>,
+    units: SmallVec<[(u64, Manner); 2]>,
     entries: Vec<Entry>,
     /// Where the entry of these keys is.
     places: HashMap<SmallVec<[Key; 2]>, usize>,
@@ -83,7 +84,7 @@ impl Batch {
             self.segments.push(Segment {
                 ask: question.ask,
                 accounts: question.lines.iter().map(|l| l.account.clone()).collect(),
-                units: question.lines.iter().map(|l| l.units).collect(),
+                units: question.lines.iter().map(|l| (l.units, l.manner)).collect(),
                 entries: Vec::new(),
                 places: HashMap::new(),
             });
@@ -193,7 +194,10 @@ impl Batch {
                     .position(|policy| policy.id() == account.id());
                 cmd.arg(place.map(|place| place + 1));
             }
-            cmd.arg(&segment.units[..]).arg(segment.entries.len());
+            for ((units, manner), account) in segment.units.iter().zip(&segment.accounts) {
+                cmd.arg(*units).arg(manner_number(*manner, account.rule()));
+            }
+            cmd.arg(segment.entries.len());
             for entry in &segment.entries {
                 entry.write(segment.ask, &mut cmd);
             }
@@ -211,7 +215,7 @@ impl Segment {
                 .iter()
                 .zip(self.accounts.iter().zip(&self.units))
                 .all(|(line, (account, units))| {
-                    line.account.id() == account.id() && line.units == *units
+                    line.account.id() == account.id() && (line.units, line.manner) == *units
                 })
     }
 }
@@ -259,5 +263,15 @@ fn number(ask: Ask) -> usize {
         Ask::Give => 3,
         Ask::Reset => 4,
         Ask::Renew => 5,
+    }
+}
+
+/// What the driver calls it.
+fn manner_number(manner: Manner, rule: &dyn Rule) -> u8 {
+    match manner {
+        Manner::Charge => 0,
+        Manner::Check => 1,
+        Manner::ChargeDenied if rule.grows() => 3,
+        Manner::ChargeDenied => 2,
     }
 }

@@ -2,7 +2,8 @@
 --
 -- ARGV: how many policies, then each: its half, whether it signs (1), how many parameters, the parameters;
 --       then segments of like questions until the end:
---       what is asked, how many policies, which, the units under each, how many questions,
+--       what is asked, how many policies, which, the units under each and the manner (0 charges; 1 only sees that there is
+--       room; 2 charges what is refused too, into debt; 3 the same without debt), how many questions,
 --       then for each question how many equal ones it stands for, and under each policy
 --       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
 -- KEYS: the keys of each question in turn, one per policy.
@@ -30,17 +31,17 @@ local mends = {}
 
 -- The segment at hand: its policies' functions and parameters, and the units under each.
 local count, units, room, take, give, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
-local signed, signing = {}, false
+local manner, signed, signing = {}, {}, false
 -- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
 local at, mark, left, by = {}, {}, {}, {}
-local a, b, c, moved, done = {}, {}, {}, {}, 0
+local free, a, b, c, moved, done = {}, {}, {}, {}, {}, 0
 -- What is answered of the state.
 local x, y, z = {}, {}, {}
 
-local function charge(base, n)
+local function charge(base)
   for i = 1, count do
     if moved[i] > 0 then
-      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i], by[i], n)
+      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
     end
     done = i
   end
@@ -50,38 +51,49 @@ end
 local function ask_take(base, n)
   local k = n
   for i = 1, count do
-    local free
-    free, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+    free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
     if units[i] > 0 then
-      local fit = floor(free / units[i])
+      local fit = floor(free[i] / units[i])
+      if manner[i] == 1 then
+        fit = fit > 0 and n or 0
+      end
       if fit < k then
         k = fit
       end
     end
   end
-  if k > 0 then
-    for i = 1, count do
-      moved[i] = k * units[i]
+  if k < 0 then
+    k = 0
+  end
+  local charged = false
+  for i = 1, count do
+    local taken, denied = manner[i] ~= 1 and k * units[i] or 0, 0
+    if manner[i] > 1 and k < n and free[i] - taken < units[i] then
+      -- what this policy refuses counts, to at most one capacity of debt
+      denied = max(0, min((n - k) * units[i], free[i] - taken + (manner[i] == 2 and param[i][1] or 0)))
     end
-    charge(base, k)
-    return k
+    moved[i] = taken + denied
+    charged = charged or moved[i] > 0
+  end
+  if charged then
+    charge(base)
   end
   for i = 1, count do
-    moved[i] = 0
-    -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
-    mends[#mends + 1] = { mend[i], KEYS[base + i], param[i], a[i], b[i], c[i] }
+    if moved[i] == 0 then
+      -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
+      mends[#mends + 1] = { mend[i], KEYS[base + i], param[i], a[i], b[i], c[i] }
+    end
   end
-  return 0
+  return k
 end
 
 -- Takes what is asked for, down to a debt of one capacity.
 local function ask_force(base)
   for i = 1, count do
-    local free
-    free, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
-    moved[i] = max(0, min(units[i], free + param[i][1]))
+    free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+    moved[i] = max(0, min(units[i], free[i] + param[i][1]))
   end
-  charge(base, 1)
+  charge(base)
   return 1
 end
 
@@ -134,14 +146,15 @@ local function judge(ask, base, n)
 end
 
 -- A decision that failed half-way leaves nothing charged.
-local function undo(base, n)
+local function undo(base)
   for i = 1, done do
     if moved[i] > 0 then
       -- What several signed, each gives back himself.
-      local each = moved[i] / (by[i] and n or 1)
-      for j = 1, by[i] and n or 1 do
-        local ok, back, a1, b1, c1 =
-          pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, each, each, by[i] and by[i][j])
+      local each = by[i] and max(1, units[i]) or moved[i]
+      for j = 1, ceil(moved[i] / each) do
+        local back = min(each, moved[i] - (j - 1) * each)
+        local ok, _, a1, b1, c1 =
+          pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, back, back, by[i] and by[i][j])
         if ok then
           a[i], b[i], c[i] = a1, b1, c1
         end
@@ -164,7 +177,7 @@ while arg <= #ARGV do
     signing = signing or signed[i]
   end
   for i = 1, count do
-    units[i] = next_number()
+    units[i], manner[i] = next_number(), next_number()
   end
   for _ = 1, next_number() do
     local n = next_number()
@@ -194,7 +207,7 @@ while arg <= #ARGV do
         last = last + 4
       end
     else
-      undo(base, n)
+      undo(base)
       answer[last + 1] = -1
       answer[last + 2] = type(result) == 'table' and result.err or result
       last = last + 2

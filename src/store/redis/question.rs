@@ -9,7 +9,7 @@ use super::lane::Lane;
 use crate::{
     error::StoreError,
     key::Key,
-    store::{Account, Answer, Ask, Line},
+    store::{Account, Answer, Ask, Line, Manner},
     strategy::Receipt,
 };
 
@@ -34,6 +34,7 @@ pub(super) struct OwnLine {
     pub(super) units: u64,
     pub(super) receipt: Receipt,
     pub(super) by: Key,
+    pub(super) manner: Manner,
 }
 
 impl OwnLine {
@@ -44,6 +45,7 @@ impl OwnLine {
             units: line.units,
             receipt: line.receipt,
             by: line.by,
+            manner: line.manner,
         }
     }
 }

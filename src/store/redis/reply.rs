@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     decision::Source,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer},
+    store::{Answer, Ask, LineAnswer, Manner},
 };
 
 /// What is to be done once a batch's answers are handed out.
@@ -92,7 +92,10 @@ fn hand_out(
             admitted -= own;
             // What moved is what all of them took.
             for (line, asked) in lines.iter_mut().zip(&question.lines) {
-                line.units = own * asked.units;
+                line.units = match asked.manner {
+                    Manner::Check => 0,
+                    Manner::Charge | Manner::ChargeDenied => own * asked.units,
+                };
             }
         }
         let answer = Answer {
