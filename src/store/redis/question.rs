@@ -51,9 +51,10 @@ impl OwnLine {
 }
 
 impl Question {
-    /// Whether whoever asked has gone.
+    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed)
+        let gone = self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed);
+        gone && matches!(self.ask, Ask::Take(_) | Ask::Peek)
     }
 
     pub(super) fn fail(self, error: StoreError) {
