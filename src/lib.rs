@@ -1,5 +1,77 @@
 //! Exact rate limits for [tower], axum and tonic: in one process, or across any number of them on Redis.
 //!
+//! A [`RateLimitLayer`] goes around any tower service that speaks [`http`]. [Policies](Policy) say how much may pass,
+//! [extractors](extract) who is asking, [strategies](strategy) how it is counted and [stores](store) where.
+//!
+//! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use axum::{body::Body, extract::connect_info::MockConnectInfo, http::Request};
+//! # use tower::ServiceExt;
+//! use axum::{Router, routing::get};
+//! use tollgate::{Policy, Quota, RateLimitLayer, extract};
+//!
+//! let layer = RateLimitLayer::builder()
+//!     // Ten a second for each client address,
+//!     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+//!     // and two a day on each route, all clients together. Who is refused by one is charged under none.
+//!     .policy(Policy::new("daily", Quota::requests(2).per_day()).key(extract::matched_path()))
+//!     .build()?;
+//! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
+//!
+//! # let app = app.layer(MockConnectInfo(std::net::SocketAddr::from(([192, 0, 2, 1], 4321))));
+//! // Three requests, by whatever sends them.
+//! let mut statuses = Vec::new();
+//! for _ in 0..3 {
+//!     let request = Request::get("/").body(Body::empty())?;
+//!     statuses.push(app.clone().oneshot(request).await?.status().as_u16());
+//! }
+//! assert_eq!(statuses, [200, 200, 429]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! So that axum knows its clients' addresses, it is served as
+//! `app.into_make_service_with_connect_info::<SocketAddr>()`. On Redis, for any number of processes, it is the same
+//! with one line more: `.store(RedisStore::open("redis://127.0.0.1:6379")?)`.
+//!
+//! What a request meets, and what becomes of its response, is told in [`layer`].
+//!
+//! # Without HTTP
+//!
+//! A [`Limiter`] is policies over a store, for keys that only a handler or a job knows. A layer has one too
+//! ([`RateLimitLayer::limiter`]), and the [`Refused`] that it returns is the same response.
+//!
+//! ```
+//! use tollgate::{Key, Limiter, Policy, Quota};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
+//!     .build()?;
+//! assert!(limiter.check(Key::new("alice")).await.is_admitted());
+//! assert!(limiter.check(Key::new("bob")).await.is_admitted());
+//!
+//! let refused = limiter.check(Key::new("alice")).await.into_result().unwrap_err();
+//! assert!(refused.to_string().starts_with("quota exceeded: mail; retry after"));
+//! # Ok::<(), tollgate::ConfigError>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Refused`] as a response |
+//! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
+//! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
+//!
+//! Without any, the layer and the limiter count in process.
+//!
 //! [tower]: https://docs.rs/tower
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -3,15 +3,12 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
+use tokio::runtime::{self, Handle};
 
 use super::Inner;
 use crate::{
@@ -23,52 +20,71 @@ use crate::{
 /// A permit is renewed this often in each of its lives: two heartbeats may be lost.
 const BEATS: u32 = 3;
 
+type Places = SmallVec<[Counted; 1]>;
+
 /// The places that one request holds. They are given back when it is dropped.
 pub(crate) struct Permit {
     limiter: Arc<Inner>,
     id: u64,
-    places: SmallVec<[Counted; 1]>,
+    places: Places,
+    /// Where it was taken.
+    runtime: Option<Handle>,
 }
 
-/// The permits of a limiter that are held now.
+/// The permits of a limiter that are held now, and the hearts that renew them: one in each runtime in which some were
+/// taken, since runtimes end, and those of one thread stand still at times.
 #[derive(Debug, Default)]
-pub(super) struct Held {
-    permits: Mutex<HashMap<u64, SmallVec<[Counted; 1]>>>,
-    ids: AtomicU64,
-    beating: AtomicBool,
+pub(super) struct Held(Mutex<Wards>);
+
+#[derive(Debug, Default)]
+struct Wards {
+    permits: HashMap<u64, Ward>,
+    next: u64,
+    hearts: Vec<runtime::Id>,
+}
+
+#[derive(Debug)]
+struct Ward {
+    places: Places,
+    /// Whose heart renews it; none where there was no runtime.
+    heart: Option<runtime::Id>,
 }
 
 impl Permit {
     /// Holds `places`, which were charged; none if there are none.
     pub(super) fn hold(
         limiter: &Arc<Inner>,
-        places: SmallVec<[Counted; 1]>,
+        places: Places,
         life: Duration,
     ) -> Option<Arc<Self>> {
         if places.is_empty() {
             return None;
         }
-        let held = &limiter.held;
-        let id = held.ids.fetch_add(1, Ordering::Relaxed);
-        let mut permits = held.permits();
-        permits.insert(id, places.clone());
-        // Under the lock, under which a heart that has nothing to do stops.
-        let starts = !held.beating.swap(true, Ordering::AcqRel);
-        drop(permits);
-        if starts {
-            beat(limiter, life / BEATS);
+        let runtime = Handle::try_current().ok();
+        let (id, starts) = limiter.held.wards().add(&places, runtime.as_ref());
+        match &runtime {
+            Some(runtime) if starts => beat(limiter, runtime, life / BEATS),
+            Some(_) => {}
+            None => tracing::warn!(
+                "permits of in-flight limits can't be renewed: there is no tokio runtime here"
+            ),
         }
         Some(Arc::new(Self {
             limiter: limiter.clone(),
             id,
             places,
+            runtime,
         }))
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.limiter.held.permits().remove(&self.id);
+        self.limiter.held.wards().permits.remove(&self.id);
+        // A thread of the application's own, where nothing could be sent.
+        let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
+        let runtime = self.runtime.as_ref().filter(|_| outside);
+        let _entered = runtime.map(Handle::enter);
         self.limiter.give_back(&self.places);
     }
 }
@@ -82,66 +98,97 @@ impl fmt::Debug for Permit {
 }
 
 impl Held {
-    fn permits(&self) -> MutexGuard<'_, HashMap<u64, SmallVec<[Counted; 1]>>> {
-        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
+    fn wards(&self) -> MutexGuard<'_, Wards> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Renews what is held every `interval`, until nothing is.
-fn beat(limiter: &Arc<Inner>, interval: Duration) {
+impl Wards {
+    /// Notes a permit; returns its number, and whether its runtime needs a heart.
+    fn add(&mut self, places: &Places, runtime: Option<&Handle>) -> (u64, bool) {
+        let heart = runtime.map(Handle::id);
+        let starts = heart.is_some_and(|heart| !self.hearts.contains(&heart));
+        self.next += 1;
+        let places = places.clone();
+        self.permits.insert(self.next, Ward { places, heart });
+        if let Some(heart) = heart.filter(|_| starts) {
+            self.hearts.push(heart);
+            self.adopt();
+        }
+        (self.next, starts)
+    }
+
+    /// Gives those whose heart has stopped another, if there is one.
+    fn adopt(&mut self) {
+        let Some(other) = self.hearts.first() else {
+            return;
+        };
+        for ward in self.permits.values_mut() {
+            if ward.heart.is_none_or(|heart| !self.hearts.contains(&heart)) {
+                ward.heart = Some(*other);
+            }
+        }
+    }
+
+    fn stop(&mut self, heart: runtime::Id) {
+        self.hearts.retain(|other| *other != heart);
+        self.adopt();
+    }
+
+    /// What a heart has to renew. One that has nothing to stops here, under the lock under which the next one starts.
+    fn of(&mut self, heart: runtime::Id) -> Vec<Places> {
+        let wards = self.permits.values();
+        let own = wards.filter(|ward| ward.heart == Some(heart));
+        let own: Vec<_> = own.map(|ward| ward.places.clone()).collect();
+        if own.is_empty() {
+            self.stop(heart);
+        }
+        own
+    }
+}
+
+/// Renews what was taken in `runtime` every `interval`, until nothing of it is held.
+fn beat(limiter: &Arc<Inner>, runtime: &Handle, interval: Duration) {
     let mut heart = Heart {
         limiter: Arc::downgrade(limiter),
+        id: runtime.id(),
         stopped: false,
     };
-    let Ok(runtime) = Handle::try_current() else {
-        tracing::warn!(
-            "permits of in-flight limits can't be renewed: there is no tokio runtime here"
-        );
-        return;
-    };
     drop(runtime.spawn(async move {
-        loop {
+        while !heart.stopped {
             tokio::time::sleep(interval).await;
             let Some(limiter) = heart.limiter.upgrade() else {
                 return;
             };
-            heart.stopped = !limiter.renew();
-            if heart.stopped {
-                return;
-            }
+            heart.stopped = !limiter.renew(heart.id);
         }
     }));
 }
 
-/// Lets the next permit start a new heartbeat when this one ends before its time, with its runtime.
+/// What it renews goes to another when it ends before its time, with its runtime.
 struct Heart {
     limiter: Weak<Inner>,
+    id: runtime::Id,
     stopped: bool,
 }
 
 impl Drop for Heart {
     fn drop(&mut self) {
         if let Some(limiter) = self.limiter.upgrade().filter(|_| !self.stopped) {
-            limiter.held.beating.store(false, Ordering::Release);
+            limiter.held.wards().stop(self.id);
         }
     }
 }
 
 impl Inner {
-    /// Renews what is held; false if nothing is.
-    fn renew(&self) -> bool {
-        let held = self.held.permits();
-        if held.is_empty() {
-            self.held.beating.store(false, Ordering::Release);
-            return false;
-        }
-        let permits: Vec<_> = held.values().cloned().collect();
-        drop(held);
+    /// Renews what a heart has to; false if that is nothing.
+    fn renew(&self, heart: runtime::Id) -> bool {
+        let permits = self.held.wards().of(heart);
         for places in &permits {
             let lines: SmallVec<[Line<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
             self.store.tell(Ask::Renew, &lines);
         }
-        true
+        !permits.is_empty()
     }
 
     /// The line of what was charged, for what is left of it.

@@ -1,4 +1,8 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::{
     ToSpan,
@@ -35,7 +39,7 @@ pub struct CalendarWindow {
     week_start: Weekday,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Place {
     /// Seconds east of UTC.
     Offset(i64),
@@ -43,7 +47,7 @@ enum Place {
 }
 
 /// A day of the week.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weekday {
     /// Monday, on which weeks start unless set (ISO 8601).
     #[default]
@@ -150,9 +154,12 @@ impl Strategy for CalendarWindow {
                 ));
             }
         };
+        let mut kind = DefaultHasher::new();
+        (&self.place, self.week_start, period).hash(&mut kind);
         Ok(Arc::new(Calendar {
             requests: quota.units(),
             windows,
+            kind: kind.finish(),
         }))
     }
 }
@@ -162,6 +169,8 @@ impl Strategy for CalendarWindow {
 struct Calendar {
     requests: u64,
     windows: Windows,
+    /// Tells these windows from those of another length or place.
+    kind: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -197,17 +206,27 @@ impl Windows {
 
 impl Unit {
     fn around(self, zone: &TimeZone, now: i64) -> Option<(i64, i64)> {
-        let now = jiff::Timestamp::from_microsecond(now).ok()?;
-        let today = zone.to_datetime(now).date();
+        let instant = jiff::Timestamp::from_microsecond(now).ok()?;
+        let today = zone.to_datetime(instant).date();
+        let (starts, ends) = self.with(zone, today)?;
+        if now < ends {
+            return Some((starts, ends));
+        }
+        // The zone's clocks went back over midnight: what is called today once more is over.
+        self.with(zone, today.tomorrow().ok()?)
+    }
+
+    /// The window that a date is in.
+    fn with(self, zone: &TimeZone, date: Date) -> Option<(i64, i64)> {
         let (first, next) = match self {
-            Self::Day => (today, today.tomorrow().ok()?),
+            Self::Day => (date, date.tomorrow().ok()?),
             Self::Week(start) => {
-                let since = today.weekday().since(start.civil());
-                let first = today.checked_sub(i64::from(since).days()).ok()?;
+                let since = date.weekday().since(start.civil());
+                let first = date.checked_sub(i64::from(since).days()).ok()?;
                 (first, first.checked_add(7.days()).ok()?)
             }
             Self::Month => {
-                let first = today.first_of_month();
+                let first = date.first_of_month();
                 (first, first.checked_add(1.month()).ok()?)
             }
         };
@@ -234,12 +253,14 @@ impl Weekday {
     }
 }
 
-/// A window's count, and the window, in microseconds since the epoch.
-#[derive(Debug, Default)]
+/// A window's count, and the window, in microseconds since the epoch. What was counted in a window of another length,
+/// which the policy had before, counts in the one at hand while both last.
+#[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     count: u64,
     starts: i64,
     ends: i64,
+    kind: u64,
 }
 
 impl State for Counter {
@@ -252,16 +273,16 @@ impl Calendar {
     /// The window at hand, and its count.
     fn current(&self, state: &Counter, now: Timestamp) -> Counter {
         let now = now.as_micros();
-        if (state.starts..state.ends).contains(&now) {
-            return Counter { ..*state };
+        let lasts = (state.starts..state.ends).contains(&now);
+        if lasts && state.kind == self.kind {
+            return *state;
         }
         let (starts, ends) = self.windows.around(now);
-        // The clock may have stepped back into a window that this one began in.
-        let count = if ends == state.ends { state.count } else { 0 };
         Counter {
-            count,
+            count: if lasts { state.count } else { 0 },
             starts,
             ends,
+            kind: self.kind,
         }
     }
 }
@@ -270,7 +291,11 @@ impl Memory for Calendar {
     type State = Counter;
 
     fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
-        self.requests as i64 - self.current(state, now).count as i64
+        let current = self.current(state, now);
+        if state.kind != current.kind {
+            *state = current;
+        }
+        self.requests as i64 - current.count as i64
     }
 
     fn take(&self, state: &mut Counter, now: Timestamp, units: u64, _by: &Key) {

@@ -52,7 +52,9 @@ local function give(key, p, count, ends, fresh, at, mark, left, want)
 end
 
 local function mend(key, p, count, ends, fresh)
-  if fresh == 1 and count > 0 then
+  -- a window that is over is left to end
+  local at = fresh == 1 and expiry(key)
+  if at and (at == -1 or at > now_ms + p[2] + 1) then
     call('PEXPIREAT', key, format('%d', ends / 1000 - 1))
   end
 end

@@ -49,7 +49,9 @@ local function give(key, p, ahead, _, _, at, _, left, want)
   return back, ahead, 0
 end
 
-local function mend(key, p, ahead, cut)
+local function mend(key, p)
+  -- what came later in the same trip may have charged since
+  local _, ahead, cut = room(key, p)
   if cut == 1 then
     write(key, p, ahead)
   else

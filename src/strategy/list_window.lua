@@ -28,6 +28,11 @@ local function room(key, p)
   return p[1] - count, count, ends, 0
 end
 
+-- A window's last millisecond. A time to live that ends at once would delete the key.
+local function last(ends)
+  return max(ends / 1000 - 1, now_ms + 1)
+end
+
 local function take(key, p, count, ends, fresh, units, by, each)
   if fresh == 2 then
     call('DEL', key)
@@ -48,7 +53,7 @@ local function take(key, p, count, ends, fresh, units, by, each)
     call('RPUSH', key, unpack(entries))
   end
   if fresh > 0 then
-    local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ends / 1000 - 1))
+    local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', last(ends)))
     if not ok then
       -- a list that never ends would lock its callers out
       pcall(call, 'LTRIM', key, 0, -1 - units)
@@ -72,7 +77,7 @@ end
 
 local function mend(key, p, count, ends, fresh)
   if fresh == 1 and call('EXISTS', key) == 1 then
-    call('PEXPIREAT', key, format('%d', ends / 1000 - 1))
+    call('PEXPIREAT', key, format('%d', last(ends)))
   end
 end
 

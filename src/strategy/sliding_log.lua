@@ -58,12 +58,13 @@ local function write(key, p, units)
 end
 
 local function take(key, p, count, old, ahead, units)
+  -- first, while the newest entry still shows where to begin
+  if ahead == 1 then
+    settle(key)
+  end
   write(key, p, units)
   if old > 0 then
     call('LTRIM', key, old, -1)
-  end
-  if ahead == 1 then
-    settle(key)
   end
   return count + units, 0, 0
 end
@@ -79,18 +80,27 @@ local function give(key, p, count, old, ahead, at, _, left, want)
   return back, count - back, old, ahead
 end
 
-local function mend(key, p, count, old, ahead)
+local function mend(key, p, _, _, ahead)
   if ahead == 1 then
     settle(key)
   end
-  outlive(key, ceil(p[2] / 1000))
+  -- the log ends with its newest entry, also where the period was another one when that was written
+  local newest = call('LINDEX', key, -1)
+  if newest then
+    local last = max(ceil((tonumber(newest) + p[2]) / 1000) - 1, now_ms + 1)
+    -- before 7.0 the end is known to a millisecond or two
+    if abs(expiry(key) - last) > 2 then
+      call('PEXPIREAT', key, format('%d', last))
+    end
+  end
 end
 
 -- count, when so many of the oldest are gone that `cost` fits, when all are gone
 local function look(key, p, count, old, ahead, cost)
   local len, fits, gone = old + count, 0, 0
   local function ends(index)
-    return min(now, tonumber(call('LINDEX', key, index))) + p[2]
+    -- a log that was just reset is told as it stood, its times at most
+    return min(now, tonumber(call('LINDEX', key, index) or now)) + p[2]
   end
   if count > 0 then
     gone = ends(len - 1)

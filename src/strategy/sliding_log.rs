@@ -74,8 +74,9 @@ impl Memory for Log {
             for at in &mut state.log {
                 *at = (*at).min(now.as_micros());
             }
-            state.gone = now.as_micros() + self.period;
         }
+        // The period may have been another one when the last was charged.
+        state.gone = state.log.back().map_or(0, |at| at + self.period);
         let count = state.log.len() - self.old(state, now);
         self.requests as i64 - count as i64
     }

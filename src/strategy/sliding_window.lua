@@ -1,8 +1,9 @@
--- Sliding window. State: counters of the newest buckets, the newest first, behind the newest one's number since the epoch:
--- "number:count,count,...".
+-- Sliding window. State: counters of the newest buckets, the newest first, behind their width in us and the newest one's
+-- number since the epoch: "width@number:count,count,...". Buckets of another width, which the policy had before, count in
+-- those at hand in which they end.
 --
 -- p: 1 requests, 2 buckets, 3 width of a bucket in units of time, 4 units of time per ms, 5 us per unit of time
--- state: counts (the bucket at hand first), used, off (1: the newest bucket lies ahead)
+-- state: counts (the bucket at hand first), used, off (1: the newest bucket lies ahead, or is of another width)
 
 -- Where we are: the bucket at hand, and how far into it, rounded down to whole units of time.
 local function bucket(p)
@@ -18,30 +19,42 @@ end
 
 local function room(key, p)
   local i, into = bucket(p)
-  local counts, off, newest = {}, 0, i
+  local counts, off, own = {}, 0, p[3] * p[5]
   for j = 1, p[2] + 1 do
     counts[j] = 0
   end
   local value = call('GET', key)
   if value then
-    local number, list = match(value, '^(%d+):([%d,]+)$')
-    if not number or #number > 16 then
-      foreign(key, 'not a row of buckets, "number:count,..."')
+    local width, newest, list = match(value, '^(%d+)@(%d+):([%d,]+)$')
+    if not width or #width > 16 or #newest > 16 then
+      foreign(key, 'not a row of buckets, "width@number:count,..."')
     end
-    newest = tonumber(number)
-    if newest > i then
+    width, newest = tonumber(width), tonumber(newest)
+    if width ~= own then
+      off = 1
+    elseif newest > i then
       -- the clock stepped back: the newest bucket is the one at hand
       newest, off = i, 1
     end
-    local j = 1 + i - newest
     for count in string.gmatch(list, '%d+') do
       if #count > 16 then
-        foreign(key, 'not a row of buckets, "number:count,..."')
+        foreign(key, 'not a row of buckets, "width@number:count,..."')
       end
+      local number = newest
+      if width ~= own then
+        number = min(i, floor(((newest + 1) * width - 1) / own))
+      end
+      local j = 1 + i - number
       if j > p[2] + 1 then
         break
       end
-      counts[j], j = tonumber(count), j + 1
+      counts[j], newest = counts[j] + tonumber(count), newest - 1
+    end
+    for j = 1, p[2] + 1 do
+      if counts[j] > 2 * p[1] then
+        -- more than any debt: the quota was another one
+        counts[j] = p[1]
+      end
     end
   end
   local used = weighed(p, counts[p[2] + 1], into)
@@ -49,6 +62,11 @@ local function room(key, p)
     used = used + counts[j]
   end
   return p[1] - used, counts, used, off
+end
+
+-- When a bucket has left the window, in ms since the epoch.
+local function gone(p, number)
+  return floor((number + p[2] + 1) * p[3] / p[4])
 end
 
 local function write(key, p, counts)
@@ -61,9 +79,8 @@ local function write(key, p, counts)
   for j = 1, last do
     list[j] = format('%d', counts[j])
   end
-  -- the bucket at hand counts until it has left the window
-  local ends = floor((i + p[2] + 1) * p[3] / p[4])
-  call('SET', key, format('%d:', i) .. table.concat(list, ','), 'PXAT', format('%d', ends))
+  local head = format('%d@%d:', p[3] * p[5], i)
+  call('SET', key, head .. table.concat(list, ','), 'PXAT', format('%d', gone(p, i)))
 end
 
 local function take(key, p, counts, used, off, units)
@@ -84,11 +101,20 @@ local function give(key, p, counts, used, off, at, mark, left, want)
   return back, counts, used - back, 0
 end
 
-local function mend(key, p, counts, used, off)
-  if off == 1 then
+local function mend(key, p)
+  local ends = expiry(key)
+  if ends == -2 then
+    return
+  end
+  -- what came later in the same trip may have charged since
+  local _, counts, _, off = room(key, p)
+  local i, newest = bucket(p), 1
+  while newest <= p[2] and counts[newest] == 0 do
+    newest = newest + 1
+  end
+  -- a key without an end, or with that of another number of buckets; before 7.0 its end is known to a ms or two
+  if off == 1 or ends < gone(p, i - newest + 1) or ends > gone(p, i) + 2 then
     write(key, p, counts)
-  else
-    outlive(key, ceil((p[2] + 1) * p[3] / p[4]))
   end
 end
 

@@ -1,4 +1,4 @@
-use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
     AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy,
@@ -104,9 +104,11 @@ struct Sliding {
     grain: i64,
 }
 
-/// Counters of the newest buckets, the newest first, and its number since the epoch.
-#[derive(Debug, Default)]
+/// Counters of the newest buckets, the newest first, their width in microseconds, and the newest's number since the
+/// epoch. Buckets of another width, which the policy had before, count in those at hand in which they end.
+#[derive(Clone, Debug, Default)]
 struct Buckets {
+    width: i64,
     newest: i64,
     counts: VecDeque<u64>,
     /// When the newest has left the window, in microseconds since the epoch.
@@ -124,6 +126,33 @@ impl Sliding {
     fn bucket(&self, now: Timestamp) -> (i64, i64) {
         let units = now.as_micros().div_euclid(self.grain);
         (units.div_euclid(self.width), units.rem_euclid(self.width))
+    }
+
+    /// The buckets as this quota counts them.
+    fn own<'a>(&self, state: &'a Buckets, now: Timestamp) -> Cow<'a, Buckets> {
+        let (width, most) = (self.width * self.grain, 2 * self.requests);
+        let like_own = state.width == width && state.counts.iter().all(|count| *count <= most);
+        if like_own || state.counts.is_empty() {
+            return Cow::Borrowed(state);
+        }
+        let mut own = state.clone();
+        if state.width != width {
+            let (bucket, _) = self.bucket(now);
+            (own.width, own.newest) = (width, bucket);
+            own.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
+            for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
+                let ends = (number + 1).saturating_mul(state.width) - 1;
+                let back = bucket - ends.div_euclid(width).min(bucket);
+                if let Some(place) = own.counts.get_mut(usize::try_from(back).unwrap_or(usize::MAX)) {
+                    *place += count;
+                }
+            }
+        }
+        for count in own.counts.iter_mut().filter(|count| **count > most) {
+            // More than any debt: the quota was another one.
+            *count = self.requests;
+        }
+        Cow::Owned(own)
     }
 
     /// The count of the bucket `back` before the one at hand. If the clock stepped back, the newest is the one at hand.
@@ -176,8 +205,14 @@ impl Sliding {
             state.counts.push_front(0);
         }
         state.newest = bucket;
+        state.width = self.width * self.grain;
         state.counts.resize(self.buckets + 1, 0);
-        state.gone = (bucket + self.buckets as i64 + 1) * self.width * self.grain;
+        state.gone = self.gone(state);
+    }
+
+    /// When the newest bucket has left the window.
+    fn gone(&self, state: &Buckets) -> i64 {
+        (state.newest + self.buckets as i64 + 1) * self.width * self.grain
     }
 }
 
@@ -185,13 +220,21 @@ impl Memory for Sliding {
     type State = Buckets;
 
     fn room(&self, state: &mut Buckets, now: Timestamp) -> i64 {
+        if let Cow::Owned(own) = self.own(state, now) {
+            *state = own;
+        }
         if state.newest > self.bucket(now).0 {
             self.turn(state, now);
         }
+        // There may have been more or fewer buckets.
+        state.gone = self.gone(state);
         self.requests as i64 - self.used(state, now)
     }
 
     fn take(&self, state: &mut Buckets, now: Timestamp, units: u64, _by: &Key) {
+        if let Cow::Owned(own) = self.own(state, now) {
+            *state = own;
+        }
         self.turn(state, now);
         if let Some(count) = state.counts.front_mut() {
             *count += units;
@@ -206,7 +249,8 @@ impl Memory for Sliding {
         want: u64,
         _by: &Key,
     ) -> u64 {
-        if receipt.mark != self.bucket(now).0 || state.newest != receipt.mark {
+        let own = matches!(self.own(state, now), Cow::Borrowed(_));
+        if !own || receipt.mark != self.bucket(now).0 || state.newest != receipt.mark {
             return 0;
         }
         let Some(count) = state.counts.front_mut() else {
@@ -218,6 +262,7 @@ impl Memory for Sliding {
     }
 
     fn seen(&self, state: &Buckets, now: Timestamp, cost: u64) -> Seen {
+        let state = &*self.own(state, now);
         let (used, part) = (
             self.used(state, now),
             now.as_micros().rem_euclid(self.grain),

@@ -50,7 +50,9 @@ local function give(key, p, missing, _, _, at, _, left, want)
   return back, missing, 0
 end
 
-local function mend(key, p, missing, off)
+local function mend(key, p)
+  -- what came later in the same trip may have charged since
+  local _, missing, off = room(key, p)
   if off == 1 then
     write(key, p, missing)
   else

@@ -1,0 +1,56 @@
+//! A key extractor of one's own: three requests a minute for each tenant on each path.
+//!
+//! ```text
+//! cargo run --example custom_key
+//! ```
+
+use std::{env, error::Error};
+
+use axum::{Router, http::request::Parts, routing::get};
+use tokio::net::TcpListener;
+use tollgate::{
+    Key, Policy, Quota, RateLimitLayer,
+    extract::{self, KeyExtractor},
+};
+
+/// Each tenant on each path. A gateway in front says in `x-tenant` who the tenant is, in upper or lower case.
+///
+/// If names were always written alike, the tuple `(extract::header("x-tenant"), extract::path())` would do.
+#[derive(Debug)]
+struct TenantAndPath;
+
+impl KeyExtractor for TenantAndPath {
+    /// `None` is a request without a key: it is refused with 400, unless the policy's `missing_key` says otherwise.
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        let tenant = parts.headers.get("x-tenant")?.to_str().ok()?;
+        let tenant = Key::new(tenant.to_ascii_lowercase());
+        let path = extract::path().key(parts)?;
+        Some(Key::tuple([tenant, path]))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt::init();
+    let quota = Quota::requests(3).per_minute();
+    let layer = RateLimitLayer::builder()
+        .policy(Policy::new("tenants", quota).key(TenantAndPath))
+        .build()?;
+    let app = Router::new()
+        .route("/reports", get(async || "Reports\n"))
+        .route("/search", get(async || "Search\n"))
+        // Around the routes only: paths that don't exist make no keys.
+        .route_layer(layer);
+
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let address = listener.local_addr()?;
+    println!("Listening on http://{address}. Each tenant has three a minute on each path:\n");
+    println!(
+        "  for tenant in acme ACME Acme acme globex; do curl -s -o /dev/null -w '%{{http_code}} ' \
+         -H \"x-tenant: $tenant\" http://{address}/reports; done; echo\n"
+    );
+
+    axum::serve(listener, app).await?;
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Windows that stand on the calendar, and clocks that don't stand still.
+
+#![cfg(feature = "redis")]
+#![allow(missing_docs)]
+
+mod boundaries;
+mod config;
+mod stale;
+mod steps;
+mod support;
+mod traffic;

@@ -1,0 +1,156 @@
+//! Clients whose clock is days or years away from the server's: whoever knows the calendar has the wrong day.
+
+use tollgate::{CalendarWindow, Decision, Key, Keys, Limiter, Policy, Quota, Weekday};
+
+use crate::support::{Books, HOUR, SECOND, counted, exhaust};
+
+const DAY: i64 = 24 * HOUR;
+
+/// Policies of every kind of window, each with a quota of 2, and when their windows end that are open at [`THEN`].
+fn policies() -> [(Policy, i64); 5] {
+    let two = || Quota::requests(2);
+    let policy = |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
+    let zone = CalendarWindow::zone;
+    let sunday = zone("Europe/Berlin").week_starts_on(Weekday::Sunday);
+    let kolkata = CalendarWindow::east_of_utc(std::time::Duration::from_secs(330 * 60));
+    [
+        (policy("day", two().per_day(), zone("America/New_York")), 1_541_394_000), // 2018-11-05 00:00 -05:00
+        (policy("week", two().per_week(), sunday), 1_541_890_800), // 2018-11-11 Sun 00:00 +01:00
+        (policy("month", two().per_month(), kolkata), 1_543_602_600), // 2018-12-01 00:00 +05:30
+        (policy("hour", two().per_hour(), CalendarWindow::utc()), 1_541_329_200), // 11:00
+        (policy("gap", two().per_day(), zone("America/Sao_Paulo")), 1_541_383_200), // 2018-11-05 00:00 -02:00
+    ]
+}
+
+/// 2018-11-04 Sun 10:15 UTC.
+const THEN: i64 = 1_541_326_500 * SECOND;
+
+#[track_caller]
+fn ends_are_right(decision: &Decision) {
+    assert_eq!(decision.verdicts().len(), 5);
+    for (verdict, (_, ends)) in decision.verdicts().zip(policies()) {
+        let reset = verdict.reset_after().as_micros() as i64;
+        assert_eq!(reset, ends * SECOND - THEN, "{verdict:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_windows() {
+    let books = Books::redis(THEN);
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter(policies().map(|(policy, _)| policy));
+    let first = limiter.check(Key::new("key")).await;
+    assert!(counted(&first));
+    ends_are_right(&first);
+    // Each trip that found no script is two calls.
+    let asked = server.calls("evalsha") + server.calls("eval");
+    assert!(asked <= 4, "asked again more than once: {asked} calls");
+    server.reset_stats();
+    let month = 1_543_602_600 * SECOND - THEN;
+    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await, (1, month), "the last to open again");
+    assert_eq!(server.calls("evalsha"), 2, "it has learned the time");
+    ends_are_right(&limiter.peek(Key::new("key")).await);
+}
+
+#[tokio::test]
+async fn a_look_a_charge_and_a_reset_learn_the_time_like_a_request() {
+    for first in 0..3 {
+        let books = Books::redis(THEN);
+        let limiter = books.limiter(policies().map(|(policy, _)| policy));
+        let decision = match first {
+            0 => limiter.peek(Key::new("key")).await,
+            1 => limiter.charge(Key::new("key"), 1).await,
+            _ => limiter.reset(Key::new("key")).await,
+        };
+        assert!(counted(&decision), "{decision:?}");
+        assert!(counted(&limiter.check(Key::new("key")).await));
+        ends_are_right(&limiter.peek(Key::new("key")).await);
+    }
+}
+
+#[tokio::test]
+async fn what_was_charged_in_another_window_is_not_given_back_into_this_one() {
+    let books = Books::redis(THEN);
+    let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
+    let mut charged = limiter.check(Key::new("key")).await;
+    assert!(counted(&charged));
+    books.step(40 * DAY);
+    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 2);
+    // Its connection is in the new time; the store of another client is not.
+    let back = limiter.refund(&mut charged, 1).await.expect("an answer");
+    assert_eq!(back, [0]);
+    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await.0, 0);
+}
+
+/// The question that gives back is the first one after the clock moved on.
+#[tokio::test]
+async fn a_refund_learns_the_time_too() {
+    let books = Books::redis(THEN);
+    let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
+    let mut charged = limiter.check(Key::new("key")).await;
+    books.step(-40 * DAY);
+    assert_eq!(limiter.refund(&mut charged, 1).await.expect("an answer"), [0]);
+    books.step(40 * DAY);
+    assert_eq!(limiter.refund(&mut charged, 1).await.expect("an answer"), [1]);
+}
+
+/// Each of many keys gets exactly its quota, however their questions travel.
+async fn many_keys(limiter: &Limiter, name: &str) {
+    let tasks: Vec<_> = (0..900)
+        .map(|request| {
+            let key = Key::new(format!("{name}{}", request % 300));
+            tokio::spawn(limiter.check(key).into_future())
+        })
+        .collect();
+    let mut admitted = [0; 300];
+    for (request, task) in tasks.into_iter().enumerate() {
+        let decision = task.await.expect("a task that ends well");
+        if counted(&decision) {
+            admitted[request % 300] += 1;
+            ends_are_right(&decision);
+        }
+    }
+    assert_eq!(admitted, [2; 300], "{name}");
+}
+
+#[tokio::test]
+async fn batches_of_many_keys_get_the_right_windows_at_once() {
+    let books = Books::redis(THEN);
+    let limiter = books.limiter(policies().map(|(policy, _)| policy));
+    many_keys(&limiter, "years-").await;
+    for (name, days) in [("back-", -300), ("forth-", 1_000)] {
+        // Somewhere else, so that the lanes' idea of the time is wrong, and back for the question.
+        books.step(days * DAY);
+        assert!(counted(&limiter.check(Key::new(name)).await));
+        books.step(-days * DAY);
+        many_keys(&limiter, name).await;
+    }
+}
+
+/// Some keys under one policy, some under all: one batch of several segments, part of which is asked again.
+#[tokio::test]
+async fn some_questions_of_a_batch_are_asked_again_and_others_are_answered() {
+    let books = Books::redis(THEN);
+    let skipping = |(policy, _): (Policy, i64)| policy.missing_key(tollgate::MissingKey::Skip);
+    let limiter = books.limiter(policies().map(skipping));
+    let ask = |name: &str, n: usize| {
+        let key = Key::new(format!("key{n}"));
+        let keys: Keys = match name {
+            "all" => key.into(),
+            name => [(name, key)].into(),
+        };
+        tokio::spawn(limiter.check(keys).into_future())
+    };
+    let names = ["hour", "all", "month", "hour", "gap"];
+    let tasks: Vec<_> = (0..100).map(|n| (n, ask(names[n % 5], n))).collect();
+    for (n, task) in tasks {
+        let decision = task.await.expect("a task that ends well");
+        assert!(counted(&decision), "{} {decision:?}", names[n % 5]);
+        for verdict in decision.verdicts() {
+            let all = policies();
+            let (_, ends) = all.iter().find(|(p, _)| p.name() == verdict.policy()).expect("it");
+            assert_eq!(verdict.reset_after().as_micros() as i64, ends * SECOND - THEN);
+            assert_eq!(verdict.remaining(), 1, "{verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A store's clock that steps an hour back and forth: nobody is locked out for longer than a period, nobody is given
+//! more than one extra burst, and whoever is told to wait is told the truth.
+
+use tollgate::{
+    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Retry, SlidingLog,
+    SlidingWindow, TokenBucket,
+};
+
+use crate::support::{Books, HOUR, SECOND, ask, exhaust};
+
+const BURST: u64 = 10;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Gcra,
+    Bucket,
+    Window,
+    Calendar,
+    Berlin,
+    List,
+    Log,
+    Sliding,
+}
+
+impl By {
+    const ALL: [Self; 8] = [
+        Self::Gcra,
+        Self::Bucket,
+        Self::Window,
+        Self::Calendar,
+        Self::Berlin,
+        Self::List,
+        Self::Log,
+        Self::Sliding,
+    ];
+
+    fn policy(self, quota: &str) -> Policy {
+        let policy = Policy::new("p", quota.parse().expect(quota));
+        match self {
+            Self::Gcra => policy.strategy(Gcra),
+            Self::Bucket => policy.strategy(TokenBucket),
+            Self::Window => policy.strategy(FixedWindow),
+            Self::Calendar => policy.strategy(CalendarWindow::utc()),
+            Self::Berlin => policy.strategy(CalendarWindow::zone("Europe/Berlin")),
+            Self::List => policy.strategy(ListWindow),
+            Self::Log => policy.strategy(SlidingLog),
+            Self::Sliding => policy.strategy(SlidingWindow::new()),
+        }
+    }
+}
+
+const QUOTAS: [(&str, i64); 3] = [("10/min", 60 * SECOND), ("10/h", HOUR), ("10/day", 24 * HOUR)];
+
+/// 2027-03-28 22:30 UTC, half an hour after a day began in Berlin; neither on a second nor on a millisecond.
+const LATE: i64 = 1_806_273_000 * SECOND + 123_457;
+/// Half an hour after a day began in UTC.
+const AFTER_MIDNIGHT: i64 = 1_806_280_200 * SECOND + 123_457;
+/// Noon or so.
+const NOON: i64 = 1_806_321_600 * SECOND + 123_457;
+
+struct Scene<'a> {
+    by: By,
+    books: &'a Books,
+    limiter: Limiter,
+    key: Key,
+    period: i64,
+    place: String,
+}
+
+/// Every strategy, every quota that it can have, at every time of day, on both stores.
+async fn each(play: impl AsyncFn(&Scene<'_>)) {
+    for books in &Books::both(NOON) {
+        for (act, at) in [LATE, AFTER_MIDNIGHT, NOON].into_iter().enumerate() {
+            for by in By::ALL {
+                for (quota, period) in QUOTAS {
+                    // A zone has days, and no shorter windows.
+                    if by == By::Berlin && period < 24 * HOUR {
+                        continue;
+                    }
+                    books.set(at);
+                    let scene = Scene {
+                        by,
+                        books,
+                        limiter: books.limiter([by.policy(quota)]),
+                        key: Key::new(format!("{act}-{quota}-{by:?}")),
+                        period,
+                        place: format!("{by:?} {quota} {} at {}", books.name(), at / SECOND),
+                    };
+                    play(&scene).await;
+                }
+            }
+        }
+    }
+}
+
+impl Scene<'_> {
+    /// Asks until refused; returns how many were admitted, and how long the refused one has to wait.
+    async fn exhaust(&self) -> (u64, i64) {
+        let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
+        assert!(wait <= self.longest(), "{}: told to wait {wait} µs", self.place);
+        (admitted, wait)
+    }
+
+    /// The longest wait for one unit there may be.
+    fn longest(&self) -> i64 {
+        match self.by {
+            // Windows end on whole milliseconds.
+            By::Window | By::List => self.period + 1_000,
+            // A step that could be a debt is taken for one, and its next unit is one emission interval away; out of a
+            // full bucket the first unit slides in the next one.
+            By::Gcra | By::Sliding => self.period + self.period / BURST as i64,
+            // A day may have 25 hours.
+            By::Berlin => self.period + HOUR,
+            _ => self.period,
+        }
+    }
+
+    /// What is told is true, to the microsecond.
+    async fn wait_out(&self) {
+        let (admitted, wait) = self.exhaust().await;
+        assert_eq!(admitted, 0, "{}: it was used up", self.place);
+        self.books.step(wait - 1);
+        assert!(!ask(&self.limiter, self.key).await, "{}: too early", self.place);
+        self.books.step(1);
+        assert!(ask(&self.limiter, self.key).await, "{}: too late", self.place);
+        self.books.holds_nothing_immortal();
+    }
+
+    /// What an hour that passes gives, whether it passes by a step or not.
+    fn of_an_hour(&self) -> u64 {
+        match self.by {
+            // They count from the first request on.
+            By::Window | By::List if self.period > HOUR => 0,
+            // Those of the calendar were in this very window before.
+            By::Calendar | By::Berlin => 0,
+            _ => (BURST as i64 * HOUR / self.period).min(BURST as i64) as u64,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_back_gives_nothing_and_the_way_forth_again_one_extra_burst_at_most() {
+    each(async |scene| {
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+        scene.books.step(-HOUR);
+        let (back, _) = scene.exhaust().await;
+        assert_eq!(back, 0, "{}", scene.place);
+        scene.books.step(HOUR);
+        let (forth, _) = scene.exhaust().await;
+        let extra = forth.saturating_sub(scene.of_an_hour());
+        assert!(extra <= BURST, "{}: {forth}", scene.place);
+        if !matches!(scene.by, By::Calendar | By::Berlin) {
+            assert_eq!(extra, 0, "{}: {forth}", scene.place);
+        }
+        scene.wait_out().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_step_forth_gives_one_burst_at_most_and_the_way_back_nothing() {
+    each(async |scene| {
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+        scene.books.step(HOUR);
+        // The time has come for it, by the only clock there is.
+        let (forth, _) = scene.exhaust().await;
+        assert!(forth <= BURST, "{}: {forth}", scene.place);
+        scene.books.step(-HOUR);
+        let (back, _) = scene.exhaust().await;
+        assert_eq!(back, 0, "{}", scene.place);
+        scene.wait_out().await;
+    })
+    .await;
+}
+
+/// What was left before the step is left after it, and no more.
+#[tokio::test]
+async fn who_used_some_of_his_quota_before_a_step_back_has_the_rest_after_it() {
+    each(async |scene| {
+        for _ in 0..4 {
+            assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
+        }
+        scene.books.step(-HOUR);
+        let (rest, _) = scene.exhaust().await;
+        assert!(rest <= BURST - 4, "{}: {rest}", scene.place);
+        scene.wait_out().await;
+    })
+    .await;
+}
+
+/// The wait that was told before the step is over by the new clock, or the one that is told then is no longer than one
+/// period.
+#[tokio::test]
+async fn nobody_waits_for_longer_than_a_period_from_the_step_on() {
+    each(async |scene| {
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+        scene.books.step(-HOUR);
+        let (_, wait) = scene.exhaust().await;
+        let (_, again) = scene.exhaust().await;
+        assert_eq!(again, wait, "{}: told twice, told the same", scene.place);
+        scene.books.step(wait);
+        assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
+        // A period later all is as new (a sliding window remembers two).
+        scene.books.step(2 * scene.longest());
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+    })
+    .await;
+}
+
+/// Who only looks finds the step like who asks.
+#[tokio::test]
+async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
+    each(async |scene| {
+        assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
+        scene.books.step(-HOUR);
+        let seen = scene.limiter.peek(scene.key).await;
+        let (admitted, wait) = scene.exhaust().await;
+        match seen.retry() {
+            Retry::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
+            Retry::After(told) => {
+                assert_eq!((admitted, told.as_micros() as i64), (0, wait), "{}", scene.place);
+            }
+            Retry::Never => panic!("{}: {seen:?}", scene.place),
+        }
+    })
+    .await;
+}

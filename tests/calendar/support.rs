@@ -1,0 +1,113 @@
+//! What the tests share.
+
+use std::time::Duration;
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Clock, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RedisStore,
+    Retry, Source, Timestamp,
+};
+
+pub(crate) const SECOND: i64 = 1_000_000;
+pub(crate) const HOUR: i64 = 3_600 * SECOND;
+
+/// A store of either kind, by a clock that stands still until it is set.
+pub(crate) enum Books {
+    Memory(MemoryStore, ManualClock),
+    Redis(Server, ServerClock),
+}
+
+impl Books {
+    /// One of each, whose clocks show `micros` since 1970.
+    pub(crate) fn both(micros: i64) -> [Self; 2] {
+        [Self::memory(micros), Self::redis(micros)]
+    }
+
+    pub(crate) fn memory(micros: i64) -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(micros));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::Memory(store, clock)
+    }
+
+    pub(crate) fn redis(micros: i64) -> Self {
+        let clock = ServerClock::at(micros as u64);
+        let server = Server::builder().clock(&clock).start();
+        Self::Redis(server, clock)
+    }
+
+    /// A limiter of these policies that shows faults; on Redis with connections, and an idea of the time, of its own.
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        let builder = match self {
+            Self::Memory(store, _) => Limiter::builder().store(store.clone()),
+            Self::Redis(server, _) => {
+                let store = RedisStore::builder().url(server.url());
+                // The machine may be busy; these tests are about counting.
+                let store = store.deadline(Duration::from_secs(20)).build();
+                Limiter::builder().store(store.expect("a store"))
+            }
+        };
+        let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+        let builder = builder.on_store_error(OnStoreError::Refuse);
+        builder.build().expect("a limiter")
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(..) => "in process",
+            Self::Redis(..) => "on Redis",
+        }
+    }
+
+    pub(crate) fn set(&self, micros: i64) {
+        match self {
+            Self::Memory(_, clock) => clock.set(Timestamp::from_micros(micros)),
+            Self::Redis(_, clock) => clock.set(micros as u64),
+        }
+    }
+
+    pub(crate) fn now(&self) -> i64 {
+        match self {
+            Self::Memory(_, clock) => clock.now().as_micros(),
+            Self::Redis(_, clock) => clock.micros() as i64,
+        }
+    }
+
+    /// Moves the clock, back if `micros` is negative.
+    pub(crate) fn step(&self, micros: i64) {
+        self.set(self.now() + micros);
+    }
+
+    #[track_caller]
+    pub(crate) fn holds_nothing_immortal(&self) {
+        if let Self::Redis(server, _) = self {
+            assert_eq!(server.immortal_keys(), [""; 0]);
+        }
+    }
+}
+
+/// Whether the store itself admitted it.
+#[track_caller]
+pub(crate) fn counted(decision: &Decision) -> bool {
+    assert_eq!(decision.source(), Source::Store, "{decision:?}");
+    decision.is_admitted()
+}
+
+pub(crate) async fn ask(limiter: &Limiter, key: Key) -> bool {
+    counted(&limiter.check(key).await)
+}
+
+/// Asks until refused; returns how many were admitted, and the wait that the refused one was told, in microseconds.
+pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64) {
+    let mut admitted = 0;
+    loop {
+        let decision = limiter.check(key).await;
+        if !counted(&decision) {
+            let Retry::After(wait) = decision.retry() else {
+                panic!("{decision:?}");
+            };
+            return (admitted, wait.as_micros() as i64);
+        }
+        admitted += 1;
+        assert!(admitted <= most, "there is no end to it");
+    }
+}

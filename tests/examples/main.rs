@@ -1,0 +1,151 @@
+//! The examples do what they say they do: each is started as its reader would start it, and asked over a socket.
+
+#![cfg(all(feature = "axum", feature = "redis"))]
+#![allow(missing_docs)]
+
+mod process;
+
+use std::time::{Duration, Instant};
+
+use process::{Answer, Example};
+use testkit::Server;
+
+/// What was let in before the first refusal.
+struct Passed {
+    /// By the limit.
+    counted: u64,
+    /// Because the store did not answer in time, on a machine that is busy.
+    uncounted: u64,
+    /// How long it took.
+    within: Duration,
+    refused: Answer,
+}
+
+/// Asks until it is refused.
+fn ask_until_refused(mut ask: impl FnMut(u64) -> Answer) -> Passed {
+    let start = Instant::now();
+    let (mut counted, mut uncounted) = (0, 0);
+    for n in 0..1_000 {
+        let answer = ask(n);
+        match (answer.status, answer.field("ratelimit")) {
+            (200, Some(_)) => counted += 1,
+            (200, None) => uncounted += 1,
+            (429, _) => {
+                let within = start.elapsed();
+                return Passed {
+                    counted,
+                    uncounted,
+                    within,
+                    refused: answer,
+                };
+            }
+            _ => panic!("neither let in nor refused: {answer:?}"),
+        }
+    }
+    panic!(
+        "1000 requests in {:?}, and none was refused",
+        start.elapsed()
+    );
+}
+
+/// Asserts that as many passed as may pass at once, and those that were regained meanwhile.
+fn assert_quota(passed: &Passed, quota: u64, regained_every: Duration) {
+    let Passed {
+        counted,
+        uncounted,
+        within,
+        ..
+    } = passed;
+    let regained = (within.as_micros() / regained_every.as_micros()) as u64;
+    assert!(*counted <= quota + regained, "{counted} in {within:?}");
+    assert!(
+        counted + uncounted >= quota,
+        "{counted} and {uncounted} in {within:?}"
+    );
+}
+
+#[test]
+fn quickstart_lets_ten_in_and_tells_the_others_when_to_come_back() {
+    let example = Example::start("quickstart", &[]);
+    let passed = ask_until_refused(|n| {
+        let answer = example.get("/", &[]);
+        if n == 0 {
+            assert_eq!(answer.body, "Hello! 9 more now.\n");
+            assert_eq!(
+                answer.field("ratelimit-policy"),
+                Some(r#""burst";q=10;w=10"#)
+            );
+        }
+        answer
+    });
+    assert_eq!(passed.uncounted, 0);
+    assert_quota(&passed, 10, Duration::from_secs(1));
+    let refused = passed.refused;
+    assert_eq!(refused.field("retry-after"), Some("1"));
+    assert_eq!(
+        refused.field("content-type"),
+        Some("application/problem+json")
+    );
+    assert!(
+        refused.body.contains(r#""violated-policies":["burst"]"#),
+        "{refused:?}"
+    );
+    // Such as that it doesn't know its clients.
+    assert!(!example.output().contains("ERROR"), "{}", example.output());
+}
+
+#[test]
+fn quickstart_prints_the_loop_to_try() {
+    let example = Example::start("quickstart", &[]);
+    let address = example.address();
+    let the_loop = format!(
+        "for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' http://{address}/; done; echo"
+    );
+    let output = example.output_until("done; echo");
+    assert!(
+        output.lines().any(|line| line.trim() == the_loop),
+        "{output}"
+    );
+    assert!(output.contains("Counting in process"), "{output}");
+}
+
+#[test]
+fn two_quickstarts_on_one_redis_share_the_count() {
+    let server = Server::start();
+    let url = server.url();
+    let examples = [(); 2].map(|()| Example::start("quickstart", &[("REDIS_URL", &url)]));
+    let passed = ask_until_refused(|n| examples[n as usize % 2].get("/", &[]));
+    assert_quota(&passed, 10, Duration::from_secs(1));
+    // The client's address is what it counts by.
+    assert_eq!(server.keys(), ["tg:g1:burst:127.0.0.1"]);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[test]
+fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
+    let example = Example::start("custom_key", &[]);
+    let ask = |path: &str, tenant: &str| example.get(path, &[("x-tenant", tenant)]);
+    let passed = ask_until_refused(|n| match n % 2 {
+        0 => ask("/reports", "acme"),
+        // The same tenant in other letters.
+        _ => ask("/reports", "ACME"),
+    });
+    assert_quota(&passed, 3, Duration::from_secs(20));
+
+    for (path, tenant) in [
+        ("/search", "acme"),
+        ("/reports", "globex"),
+        ("/search", "globex"),
+    ] {
+        let answer = ask(path, tenant);
+        assert_eq!(answer.status, 200, "{tenant} on {path}");
+        assert_eq!(
+            answer.field("ratelimit"),
+            Some(r#""tenants";r=2;t=20"#),
+            "{tenant} on {path}"
+        );
+    }
+    assert_eq!(example.get("/reports", &[]).status, 400);
+    assert_eq!(ask("/reports", "\u{ff}").status, 400);
+    assert_eq!(ask("/nowhere", "acme").status, 404);
+}

@@ -1,0 +1,148 @@
+//! An example as a process of its own.
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::{
+        Mutex,
+        mpsc::{self, Receiver},
+    },
+    thread,
+    time::Duration,
+};
+
+/// How long an example may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running example, killed on drop.
+pub(crate) struct Example {
+    child: Child,
+    lines: Receiver<String>,
+    output: Mutex<String>,
+    address: SocketAddr,
+}
+
+/// An answer over HTTP/1.1.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+    head: String,
+}
+
+impl Example {
+    /// Starts an example on a free port, and waits until it listens.
+    pub(crate) fn start(name: &str, variables: &[(&str, &str)]) -> Self {
+        let program = program(name);
+        let mut child = Command::new(&program)
+            .env_remove("REDIS_URL")
+            .env("PORT", "0")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| {
+                panic!(
+                    "{}: {error}; `cargo build --examples` makes it",
+                    program.display()
+                )
+            });
+        let stdout = child.stdout.take().expect("its output is piped");
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // Nobody listens any more once the test is over.
+                let _ = sender.send(line);
+            }
+        });
+        let mut example = Self {
+            child,
+            lines,
+            output: Mutex::default(),
+            address: ([127, 0, 0, 1], 0).into(),
+        };
+        let output = example.output_until("Listening on http://");
+        let (_, address) = output.split_once("http://").expect("an address");
+        let end = address.find(|c: char| !c.is_ascii_digit() && !".:".contains(c));
+        let address = address[..end.unwrap_or(address.len())].trim_end_matches('.');
+        example.address = address.parse().expect("an address and a port");
+        example
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has printed, at least to the line that has `text` in it.
+    pub(crate) fn output_until(&self, text: &str) -> String {
+        let mut output = self.output.lock().expect("the output");
+        while !output.contains(text) {
+            let line = self.lines.recv_timeout(PATIENCE);
+            let line = line.unwrap_or_else(|error| panic!("no {text:?} in {output:?}: {error}"));
+            *output += &line;
+            output.push('\n');
+        }
+        output.clone()
+    }
+
+    /// What it has printed so far.
+    pub(crate) fn output(&self) -> String {
+        let mut output = self.output.lock().expect("the output");
+        for line in self.lines.try_iter() {
+            *output += &line;
+            output.push('\n');
+        }
+        output.clone()
+    }
+
+    /// Sends a GET over a connection of its own.
+    pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).expect("a connection");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
+        for (name, value) in headers {
+            request += &format!("{name}: {value}\r\n");
+        }
+        request += "\r\n";
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        Answer {
+            status: status.expect("a status"),
+            body: body.into(),
+            head: head.into(),
+        }
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        // Both fail only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Answer {
+    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        let field = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
+        field.map(|(_, value)| value)
+    }
+}
+
+/// Cargo builds examples before tests run, into a folder beside that of the tests.
+fn program(name: &str) -> PathBuf {
+    let test = env::current_exe().expect("this test's own path");
+    let profile = test.ancestors().nth(2).expect("a target folder");
+    let file = format!("{name}{}", env::consts::EXE_SUFFIX);
+    profile.join("examples").join(file)
+}

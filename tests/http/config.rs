@@ -1,0 +1,283 @@
+//! Every mistake in a configuration is an error when it is built, which says where it is and what would be valid.
+
+use std::{sync::Arc, time::Duration};
+
+use tollgate::{
+    ConfigError, FixedWindow, Gcra, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Unfit, extract,
+    strategy::{Rule, Strategy},
+};
+
+/// The mistake in a layer of these policies, which is the same in process and on Redis.
+fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
+    let builder = RateLimitLayer::builder();
+    let builder = policies
+        .into_iter()
+        .fold(builder, |b, policy| b.policy(policy));
+    let redis = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let error = builder.clone().store(redis).build().expect_err("a mistake");
+    assert_eq!(builder.build().expect_err("a mistake"), error);
+    // What is said in parts is said as a whole.
+    let text = error.to_string();
+    let policy = error.policy().map(|name| format!("policy {name:?}: "));
+    for part in [
+        policy.as_deref().unwrap_or_default(),
+        error.value(),
+        error.valid(),
+    ] {
+        assert!(text.contains(part), "{part:?} isn't in {text:?}");
+    }
+    error
+}
+
+/// Asserts that a policy of this quota is refused, by its name, and that `valid` is said to be.
+fn unfit(quota: Quota, strategy: impl Strategy, value: &str, valid: &str) {
+    let fine = Policy::new("fine", Quota::requests(1).per_second());
+    let error = mistake([fine, Policy::new("wrong", quota).strategy(strategy)]);
+    assert_eq!(error.policy(), Some("wrong"));
+    assert!(error.value().contains(value), "{error}");
+    assert!(error.valid().contains(valid), "{error}");
+}
+
+#[test]
+fn a_quota_that_is_none_is_a_mistake_under_every_strategy() {
+    let ten = Quota::requests(10);
+    for (quota, value, valid) in [
+        (ten.per(Duration::ZERO), "a period of 0ns", "at least 1 µs"),
+        (ten.per(Duration::from_nanos(999)), "999ns", "at least 1 µs"),
+        (
+            ten.per(Duration::from_nanos(1_500)),
+            "1.5µs",
+            "whole number of microseconds",
+        ),
+        (
+            ten.per(Duration::from_secs(u64::MAX)),
+            "a period of",
+            "at most 584,942 years",
+        ),
+        (ten.per(Duration::MAX), "a period of", "microseconds"),
+        (ten.per_second().burst(0), "a burst of 0", "at least 1"),
+        (
+            Quota::requests(0).per_second(),
+            "a quota of 0 requests",
+            "at least 1",
+        ),
+        (
+            Quota::requests(0).per_second().burst(5),
+            "a quota of 0 requests",
+            "at least 1",
+        ),
+    ] {
+        unfit(quota, Gcra, value, valid);
+        unfit(quota, FixedWindow, value, valid);
+    }
+}
+
+#[test]
+fn a_quota_past_what_gcra_counts_is_a_mistake() {
+    for quota in [
+        Quota::requests(7_000_000_000).per_second(),
+        Quota::requests(u64::MAX).per_second(),
+        Quota::requests(u64::MAX).per(Duration::from_secs(u64::MAX / 1_000_000)),
+        Quota::requests(1).per(Duration::from_secs(20 * 365 * 86_400)),
+        Quota::requests(1).per_month().burst(u64::MAX),
+        Quota::requests(10).per_second().burst(9_000_000_000_000),
+    ] {
+        unfit(
+            quota,
+            Gcra,
+            &quota.to_string(),
+            "1,000,000 units per second",
+        );
+    }
+}
+
+#[test]
+fn a_quota_past_what_a_fixed_window_counts_is_a_mistake() {
+    let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+    for (quota, valid) in [
+        (Quota::requests(u64::MAX).per(second), "requests"),
+        (Quota::requests(10).per(second).burst(20), "leave it out"),
+        (
+            Quota::requests(10).per(Duration::from_micros(1_500)),
+            "whole milliseconds",
+        ),
+        (Quota::requests(10).per(73_000 * day), "at most 100 years"),
+    ] {
+        unfit(quota, FixedWindow, &quota.to_string(), valid);
+    }
+}
+
+#[test]
+fn a_name_that_cannot_stand_in_a_header_is_a_mistake() {
+    let long = "n".repeat(65);
+    for name in [
+        "",
+        "two\nlines",
+        "tab\t",
+        "n\u{e4}me",
+        "a \"quote\"",
+        "back\\slash",
+        "nul\0",
+        &long,
+    ] {
+        let error = mistake([Policy::new(name, Quota::requests(1).per_second())]);
+        assert_eq!(error.policy(), Some(name));
+        assert!(
+            error.valid().contains("1 to 64 visible ASCII characters"),
+            "{error}"
+        );
+        // An error that is printed must not break a line of the log.
+        assert!(!error.to_string().contains(['\n', '\t', '\0']), "{error:?}");
+    }
+    let longest = "n".repeat(64);
+    for name in [&longest, "a day's worth (of {braces}; and, commas)"] {
+        let policy = Policy::new(name, Quota::requests(1).per_second());
+        assert!(
+            RateLimitLayer::builder().policy(policy).build().is_ok(),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_name_that_is_used_twice_is_a_mistake() {
+    let of = |quota: &str| Policy::new("burst", quota.parse::<Quota>().expect(quota));
+    let error = mistake([of("1/s"), of("100/day").strategy(FixedWindow)]);
+    assert_eq!(error.policy(), Some("burst"));
+    assert!(
+        error.value().contains("second policy of this name"),
+        "{error}"
+    );
+    assert!(error.valid().contains("a name of its own"), "{error}");
+}
+
+#[test]
+fn no_policy_is_a_mistake_of_the_whole() {
+    let error = mistake([]);
+    assert_eq!(error.policy(), None);
+    assert!(error.value().contains("without a policy"), "{error}");
+    assert!(error.valid().contains("at least one"), "{error}");
+}
+
+#[test]
+fn an_extractor_that_can_find_nothing_is_a_mistake() {
+    let of = || Policy::new("keyed", Quota::requests(1).per_second());
+    for (policy, value) in [
+        (of().key(extract::header("x key")), "x key"),
+        (of().key(extract::header("")), "a header \"\""),
+        (of().key(extract::header("n\u{e4}me").secret()), "a header"),
+        (of().key((extract::path(), extract::header("a:b"))), "a:b"),
+        (
+            of().key((extract::path(), (extract::method(), extract::header("a:b")))),
+            "a:b",
+        ),
+    ] {
+        let error = mistake([policy]);
+        assert_eq!(error.policy(), Some("keyed"));
+        assert!(error.value().contains(value), "{error}");
+        assert!(error.valid().contains("RFC 9110"), "{error}");
+    }
+    for peer in [
+        extract::peer().ipv4_prefix(33),
+        extract::peer().ipv6_prefix(129),
+    ] {
+        let error = mistake([of().key((peer, extract::path()))]);
+        assert_eq!(error.policy(), Some("keyed"));
+        assert!(
+            error
+                .valid()
+                .contains("at most 32 bits of IPv4 and 128 of IPv6"),
+            "{error}"
+        );
+    }
+}
+
+/// A strategy that has no half for the store it is asked to count in.
+#[derive(Clone, Debug)]
+struct HalfOf(Arc<dyn Rule>, bool);
+
+impl Strategy for HalfOf {
+    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for HalfOf {
+    fn tag(&self) -> &'static str {
+        "h1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn outlook(
+        &self,
+        seen: &tollgate::strategy::Seen,
+        now: tollgate::Timestamp,
+        cost: u64,
+    ) -> tollgate::strategy::Outlook {
+        self.0.outlook(seen, now, cost)
+    }
+
+    fn script(&self) -> Option<tollgate::strategy::Script> {
+        self.0.script().filter(|_| !self.1)
+    }
+
+    fn memory(&self) -> Option<&dyn tollgate::strategy::AnyMemory> {
+        self.0.memory().filter(|_| self.1)
+    }
+}
+
+#[test]
+fn a_strategy_that_cannot_count_in_the_store_is_a_mistake_of_its_policy() {
+    let quota = Quota::requests(1).per_second();
+    let of = |in_process| {
+        let rule = Gcra.bind(&quota).expect("a rule");
+        Policy::new("half", quota).strategy(HalfOf(rule, in_process))
+    };
+    let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    assert!(
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(true))
+            .build()
+            .is_ok()
+    );
+    assert!(
+        Limiter::builder()
+            .store(redis())
+            .policy(of(false))
+            .build()
+            .is_ok()
+    );
+    let errors = [
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(false))
+            .build(),
+        Limiter::builder().store(redis()).policy(of(true)).build(),
+    ];
+    for (error, valid) in errors.into_iter().zip(["a RedisStore", "a MemoryStore"]) {
+        let error = error.expect_err("a mistake");
+        assert!(error.to_string().contains("half"), "{error}");
+        assert!(error.valid().contains(valid), "{error}");
+        assert_eq!(error.policy(), Some("half"));
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_is_a_mistake() {
+    for url in [
+        "",
+        "not a url",
+        "http://127.0.0.1",
+        "redis://:secret@host:notaport",
+    ] {
+        let error = RedisStore::open(url).expect_err(url);
+        assert_eq!(error.policy(), None);
+        assert!(error.valid().contains("redis://"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

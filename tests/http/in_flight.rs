@@ -1,0 +1,51 @@
+//! What an answer says of a limit on requests in flight. That its places come back is told in `tests/inflight`.
+
+use http::StatusCode;
+use http_body_util::BodyExt;
+use serde_json::json;
+use tollgate::{Key, Policy, Quota, extract};
+use tower::ServiceExt;
+
+use crate::support::{hello, layer, send, shared, status, to, used};
+
+/// `n` places for everybody together.
+fn places(n: u64) -> Policy {
+    Policy::new("places", Quota::concurrent(n)).key(extract::global())
+}
+
+#[tokio::test]
+async fn while_all_places_are_taken_a_client_is_told_to_come_back_in_a_second() {
+    let (layer, _) = layer([places(1)]);
+    let app = hello(&layer);
+    let first = app.clone().oneshot(to("/")).await.expect("an answer");
+    let refused = send(&app, to("/")).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.retry_after(), Some(1));
+    assert_eq!(refused.json()["violated-policies"], json!(["places"]));
+
+    let body = first.into_body().collect().await.expect("a body");
+    assert_eq!(body.to_bytes(), "hello");
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_request_that_another_policy_refuses_takes_no_place() {
+    let (layer, _) = layer([places(5), shared("once", "1/h")]);
+    let app = hello(&layer);
+    let held = app.clone().oneshot(to("/")).await.expect("an answer");
+    for _ in 0..3 {
+        let refused = send(&app, to("/")).await;
+        assert_eq!(refused.json()["violated-policies"], json!(["once"]));
+        assert_eq!(used(layer.limiter(), "places", Key::global()).await, 1);
+    }
+    drop(held);
+}
+
+#[tokio::test]
+async fn an_answer_says_that_the_limit_is_one_of_requests_in_flight() {
+    let (layer, _) = layer([places(5)]);
+    let answer = send(&hello(&layer), to("/")).await;
+    let policy = answer.field("ratelimit-policy").expect("a policy");
+    // The draft's quota unit; there is no window.
+    assert_eq!(policy, r#""places";q=5;qu="concurrent-requests""#);
+}

@@ -1,0 +1,15 @@
+//! The layer as a web application meets it: its types, what it does to requests and responses, who it counts, and what
+//! it refuses to be built from.
+
+#![cfg(all(feature = "axum", feature = "redis"))]
+#![allow(missing_docs)]
+
+mod config;
+mod extractors;
+mod in_flight;
+mod memory;
+mod refusal;
+mod service;
+mod stacked;
+mod support;
+mod types;

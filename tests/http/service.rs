@@ -1,0 +1,339 @@
+//! What the layer does with the service inside.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    mem,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use axum::{Router, routing::get};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use testkit::Server;
+use tollgate::{Admission, Key, RateLimitLayer, layer::ResponseBody};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::{layer, redis, send, shared, status, store, to, used};
+
+/// A service that insists on being polled ready before each call, as its own clone too.
+#[derive(Debug, Default)]
+struct Strict {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self {
+            ready: false,
+            calls: self.calls.clone(),
+        }
+    }
+}
+
+impl Service<Request<()>> for Strict {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        assert!(
+            mem::take(&mut self.ready),
+            "called without being polled ready"
+        );
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(Response::new(())))
+    }
+}
+
+/// Sends six requests to a `Strict` service behind a limit of four, and counts its calls.
+async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
+    let strict = Strict::default();
+    let mut service = layer.layer(strict.clone());
+    let mut futures = Vec::new();
+    for _ in 0..3 {
+        // Two calls under way at once, each on the service that was polled ready for it.
+        for _ in 0..2 {
+            let service = service.ready().await.expect("ready");
+            futures.push(service.call(Request::new(())));
+        }
+        for future in futures.drain(..) {
+            let status = future.await.expect("an answer").status();
+            assert!([200, 429].contains(&status.as_u16()), "{status}");
+        }
+    }
+    assert_eq!(strict.calls.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_in_process() {
+    six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_redis() {
+    let server = Server::start();
+    let layer = RateLimitLayer::builder().store(redis(&server));
+    let layer = layer.policy(shared("four", "4/h")).build();
+    six_requests_of_which_four_pass(layer.expect("a layer")).await;
+}
+
+#[derive(Debug, PartialEq)]
+struct Boom;
+
+#[tokio::test]
+async fn an_error_is_the_inner_services_own() {
+    let failing = service_fn(async |_: Request<()>| Err::<Response<()>, _>(Boom));
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let error: Boom = layer
+        .layer(failing)
+        .oneshot(Request::new(()))
+        .await
+        .expect_err("boom");
+    assert_eq!(error, Boom);
+}
+
+#[tokio::test]
+async fn readiness_is_the_inner_services_own() {
+    /// Ready when it is told to be.
+    #[derive(Clone)]
+    struct Moody(Arc<Mutex<Poll<Result<(), Boom>>>>);
+
+    impl Service<Request<()>> for Moody {
+        type Response = Response<()>;
+        type Error = Boom;
+        type Future = Ready<Result<Response<()>, Boom>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Boom>> {
+            mem::replace(&mut *self.0.lock().expect("a mood"), Poll::Pending)
+        }
+
+        fn call(&mut self, _: Request<()>) -> Self::Future {
+            ready(Ok(Response::new(())))
+        }
+    }
+
+    let mood = Arc::new(Mutex::new(Poll::Pending));
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let mut service = layer.layer(Moody(mood.clone()));
+    let cx = &mut Context::from_waker(Waker::noop());
+    assert_eq!(service.poll_ready(cx), Poll::Pending);
+    for answer in [Ok(()), Err(Boom)] {
+        *mood.lock().expect("a mood") = Poll::Ready(match answer {
+            Ok(()) => Ok(()),
+            Err(Boom) => Err(Boom),
+        });
+        assert_eq!(service.poll_ready(cx), Poll::Ready(answer));
+    }
+}
+
+#[tokio::test]
+async fn a_request_arrives_as_it_was_sent() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct User(u32);
+
+    let inside = service_fn(async |request: Request<String>| {
+        assert_eq!(request.extensions().get(), Some(&User(7)));
+        assert!(request.extensions().get::<Admission>().is_some());
+        assert_eq!(request.method(), Method::PUT);
+        assert_eq!(request.uri(), "http://a.example/b?c=d");
+        assert_eq!(request.version(), Version::HTTP_2);
+        assert_eq!(request.headers()["x-of"], "mine");
+        Ok::<_, Infallible>(Response::new(request.into_body()))
+    });
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let request = Request::put("http://a.example/b?c=d")
+        .version(Version::HTTP_2)
+        .header("x-of", "mine")
+        .extension(User(7))
+        .body("a body".to_owned())
+        .expect("a request");
+    let response = layer
+        .layer(inside)
+        .oneshot(request)
+        .await
+        .expect("an answer");
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_response_keeps_what_the_handler_said() {
+    let inside = get(async || {
+        (
+            [("retry-after", "99"), ("cache-control", "private")],
+            "hello",
+        )
+    });
+    let (layer, _) = layer([shared("any", "4/h")]);
+    let app = Router::new().route("/", inside).layer(layer);
+    let answer = send(&app, to("/")).await;
+    assert_eq!(answer.body, b"hello");
+    assert_eq!(answer.field("retry-after").as_deref(), Some("99"));
+    assert_eq!(answer.field("cache-control").as_deref(), Some("private"));
+    assert_eq!(answer.field("content-length").as_deref(), Some("5"));
+}
+
+async fn left(admission: Admission) -> String {
+    format!("{:?}", admission.remaining("few"))
+}
+
+#[tokio::test]
+async fn handlers_read_how_their_request_was_judged() {
+    let (layer, _) = layer([shared("few", "4/h").cost(3)]);
+    let app = Router::new().route("/", get(left)).layer(layer);
+    assert_eq!(send(&app, to("/")).await.body, b"Some(1)");
+}
+
+#[tokio::test]
+async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing() {
+    let (layer, _) = layer([shared("few", "2/h")]);
+    let app = Router::new().route("/", get(left));
+    let off = app.clone().layer(layer.clone().enabled(false));
+    for _ in 0..5 {
+        let answer = send(&off, to("/")).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(answer.field("ratelimit"), None);
+        assert_eq!(answer.field("ratelimit-policy"), None);
+        // The handler asks for an `Admission`, and must not fail for want of it.
+        assert_eq!(answer.body, b"None");
+    }
+    assert_eq!(used(layer.limiter(), "few", Key::global()).await, 0);
+
+    let on = app.layer(layer.enabled(false).enabled(true));
+    assert_eq!(send(&on, to("/")).await.body, b"Some(1)");
+}
+
+#[tokio::test]
+async fn a_builder_switches_off_too() {
+    let layer = RateLimitLayer::builder().policy(shared("few", "1/h"));
+    let app = crate::support::hello(&layer.enabled(false).build().expect("a layer"));
+    assert_eq!(
+        [status(&app, "/").await, status(&app, "/").await],
+        [200, 200]
+    );
+}
+
+#[tokio::test]
+async fn a_handler_without_a_layer_is_told_of_the_mistake_unless_it_can_do_without() {
+    let option = get(async |admission: Option<Admission>| format!("{}", admission.is_some()));
+    let app: Router = Router::new()
+        .route("/must", get(left))
+        .route("/may", option);
+    assert_eq!(send(&app, to("/may")).await.body, b"false");
+    let answer = send(&app, to("/must")).await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(String::from_utf8_lossy(&answer.body).contains("RateLimitLayer"));
+}
+
+#[tokio::test]
+async fn layers_of_one_limiter_count_together() {
+    let (store, _) = store();
+    let limiter = tollgate::Limiter::builder()
+        .store(store)
+        .policy(shared("two", "2/h"));
+    let limiter = limiter.build().expect("a limiter");
+    let [a, b] = [(); 2].map(|()| crate::support::hello(&RateLimitLayer::new(limiter.clone())));
+    let statuses = [
+        status(&a, "/").await,
+        status(&b, "/").await,
+        status(&a, "/").await,
+    ];
+    assert_eq!(statuses, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_request_costs_what_its_head_says() {
+    let cost = |parts: &http::request::Parts| if parts.method == Method::POST { 5 } else { 0 };
+    let (layer, _) = layer([shared("units", "10/h").cost_with(cost)]);
+    let app = Router::new()
+        .route("/", get(async || "").post(async || ""))
+        .layer(layer.clone());
+    let post = || {
+        Request::post("/")
+            .body(axum::body::Body::empty())
+            .expect("a request")
+    };
+    for used_then in [5, 10] {
+        assert_eq!(send(&app, post()).await.status, StatusCode::OK);
+        assert_eq!(status(&app, "/").await, 200);
+        assert_eq!(
+            used(layer.limiter(), "units", Key::global()).await,
+            used_then
+        );
+    }
+    assert_eq!(
+        send(&app, post()).await.status,
+        StatusCode::TOO_MANY_REQUESTS
+    );
+    // Nothing always passes, also where nothing is left.
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_body_says_how_long_it_is_and_when_it_ends() {
+    /// A body of no size hint that pretends to have ended.
+    struct Odd;
+
+    impl Body for Odd {
+        type Data = Bytes;
+        type Error = Boom;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Boom>>> {
+            Poll::Ready(Some(Err(Boom)))
+        }
+
+        fn is_end_stream(&self) -> bool {
+            true
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(42)
+        }
+    }
+
+    let (layer, _) = layer([shared("once", "1/h")]);
+    let inside = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Odd)));
+    let mut service = layer.layer(inside);
+    let mut bodies = Vec::new();
+    for _ in 0..2 {
+        let response = service.call(Request::new(())).await.expect("an answer");
+        bodies.push(response.into_body());
+    }
+    let [passed, refused] = &mut bodies[..] else {
+        unreachable!("two answers")
+    };
+
+    // The inner one speaks for itself: a response of trailers only is known by its end.
+    assert!(passed.is_end_stream());
+    assert_eq!(passed.size_hint().exact(), Some(42));
+    let frame = passed.frame().await.expect("a frame");
+    assert_eq!(frame.expect_err("the inner error"), Boom);
+
+    assert!(!refused.is_end_stream());
+    let size = refused.size_hint().exact().expect("a size");
+    let frame = refused.frame().await.expect("a frame").expect("no error");
+    assert_eq!(frame.into_data().expect("data").len() as u64, size);
+    assert!(refused.is_end_stream());
+    assert_eq!(refused.size_hint().exact(), Some(0));
+    assert!(refused.frame().await.is_none());
+
+    // Whatever is inside, there is an empty one.
+    let empty = ResponseBody::<Odd>::default();
+    assert!(empty.is_end_stream());
+}

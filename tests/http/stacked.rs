@@ -1,0 +1,219 @@
+//! A layer around everything, and another around one route.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use axum::{Router, routing::get};
+use http::StatusCode;
+use serde_json::json;
+use tollgate::{Admission, Key, RateLimitLayer, extract};
+
+use crate::support::{layer, send, shared, status, to, used, with};
+
+struct Stack {
+    app: Router,
+    outer: RateLimitLayer,
+    inner: RateLimitLayer,
+    handled: Arc<AtomicUsize>,
+}
+
+/// `/` is behind both layers, `/open` behind the outer one. `/` answers with the policies that judged it.
+fn stack(outer: &str, inner: &str) -> Stack {
+    let (outer, _) = layer([shared("everything", outer)]);
+    let (inner, _) = layer([shared("search", inner)]);
+    let handled = Arc::new(AtomicUsize::new(0));
+    let count = handled.clone();
+    let search = async move |admission: Admission| {
+        count.fetch_add(1, Ordering::Relaxed);
+        let decisions = admission.decisions();
+        let names = decisions
+            .iter()
+            .flat_map(|d| d.verdicts().map(|v| v.policy()));
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let app = Router::new()
+        .route("/", get(search).layer(inner.clone()))
+        .route("/open", get(async || "open"))
+        .layer(outer.clone());
+    Stack {
+        app,
+        outer,
+        inner,
+        handled,
+    }
+}
+
+#[tokio::test]
+async fn handlers_see_one_admission_with_the_outermost_decision_first() {
+    let stack = stack("10/h", "5/h");
+    let answer = send(&stack.app, to("/")).await;
+    assert_eq!(String::from_utf8_lossy(&answer.body), "everything search");
+    assert_eq!(
+        used(stack.outer.limiter(), "everything", Key::global()).await,
+        1
+    );
+    assert_eq!(
+        used(stack.inner.limiter(), "search", Key::global()).await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn an_answer_lists_the_policies_of_both() {
+    let stack = stack("10/h", "5/h");
+    let answer = send(&stack.app, to("/")).await;
+    let policies = answer.field("ratelimit-policy").expect("a list");
+    let limits = answer.field("ratelimit").expect("a list");
+    for (list, inner, outer) in [
+        (
+            &policies,
+            r#""search";q=5;w=3600"#,
+            r#""everything";q=10;w=3600"#,
+        ),
+        (
+            &limits,
+            r#""search";r=4;t=720"#,
+            r#""everything";r=9;t=360"#,
+        ),
+    ] {
+        let mut members: Vec<_> = list.split(", ").collect();
+        members.sort_unstable();
+        assert_eq!(members, [outer, inner]);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_further_in_costs_nothing_further_out() {
+    let stack = stack("10/h", "2/h");
+    for expected in [200, 200, 429, 429, 429, 429] {
+        assert_eq!(status(&stack.app, "/").await, expected);
+    }
+    assert_eq!(stack.handled.load(Ordering::Relaxed), 2);
+    assert_eq!(
+        used(stack.outer.limiter(), "everything", Key::global()).await,
+        2
+    );
+    for _ in 0..8 {
+        assert_eq!(status(&stack.app, "/open").await, 200);
+    }
+    assert_eq!(status(&stack.app, "/open").await, 429);
+}
+
+#[tokio::test]
+async fn a_refusal_further_in_names_the_policy_that_refused_and_lists_both() {
+    let stack = stack("10/day", "2/s");
+    for expected in [200, 200] {
+        assert_eq!(status(&stack.app, "/").await, expected);
+    }
+    let refused = send(&stack.app, to("/")).await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.json()["violated-policies"], json!(["search"]));
+    assert_eq!(refused.retry_after(), Some(1));
+    let limits = refused.field("ratelimit").expect("a list");
+    assert!(
+        limits.contains("search") && limits.contains("everything"),
+        "{limits}"
+    );
+}
+
+#[tokio::test]
+async fn no_t_is_later_than_the_retry_after_of_a_refusal_further_in() {
+    let stack = stack("10/day", "2/s");
+    for _ in 0..2 {
+        status(&stack.app, "/").await;
+    }
+    let refused = send(&stack.app, to("/")).await;
+    let wait = refused.retry_after().expect("a Retry-After");
+    assert!(
+        refused.resets().iter().all(|t| *t <= wait),
+        "{:?}",
+        refused.headers
+    );
+}
+
+#[tokio::test]
+async fn the_outer_fields_on_a_refusal_further_in_tell_what_is_left_after_the_giving_back() {
+    let stack = stack("10/h", "2/h");
+    for _ in 0..2 {
+        status(&stack.app, "/").await;
+    }
+    let limits = send(&stack.app, to("/"))
+        .await
+        .field("ratelimit")
+        .expect("a list");
+    assert!(limits.contains(r#""everything";r=8"#), "{limits}");
+}
+
+#[tokio::test]
+async fn a_refusal_further_out_leaves_the_inner_layer_unasked() {
+    let stack = stack("1/h", "5/h");
+    assert_eq!(
+        [status(&stack.app, "/").await, status(&stack.app, "/").await],
+        [200, 429]
+    );
+    assert_eq!(stack.handled.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        used(stack.inner.limiter(), "search", Key::global()).await,
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_missing_key_further_in_costs_nothing_further_out() {
+    let (outer, _) = layer([shared("everything", "10/h")]);
+    let (inner, _) = layer([shared("tenants", "1/h").key(extract::header("x-tenant"))]);
+    let app = Router::new()
+        .route("/", get(async || "").layer(inner))
+        .layer(outer.clone());
+    assert_eq!(status(&app, "/").await, 400);
+    assert_eq!(used(outer.limiter(), "everything", Key::global()).await, 0);
+    assert_eq!(
+        send(&app, with("x-tenant", "a")).await.status,
+        StatusCode::OK
+    );
+    assert_eq!(used(outer.limiter(), "everything", Key::global()).await, 1);
+}
+
+#[tokio::test]
+async fn three_deep_each_outer_charge_is_given_back_once() {
+    let layers = ["a", "b", "c"].map(|name| layer([shared(name, "10/h")]).0);
+    let (last, _) = layer([shared("last", "1/h")]);
+    let [a, b, c] = &layers;
+    let app = Router::new()
+        .route("/", get(async || "").layer(last))
+        .layer(c.clone())
+        .layer(b.clone())
+        .layer(a.clone());
+    for expected in [200, 429, 429] {
+        assert_eq!(status(&app, "/").await, expected);
+    }
+    for (layer, name) in layers.iter().zip(["a", "b", "c"]) {
+        assert_eq!(
+            used(layer.limiter(), name, Key::global()).await,
+            1,
+            "{name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
+    let (on, _) = layer([shared("on", "1/h")]);
+    let (off, _) = layer([shared("off", "1/h")]);
+    for [outer, inner] in [
+        [on.clone(), off.clone().enabled(false)],
+        [off.enabled(false), on],
+    ] {
+        inner.limiter().reset(Key::global()).await;
+        outer.limiter().reset(Key::global()).await;
+        let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
+        let app = Router::new()
+            .route("/", get(names))
+            .layer(inner)
+            .layer(outer);
+        assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
+        assert_eq!(status(&app, "/").await, 429);
+    }
+}

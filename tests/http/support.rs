@@ -1,0 +1,122 @@
+//! What these tests have in common.
+
+use std::{fmt::Debug, time::Duration};
+
+use axum::{Router, body::Body, routing::get};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tollgate::{
+    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Timestamp,
+    extract,
+};
+use tower::{Service, ServiceExt};
+
+/// An answer, read to its end.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// A field, all of its lines as one list (RFC 9110, 5.3).
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        let lines = self.headers.get_all(name).into_iter();
+        let lines: Vec<_> = lines.map(|line| line.to_str().expect("ASCII")).collect();
+        (!lines.is_empty()).then(|| lines.join(", "))
+    }
+
+    /// `Retry-After` in seconds.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        let seconds = self.field("retry-after")?;
+        Some(seconds.parse().expect("a whole number of seconds"))
+    }
+
+    /// Every `t` in `RateLimit`, in order.
+    pub(crate) fn resets(&self) -> Vec<u64> {
+        let list = self.field("ratelimit").unwrap_or_default();
+        let times = list.split([';', ',']).filter_map(|p| p.strip_prefix("t="));
+        times.map(|t| t.parse().expect("an integer")).collect()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("a JSON body")
+    }
+}
+
+/// Sends a request through `service`, which is polled ready first, as servers do.
+pub(crate) async fn send<S, B>(service: &S, request: Request<Body>) -> Answer
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: Debug> + Clone,
+    B: http_body::Body<Error: Debug>,
+{
+    let response = service.clone().oneshot(request).await.expect("no error");
+    let (head, body) = response.into_parts();
+    let body = body.collect().await.expect("a body").to_bytes();
+    Answer {
+        status: head.status,
+        headers: head.headers,
+        body: body.to_vec(),
+    }
+}
+
+/// The status of the answer to a plain GET.
+pub(crate) async fn status<S, B>(service: &S, uri: &str) -> u16
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: Debug> + Clone,
+    B: http_body::Body<Error: Debug>,
+{
+    send(service, to(uri)).await.status.as_u16()
+}
+
+/// A GET of `uri`.
+pub(crate) fn to(uri: &str) -> Request<Body> {
+    Request::get(uri).body(Body::empty()).expect("a request")
+}
+
+/// A request for `/` with a header.
+pub(crate) fn with(name: &str, value: impl AsRef<[u8]>) -> Request<Body> {
+    let request = Request::get("/").header(name, value.as_ref());
+    request.body(Body::empty()).expect("a request")
+}
+
+/// `GET /` says hello, behind `layer`.
+pub(crate) fn hello(layer: &RateLimitLayer) -> Router {
+    let route = get(async || "hello");
+    Router::new().route("/", route).layer(layer.clone())
+}
+
+/// A policy that counts everybody together.
+pub(crate) fn shared(name: &str, quota: &str) -> Policy {
+    Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+}
+
+/// A layer of these policies, counting in process on a clock that stands still.
+pub(crate) fn layer(policies: impl IntoIterator<Item = Policy>) -> (RateLimitLayer, ManualClock) {
+    let (store, clock) = store();
+    let builder = RateLimitLayer::builder().store(store);
+    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+    (builder.build().expect("a layer"), clock)
+}
+
+pub(crate) fn store() -> (MemoryStore, ManualClock) {
+    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    (store, clock)
+}
+
+/// A store on `server` that outwaits a busy machine: what these tests ask about isn't time.
+pub(crate) fn redis(server: &testkit::Server) -> RedisStore {
+    let store = RedisStore::builder().url(server.url());
+    let store = store.deadline(Duration::from_secs(20)).build();
+    store.expect("a store")
+}
+
+/// How many units of `policy` the books hold against `key`.
+pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
+    let decision = limiter.peek(key).await;
+    let verdict = decision.verdict(policy).expect(policy);
+    verdict.limit() - verdict.remaining()
+}

@@ -1,0 +1,78 @@
+//! Stores whose clock steps.
+
+use std::time::Duration;
+
+use crate::support::{
+    Books, LIFE, PLACES, check, counted, expiries, fill, free, places, strand, until, until_free,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn an_unrenewed_permit_expires_after_one_life_and_not_a_microsecond_earlier() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        strand(&limiter, PLACES as usize);
+        books.advance(LIFE - Duration::from_micros(1));
+        assert_eq!(free(&limiter).await, 0, "{}", books.name());
+        assert!(!counted(&check(&limiter).await));
+        books.advance(Duration::from_micros(1));
+        assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+    }
+}
+
+/// Whoever finds the step: one who asks, or one who looks.
+#[tokio::test]
+async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_one_life() {
+    for ask in [true, false] {
+        for books in Books::both() {
+            let limiter = books.limiter([places(LIFE)]);
+            strand(&limiter, PLACES as usize);
+            books.rewind(HOUR);
+            match ask {
+                true => assert!(!counted(&check(&limiter).await), "{}", books.name()),
+                false => assert_eq!(free(&limiter).await, 0),
+            }
+            books.advance(LIFE - Duration::from_micros(1));
+            assert!(!counted(&check(&limiter).await), "{}: a step gives no permit", books.name());
+            books.advance(Duration::from_micros(1));
+            assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+        }
+    }
+}
+
+/// Some places are free, so that those who ask after the step get one.
+#[tokio::test]
+async fn a_permit_taken_after_a_step_back_ends_those_from_before_in_time() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        strand(&limiter, 6);
+        books.rewind(HOUR);
+        strand(&limiter, 4);
+        assert!(!counted(&check(&limiter).await));
+        books.advance(LIFE);
+        assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+        if let Books::Redis(server, _) = &books {
+            assert_eq!(server.immortal_keys(), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_in_flight_when_the_clock_steps_back_keeps_his_place_and_releases_it() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let held = fill(&limiter).await;
+        books.rewind(HOUR);
+        assert!(!counted(&check(&limiter).await), "{}", books.name());
+        if let Books::Redis(server, clock) = &books {
+            let ends = clock.micros() + LIFE.as_micros() as u64;
+            until("heartbeats tell the new time", async || {
+                expiries(server).iter().all(|at| *at == ends)
+            })
+            .await;
+        }
+        drop(held);
+        until_free(&limiter, PLACES).await;
+    }
+}

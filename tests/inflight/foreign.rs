@@ -1,0 +1,76 @@
+//! What else may stand under the key.
+
+use tollgate::{Outcome, StoreError};
+
+use crate::support::{
+    Books, LIFE, PLACES, check, counted, fill, free, only_key, permits, places, strand, until_free,
+};
+
+#[tokio::test]
+async fn a_foreign_value_is_reported_and_left_alone() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LIFE)]);
+    let held = check(&limiter).await;
+    let key = only_key(server);
+    for plant in [["SET", &key, "precious"].as_slice(), &["RPUSH", &key, "precious"], &["HSET", &key, "a", "b"]] {
+        server.command(&["DEL", &key]).ok();
+        server.command(plant).ok();
+        let planted = server.command(&["DUMP", &key]);
+        for decision in [check(&limiter).await, limiter.peek(tollgate::Key::global()).await] {
+            match decision.outcome() {
+                Outcome::Fault(StoreError::Foreign { key: named, .. }) => assert_eq!(**named, *key),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(server.command(&["DUMP", &key]), planted);
+        assert_eq!(server.command(&["PTTL", &key]).int(), -1, "its life is its owner's");
+    }
+    // Neither do releases and heartbeats touch it.
+    let planted = server.command(&["DUMP", &key]);
+    drop(held);
+    assert!(!check(&limiter).await.is_admitted());
+    assert_eq!(server.command(&["DUMP", &key]), planted);
+}
+
+#[tokio::test]
+async fn every_key_has_a_time_to_live_of_one_permits_life() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LIFE)]);
+    let held = fill(&limiter).await;
+    let key = only_key(server);
+    let ttl = server.command(&["PTTL", &key]).int();
+    let life = LIFE.as_millis() as i64;
+    assert!((life..=life + 2).contains(&ttl), "{ttl}");
+    for ruin in [["PERSIST", &key].as_slice(), &["PEXPIRE", &key, "99999999"]] {
+        server.command(ruin).ok();
+        assert!(!counted(&check(&limiter).await), "a refusal repairs it too");
+        let ttl = server.command(&["PTTL", &key]).int();
+        assert!((life..=life + 3).contains(&ttl), "{ttl} after {ruin:?}");
+        server.command(ruin).ok();
+        free(&limiter).await;
+        let ttl = server.command(&["PTTL", &key]).int();
+        assert!((life..=life + 3).contains(&ttl), "{ttl} after {ruin:?} and a look");
+    }
+    drop(held);
+    until_free(&limiter, PLACES).await;
+    assert_eq!(server.keys(), [""; 0], "nothing in flight, nothing kept");
+}
+
+#[tokio::test]
+async fn permits_that_nothing_ends_are_ended_within_a_life() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LIFE)]);
+    strand(&limiter, PLACES as usize);
+    let key = only_key(server);
+    for permit in server.command(&["ZRANGE", &key, "0", "-1"]).list() {
+        server.command(&["ZADD", &key, "+inf", &permit.text()]).ok();
+    }
+    server.command(&["PERSIST", &key]).ok();
+    assert!(!counted(&check(&limiter).await));
+    assert_eq!(permits(server), PLACES as i64);
+    books.advance(LIFE);
+    assert_eq!(free(&limiter).await, PLACES);
+}

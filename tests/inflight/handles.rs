@@ -1,0 +1,330 @@
+//! Who holds a permit, and for how long.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use axum::{Router, body::Body, extract::State, routing::get};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use tollgate::{Admission, Hold, Key, Limiter, Outcome, RateLimitLayer};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free};
+
+#[tokio::test]
+async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let decision = check(&limiter).await;
+        let clone = decision.clone();
+        drop(decision);
+        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        drop(clone);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let admission = check(&limiter).await.into_result().expect("admitted");
+        let clone = admission.clone();
+        drop(admission);
+        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        let hold = clone.hold();
+        drop(clone);
+        assert_eq!(free(&limiter).await, PLACES - 1, "{}: held", books.name());
+        drop(hold);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn the_decisions_that_an_admission_shows_hold_no_permit() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let admission = check(&limiter).await.into_result().expect("admitted");
+        let shown = admission.decisions();
+        drop(admission);
+        until_free(&limiter, PLACES).await;
+        drop(shown);
+        assert_eq!(free(&limiter).await, PLACES);
+    }
+}
+
+#[tokio::test]
+async fn looks_and_refusals_hold_no_permit() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let look = limiter.peek(Key::global()).await;
+        let held = fill(&limiter).await;
+        assert_eq!(held.len() as u64, PLACES);
+        let refused = check(&limiter).await;
+        assert!(matches!(refused.outcome(), Outcome::Exhausted));
+        drop(held);
+        until_free(&limiter, PLACES).await;
+        drop((look, refused));
+    }
+}
+
+/// A thread of the application's own, where nothing can be spawned.
+#[test]
+fn a_permit_that_is_dropped_outside_of_the_runtime_comes_back() {
+    for books in Books::both() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let limiter = books.limiter([places(LONG)]);
+        let held = runtime.block_on(fill(&limiter));
+        assert_eq!(held.len() as u64, PLACES);
+        drop(held);
+        runtime.block_on(until_free(&limiter, PLACES));
+    }
+}
+
+#[test]
+fn a_permit_that_is_dropped_in_another_runtime_comes_back() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
+        let held = one.block_on(fill(&limiter));
+        other.block_on(async { drop(held) });
+        other.block_on(until_free(&limiter, PLACES));
+        let held = one.block_on(fill(&limiter));
+        assert_eq!(held.len() as u64, PLACES);
+        drop(one);
+        other.block_on(async { drop(held) });
+        other.block_on(until_free(&limiter, PLACES));
+    }
+}
+
+fn layer(books: &Books) -> (RateLimitLayer, Limiter) {
+    let limiter = books.limiter([places(LONG)]);
+    (RateLimitLayer::new(limiter.clone()), limiter)
+}
+
+fn request(path: &str) -> Request<Body> {
+    Request::get(path).body(Body::empty()).expect("a request")
+}
+
+/// What handlers leave behind.
+#[derive(Clone, Default)]
+struct Kept {
+    holds: Arc<Mutex<Vec<Hold>>>,
+    admissions: Arc<Mutex<Vec<Admission>>>,
+}
+
+async fn hold(State(kept): State<Kept>, admission: Admission) -> &'static str {
+    kept.holds.lock().expect("no panic").push(admission.hold());
+    "held"
+}
+
+async fn keep(State(kept): State<Kept>, admission: Admission) -> &'static str {
+    kept.admissions.lock().expect("no panic").push(admission);
+    "kept"
+}
+
+#[tokio::test]
+async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_not() {
+    for books in Books::both() {
+        let (layer, limiter) = layer(&books);
+        let kept = Kept::default();
+        let routes = Router::new().route("/hold", get(hold)).route("/keep", get(keep));
+        let app = routes.with_state(kept.clone()).layer(layer);
+        for (path, left) in [("/keep", PLACES), ("/hold", PLACES - 1), ("/hold", PLACES - 2)] {
+            let response = app.clone().oneshot(request(path)).await.expect("infallible");
+            assert_eq!(response.status(), 200);
+            drop(response.into_body().collect().await.expect("a body"));
+            until_free(&limiter, left).await;
+        }
+        // He kept the handle only, and the place is gone: there is nothing left to be held.
+        let late = kept.admissions.lock().expect("no panic")[0].hold();
+        assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+        kept.holds.lock().expect("no panic").clear();
+        until_free(&limiter, PLACES).await;
+        drop(late);
+        assert_eq!(free(&limiter).await, PLACES);
+    }
+}
+
+#[tokio::test]
+async fn a_clone_of_a_hold_holds_too() {
+    let books = Books::memory();
+    let limiter = books.limiter([places(LONG)]);
+    let hold = check(&limiter).await.into_result().expect("admitted").hold();
+    let clone = hold.clone();
+    drop(hold);
+    assert_eq!(free(&limiter).await, PLACES - 1);
+    drop(clone);
+    assert_eq!(free(&limiter).await, PLACES);
+}
+
+#[tokio::test]
+async fn a_response_holds_the_place_until_its_body_has_been_read_or_dropped() {
+    for books in Books::both() {
+        let (layer, limiter) = layer(&books);
+        let app = Router::new().route("/", get(async || "hello")).layer(layer);
+        for read in [true, false] {
+            let response = app.clone().oneshot(request("/")).await.expect("infallible");
+            assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+            let mut body = response.into_body();
+            if read {
+                while body.frame().await.is_some() {}
+                until_free(&limiter, PLACES).await;
+                drop(body);
+            } else {
+                drop(body);
+            }
+            until_free(&limiter, PLACES).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_error_of_the_service_inside_gives_the_place_back() {
+    for books in Books::both() {
+        let (layer, limiter) = layer(&books);
+        let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
+        let service = layer.layer(failing);
+        for _ in 0..3 * PLACES {
+            let error = service.clone().oneshot(request("/")).await.expect_err("an error");
+            assert_eq!(error, "broken");
+            until_free(&limiter, PLACES).await;
+        }
+    }
+}
+
+/// A layer further in refuses: whatever the outer one took comes back with the answer.
+#[tokio::test]
+async fn a_layer_further_in_that_refuses_gives_the_outer_place_back() {
+    for books in Books::both() {
+        let (outer, limiter) = layer(&books);
+        let narrow = crate::support::places_of(1, LONG);
+        let inner = Books::memory().limiter([narrow]);
+        let taken = check(&inner).await;
+        let app = Router::new().route("/", get(async || "hello"));
+        let app = app.layer(RateLimitLayer::new(inner.clone())).layer(outer);
+        for _ in 0..3 {
+            let response = app.clone().oneshot(request("/")).await.expect("infallible");
+            assert_eq!(response.status(), 429);
+            drop(response);
+            until_free(&limiter, PLACES).await;
+        }
+        drop(taken);
+        let response = app.clone().oneshot(request("/")).await.expect("infallible");
+        assert_eq!(response.status(), 200);
+        assert_eq!(free(&limiter).await, PLACES - 1);
+        assert_eq!(free(&inner).await, 0);
+        drop(response);
+        until_free(&limiter, PLACES).await;
+        assert_eq!(free(&inner).await, 1);
+    }
+}
+
+/// Notes, when it is dropped, how many places were free then.
+struct Witness {
+    limiter: Limiter,
+    seen: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        // In process an answer is there at once.
+        let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
+        let Poll::Ready(decision) = look.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) else {
+            panic!("an answer at once");
+        };
+        let free = decision.verdict("places").expect("a verdict").remaining();
+        self.seen.lock().expect("no panic").push(free);
+    }
+}
+
+/// Never ready, with a witness inside.
+struct Endless(#[expect(dead_code, reason = "it is dropped")] Witness);
+
+impl Future for Endless {
+    type Output = Result<Response<Body>, Infallible>;
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Pending
+    }
+}
+
+/// What a request works with is let go before its place is: else there is one more at work than there are places.
+#[tokio::test]
+async fn a_request_that_is_given_up_ends_its_work_before_it_gives_its_place_back() {
+    let books = Books::memory();
+    let (layer, limiter) = layer(&books);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let endless = service_fn({
+        let (limiter, seen) = (limiter.clone(), seen.clone());
+        move |_: Request<Body>| {
+            Endless(Witness {
+                limiter: limiter.clone(),
+                seen: seen.clone(),
+            })
+        }
+    });
+    let mut service = layer.layer(endless);
+    let mut work = Box::pin(service.call(request("/")));
+    let waker = std::task::Waker::noop();
+    assert!(work.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    assert_eq!(free(&limiter).await, PLACES - 1);
+    drop(work);
+    assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
+    assert_eq!(free(&limiter).await, PLACES);
+}
+
+/// A body that ends, or breaks, with what it works with still inside.
+struct Brief {
+    _witness: Witness,
+    ends: Option<Result<(), &'static str>>,
+}
+
+impl http_body::Body for Brief {
+    type Data = bytes::Bytes;
+    type Error = &'static str;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<bytes::Bytes>, &'static str>>> {
+        Poll::Ready(match self.ends.take() {
+            Some(Err(error)) => Some(Err(error)),
+            _ => None,
+        })
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_dropped_lets_its_work_go_before_its_place() {
+    let books = Books::memory();
+    let (layer, limiter) = layer(&books);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let service = layer.layer(service_fn({
+        let (limiter, seen) = (limiter.clone(), seen.clone());
+        move |_: Request<Body>| {
+            let body = Brief {
+                _witness: Witness {
+                    limiter: limiter.clone(),
+                    seen: seen.clone(),
+                },
+                ends: Some(Err("broken")),
+            };
+            async { Ok::<_, Infallible>(Response::new(body)) }
+        }
+    }));
+    let response = service.clone().oneshot(request("/")).await.expect("infallible");
+    drop(response);
+    assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
+    assert!(counted(&check(&limiter).await));
+
+    // One that breaks is as good as sent.
+    let response = service.clone().oneshot(request("/")).await.expect("infallible");
+    let mut body = response.into_body();
+    assert!(body.frame().await.expect("an error").is_err());
+    assert_eq!(free(&limiter).await, PLACES);
+}

@@ -1,0 +1,241 @@
+//! Permits that are renewed, and those that are not.
+
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tollgate::Decision;
+
+use crate::support::{
+    Books, LIFE, PLACES, check, counted, expiries, fill, free, places, until, until_free,
+};
+
+/// Waits for a renewal of everything that is held, which is by the time that the clock shows now.
+async fn renewed(books: &Books) {
+    match books {
+        Books::Redis(server, clock) => {
+            let ends = clock.micros() + LIFE.as_micros() as u64;
+            until("heartbeats come", async || {
+                expiries(server).iter().all(|at| *at == ends)
+            })
+            .await;
+        }
+        // Nothing shows it in process. Two beats.
+        Books::Memory(..) => tokio::time::sleep(LIFE * 2 / 3 + Duration::from_millis(50)).await,
+    }
+}
+
+#[tokio::test]
+async fn a_permit_that_is_held_outlives_its_life() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let held = fill(&limiter).await;
+        for _ in 0..3 {
+            books.advance(LIFE * 9 / 10);
+            renewed(&books).await;
+            assert!(!counted(&check(&limiter).await), "{}", books.name());
+        }
+        drop(held);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_for_several_places_has_all_of_them_renewed() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE).cost(2)]);
+        let several = limiter.check(tollgate::Key::global()).times(3).await;
+        assert_eq!(several.admitted(), 3);
+        for _ in 0..2 {
+            books.advance(LIFE * 9 / 10);
+            renewed(&books).await;
+        }
+        assert_eq!(free(&limiter).await, 4, "{}", books.name());
+        drop(several);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_comes_too_late_revives_nothing() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let late = fill(&limiter).await;
+        books.advance(LIFE);
+        if let Books::Redis(server, _) = &books {
+            // Two beats for each of them, at least the second of which was sent after the step.
+            server.reset_stats();
+            let beats = 2 * PLACES;
+            until("heartbeats come", async || server.calls("zscore") >= beats).await;
+        } else {
+            renewed(&books).await;
+        }
+        assert_eq!(free(&limiter).await, PLACES, "{}", books.name());
+        let next = fill(&limiter).await;
+        assert_eq!(next.len() as u64, PLACES, "{}", books.name());
+        drop(late);
+        assert_eq!(free(&limiter).await, 0, "{}: theirs are not others' places", books.name());
+        drop(next);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+fn runtime() -> Runtime {
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime")
+}
+
+#[test]
+fn permits_whose_runtime_has_ended_expire_after_one_life_and_not_before() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let held = one.block_on(fill(&limiter));
+        drop(one);
+        other.block_on(async {
+            books.advance(LIFE - Duration::from_micros(1));
+            tokio::time::sleep(LIFE / 2).await;
+            assert_eq!(free(&limiter).await, 0, "{}", books.name());
+            books.advance(Duration::from_micros(1));
+            assert_eq!(free(&limiter).await, PLACES, "{}: nobody renews them", books.name());
+            drop(held);
+        });
+    }
+}
+
+/// Advances the clock by several lives, as fast as heartbeats allow.
+async fn several_lives(books: &Books) {
+    for _ in 0..3 {
+        books.advance(LIFE * 9 / 10);
+        renewed(books).await;
+    }
+}
+
+async fn take(limiter: &tollgate::Limiter) -> Decision {
+    let decision = check(limiter).await;
+    assert!(counted(&decision), "{decision:?}");
+    decision
+}
+
+/// As with one runtime per core: that of the first request ends, the others go on.
+#[test]
+fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let first = one.block_on(take(&limiter));
+        let second = other.block_on(take(&limiter));
+        one.block_on(async { drop(first) });
+        other.block_on(until_free(&limiter, PLACES - 1));
+        drop(one);
+        other.block_on(several_lives(&books));
+        assert_eq!(other.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+        other.block_on(async { drop(second) });
+        other.block_on(until_free(&limiter, PLACES));
+    }
+}
+
+/// A runtime of one thread stands still between its `block_on`s.
+#[test]
+fn permits_of_one_runtime_are_renewed_while_the_one_that_took_the_first_stands_still() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let one = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let other = runtime();
+        let first = one.block_on(take(&limiter));
+        let second = other.block_on(take(&limiter));
+        one.block_on(async { drop(first) });
+        one.block_on(until_free(&limiter, PLACES - 1));
+        other.block_on(several_lives(&books));
+        assert_eq!(other.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+        other.block_on(async { drop(second) });
+        other.block_on(until_free(&limiter, PLACES));
+    }
+}
+
+#[test]
+fn permits_are_renewed_again_after_a_runtime_that_held_some_has_ended() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        for _ in 0..2 {
+            let runtime = runtime();
+            let held = runtime.block_on(take(&limiter));
+            runtime.block_on(several_lives(&books));
+            assert_eq!(runtime.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+            drop(runtime);
+            std::mem::forget(held);
+            books.advance(LIFE);
+        }
+    }
+}
+
+/// A permit that was taken in a runtime that has ended, and is held on in one that lives.
+#[test]
+fn a_hold_that_moves_to_another_runtime_is_renewed_there() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LIFE)]);
+        let [one, other] = [(); 2].map(|()| runtime());
+        let moved = one.block_on(take(&limiter));
+        let own = other.block_on(take(&limiter));
+        drop(one);
+        other.block_on(several_lives(&books));
+        assert_eq!(other.block_on(free(&limiter)), PLACES - 2, "{}", books.name());
+        other.block_on(async { drop((moved, own)) });
+        other.block_on(until_free(&limiter, PLACES));
+    }
+}
+
+/// No permits, no heart: an idle application sends nothing.
+#[tokio::test]
+async fn nothing_is_sent_while_nothing_is_held() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LIFE)]);
+    let held = fill(&limiter).await;
+    renewed(&books).await;
+    drop(held);
+    until_free(&limiter, PLACES).await;
+    server.reset_stats();
+    tokio::time::sleep(LIFE).await;
+    assert_eq!(server.calls("evalsha"), 0);
+}
+
+/// What a runtime's tasks hold is dropped with them, when nothing can be sent any more.
+#[test]
+fn a_runtime_that_ends_with_requests_in_flight_does_end() {
+    for books in Books::both() {
+        for threads in [0, 1, 2] {
+            let limiter = books.limiter([places(LIFE)]);
+            let (done, ended) = std::sync::mpsc::channel();
+            let held = limiter.clone();
+            let ending = std::thread::spawn(move || {
+                let mut runtime = match threads {
+                    0 => Builder::new_current_thread(),
+                    _ => Builder::new_multi_thread(),
+                };
+                if threads > 0 {
+                    runtime.worker_threads(threads);
+                }
+                let runtime = runtime.enable_all().build().expect("a runtime");
+                runtime.block_on(async {
+                    for _ in 0..PLACES {
+                        let decision = take(&held).await;
+                        tokio::spawn(async move {
+                            std::future::pending::<()>().await;
+                            drop(decision);
+                        });
+                    }
+                    tokio::task::yield_now().await;
+                });
+                drop(runtime);
+                done.send(()).expect("the test waits");
+            });
+            let patience = std::time::Duration::from_secs(5);
+            assert!(ended.recv_timeout(patience).is_ok(), "{}, {threads} threads", books.name());
+            ending.join().expect("a thread that ends well");
+            books.advance(LIFE);
+            let own = runtime();
+            assert_eq!(own.block_on(free(&limiter)), PLACES, "{}", books.name());
+        }
+    }
+}

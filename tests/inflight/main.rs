@@ -1,0 +1,15 @@
+//! Limits on requests in flight: never more than the limit, and every permit comes back.
+
+#![cfg(feature = "redis")]
+#![allow(missing_docs)]
+
+mod clocks;
+mod composite;
+mod foreign;
+mod handles;
+mod heartbeats;
+mod http;
+mod merged;
+mod processes;
+mod support;
+mod units;

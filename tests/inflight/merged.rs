@@ -1,0 +1,172 @@
+//! Questions that travel together, and those who no longer wait for an answer.
+
+use std::collections::HashSet;
+
+use testkit::Server;
+use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
+
+use crate::support::{
+    Books, LONG, PLACES, build, check, counted, free, only_key, permits, places, store, until,
+    until_free,
+};
+
+/// Asks `n` times before the lane's next trip.
+async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
+    let tasks: Vec<_> = (0..n)
+        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .collect();
+    let mut decisions = Vec::new();
+    for task in tasks {
+        decisions.push(task.await.expect("a task that ends well"));
+    }
+    decisions
+}
+
+fn members(server: &Server) -> HashSet<String> {
+    let members = server.command(&["ZRANGE", &only_key(server), "0", "-1"]).list();
+    members.into_iter().map(testkit::Reply::text).collect()
+}
+
+/// On one thread, so that all ask before the lane goes.
+#[tokio::test]
+async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LONG)]);
+    free(&limiter).await;
+    server.reset_stats();
+    let decisions = at_once(&limiter, 50).await;
+    let trips = server.calls("evalsha") + server.calls("eval");
+    assert_eq!(trips, 1, "they were merged, or this test says nothing");
+
+    let mut held: Vec<_> = decisions.into_iter().filter(counted).collect();
+    assert_eq!(held.len() as u64, PLACES);
+    assert_eq!(permits(server), PLACES as i64);
+    let mut known = members(server);
+    for left in (1..PLACES).rev() {
+        drop(held.pop());
+        until_free(&limiter, PLACES - left).await;
+        let now = members(server);
+        assert_eq!(known.difference(&now).count(), 1, "one permit went, and no other");
+        assert!(now.is_subset(&known));
+        known = now;
+    }
+    drop(held);
+    until_free(&limiter, PLACES).await;
+}
+
+#[tokio::test]
+async fn merged_requests_for_several_places_hold_just_their_own() {
+    let books = Books::redis();
+    let Books::Redis(server, _) = &books else { unreachable!() };
+    let limiter = books.limiter([places(LONG).cost(2)]);
+    let (four, three) = tokio::join!(
+        limiter.check(Key::global()).times(4),
+        limiter.check(Key::global()).times(3)
+    );
+    assert_eq!((four.admitted(), three.admitted()), (4, 1), "first come, first served");
+    assert_eq!(permits(server), 10);
+    drop(three);
+    until_free(&limiter, 2).await;
+    drop(four);
+    until_free(&limiter, 10).await;
+}
+
+/// Whether a client of the server waits for the end of its pause.
+fn somebody_waits(server: &Server) -> bool {
+    let clients = server.command(&["CLIENT", "LIST"]).text();
+    let mut flags = clients.lines().filter_map(|line| line.split_once(" flags="));
+    flags.any(|(_, flags)| flags.split(' ').next().is_some_and(|flags| flags.contains('b')))
+}
+
+/// Has `ask` asked, and everybody who asked gone when the answer comes.
+async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
+    let tasks = ask();
+    until("the questions have been sent", async || somebody_waits(server)).await;
+    for task in &tasks {
+        task.abort();
+    }
+    for task in tasks {
+        assert!(task.await.expect_err("it was aborted").is_cancelled());
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+}
+
+/// A server on which nothing has been done but to open the limiter's connection and load its script.
+async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
+    let server = Server::start();
+    let limiter = build(Limiter::builder().store(store(server.url())), policies);
+    drop(check(&limiter).await);
+    until("all is as new", async || server.keys().is_empty()).await;
+    (server, limiter)
+}
+
+#[tokio::test]
+async fn an_answer_whose_waiter_has_gone_gives_its_permit_back() {
+    let (server, limiter) = warm([places(LONG)]).await;
+    server.reset_stats();
+    ask_and_go(&server, || {
+        let ask = |_| tokio::spawn(limiter.check(Key::global()).into_future());
+        (0..50).map(ask).collect()
+    })
+    .await;
+    until("they were taken", async || server.calls("zadd") > 0).await;
+    until_free(&limiter, PLACES).await;
+    assert_eq!(server.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_answer_for_several_requests_whose_waiter_has_gone_gives_all_their_permits_back() {
+    let (server, limiter) = warm([places(LONG).cost(2)]).await;
+    server.reset_stats();
+    ask_and_go(&server, || {
+        vec![tokio::spawn(limiter.check(Key::global()).times(4).into_future())]
+    })
+    .await;
+    until("they were taken", async || server.calls("zadd") > 0).await;
+    until_free(&limiter, PLACES).await;
+}
+
+/// Those who went and those who stayed share one trip.
+#[tokio::test]
+async fn those_who_stay_keep_their_permits_when_others_of_the_same_trip_go() {
+    let (server, limiter) = warm([places(LONG)]).await;
+    server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
+    let tasks: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
+        .collect();
+    until("the questions have been sent", async || somebody_waits(&server)).await;
+    for task in tasks.iter().step_by(2) {
+        task.abort();
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    let mut held = Vec::new();
+    for task in tasks {
+        held.extend(task.await.ok());
+    }
+    assert_eq!(held.len(), 4);
+    until_free(&limiter, PLACES - 4).await;
+    drop(held);
+    until_free(&limiter, PLACES).await;
+}
+
+/// The first policy has taken its permits when the second finds that it may not write.
+#[tokio::test]
+async fn merged_requests_that_fail_half_way_leave_no_permit_behind() {
+    for n in [1, 10, 50] {
+        let server = Server::start();
+        server.acl("half", "secret", "~* +@all -set");
+        let rate = Policy::new("rate", Quota::requests(1_000).per_hour());
+        let rate = rate.key(extract::global()).strategy(Gcra);
+        let store = store(server.url_as("half", "secret"));
+        let limiter = build(Limiter::builder().store(store), [places(LONG), rate]);
+        for decision in at_once(&limiter, n).await {
+            assert!(!decision.is_admitted(), "{decision:?}");
+        }
+        assert_eq!(server.keys(), [""; 0], "{n} who asked at once");
+        let several = limiter.check(Key::global()).cost(3).times(n as u64).await;
+        assert!(!several.is_admitted());
+        assert_eq!(server.keys(), [""; 0], "one who asked for {n} at once");
+    }
+}

@@ -1,0 +1,204 @@
+//! What the tests share.
+
+use std::{
+    future::Future,
+    time::{Duration, Instant},
+};
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Concurrency, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, Quota,
+    RedisStore, Source, Timestamp, extract,
+};
+
+/// Places for requests in flight.
+pub(crate) const PLACES: u64 = 10;
+
+/// How long a permit lives that nobody renews, by the store's clock.
+pub(crate) const LIFE: Duration = Duration::from_millis(300);
+
+/// A life that no test outlasts: what comes back within it was given back.
+pub(crate) const LONG: Duration = Duration::from_secs(3_600);
+
+/// The machine may be busy.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Neither on a second nor on a millisecond.
+const START: u64 = 1_750_000_000_123_457;
+
+/// A limit of [`PLACES`] on all requests together.
+pub(crate) fn places(life: Duration) -> Policy {
+    places_of(PLACES, life)
+}
+
+pub(crate) fn places_of(n: u64, life: Duration) -> Policy {
+    let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
+    policy.strategy(Concurrency::life(life))
+}
+
+/// A store of either kind, by a clock that stands still until it is set.
+pub(crate) enum Books {
+    Memory(MemoryStore, ManualClock),
+    Redis(Server, ServerClock),
+}
+
+impl Books {
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::memory(), Self::redis()]
+    }
+
+    pub(crate) fn memory() -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(START as i64));
+        let store = MemoryStore::builder().clock(clock.clone()).build();
+        Self::Memory(store, clock)
+    }
+
+    pub(crate) fn redis() -> Self {
+        let clock = ServerClock::at(START);
+        let server = Server::builder().clock(&clock).start();
+        Self::Redis(server, clock)
+    }
+
+    /// A limiter of these policies that shows faults; on Redis with connections of its own, one for each runtime.
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        let builder = match self {
+            Self::Memory(store, _) => Limiter::builder().store(store.clone()),
+            Self::Redis(server, _) => Limiter::builder().store(store(server.url())),
+        };
+        build(builder, policies)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(..) => "in process",
+            Self::Redis(..) => "on Redis",
+        }
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        match self {
+            Self::Memory(_, clock) => clock.advance(by),
+            Self::Redis(_, clock) => clock.advance(by),
+        }
+    }
+
+    pub(crate) fn rewind(&self, by: Duration) {
+        match self {
+            Self::Memory(_, clock) => clock.set(tollgate::Clock::now(clock) - by),
+            Self::Redis(_, clock) => clock.rewind(by),
+        }
+    }
+}
+
+pub(crate) fn store(url: String) -> RedisStore {
+    let store = RedisStore::builder().url(url).deadline(PATIENCE).lanes(1);
+    store.build().expect("a store")
+}
+
+pub(crate) fn build(
+    builder: tollgate::LimiterBuilder,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Limiter {
+    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+    let builder = builder.on_store_error(OnStoreError::Refuse);
+    builder.build().expect("a limiter")
+}
+
+/// Whether the store itself admitted it.
+#[track_caller]
+pub(crate) fn counted(decision: &Decision) -> bool {
+    assert_eq!(decision.source(), Source::Store, "{decision:?}");
+    decision.is_admitted()
+}
+
+pub(crate) async fn check(limiter: &Limiter) -> Decision {
+    limiter.check(Key::global()).await
+}
+
+/// Takes one permit after the other until refused.
+pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
+    let mut held = Vec::new();
+    loop {
+        let decision = check(limiter).await;
+        if !counted(&decision) {
+            return held;
+        }
+        held.push(decision);
+        assert!(held.len() <= 2 * PLACES as usize, "there is no end to it");
+    }
+}
+
+/// How many units of `policy` are left.
+pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(Key::global()).await;
+    assert_eq!(seen.source(), Source::Store, "{seen:?}");
+    seen.verdict(policy).expect("its verdict").remaining()
+}
+
+/// How many places are free.
+pub(crate) async fn free(limiter: &Limiter) -> u64 {
+    left_of(limiter, "places").await
+}
+
+/// Waits until so many places are free: releases are not waited for by those who make them.
+#[track_caller]
+pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
+    until("places are free", async move || free(limiter).await == places)
+}
+
+/// Asks until it is so.
+#[track_caller]
+pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = Instant::now();
+        while !probe().await {
+            assert!(start.elapsed() < PATIENCE, "waited in vain: {what}, at {caller}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+/// Takes `n` permits that nobody renews and nobody gives back: the runtime of those who hold them has ended.
+pub(crate) fn strand(limiter: &Limiter, n: usize) {
+    let limiter = limiter.clone();
+    let thread = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let held = runtime.block_on(async {
+            let mut held = Vec::new();
+            for _ in 0..n {
+                let decision = check(&limiter).await;
+                assert!(counted(&decision), "{decision:?}");
+                held.push(decision);
+            }
+            held
+        });
+        drop(runtime);
+        std::mem::forget(held);
+    });
+    thread.join().expect("a thread that ends well");
+}
+
+/// The one key in the server.
+#[track_caller]
+pub(crate) fn only_key(server: &Server) -> String {
+    let keys = server.keys();
+    assert_eq!(keys.len(), 1, "{keys:?}");
+    keys.concat()
+}
+
+/// How many permits the server knows, expired ones too.
+#[track_caller]
+pub(crate) fn permits(server: &Server) -> i64 {
+    server.command(&["ZCARD", &only_key(server)]).int()
+}
+
+/// When each permit expires, in microseconds, the next first.
+#[track_caller]
+pub(crate) fn expiries(server: &Server) -> Vec<u64> {
+    let permits = server.command(&["ZRANGE", &only_key(server), "0", "-1", "WITHSCORES"]);
+    let texts = permits.list().into_iter().map(testkit::Reply::text);
+    let scores = texts.skip(1).step_by(2);
+    scores.map(|score| score.parse().expect("whole microseconds")).collect()
+}

@@ -1,0 +1,137 @@
+//! Requests that take several places each.
+
+use tollgate::{Decision, Key, Retry};
+
+use crate::support::{Books, LONG, PLACES, check, counted, fill, free, permits, places, until_free};
+
+#[tokio::test]
+async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG).cost(3)]);
+        let mut held = fill(&limiter).await;
+        assert_eq!(held.len(), 3, "{}: 9 of 10 places are theirs", books.name());
+        assert_eq!(free(&limiter).await, 1);
+        if let Books::Redis(server, _) = &books {
+            assert_eq!(permits(server), 9);
+        }
+        held.pop();
+        until_free(&limiter, 4).await;
+        assert!(counted(&check(&limiter).await), "the next takes what he left");
+        drop(held);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn what_costs_more_than_all_places_is_told_never() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let decision = limiter.check(Key::global()).cost(PLACES + 1).await;
+        assert!(!counted(&decision));
+        assert_eq!(decision.retry(), Retry::Never);
+        let all = limiter.check(Key::global()).cost(PLACES).await;
+        assert!(counted(&all), "just as many as there are do fit");
+        assert!(matches!(check(&limiter).await.retry(), Retry::After(_)));
+    }
+}
+
+#[tokio::test]
+async fn several_requests_at_once_hold_whole_places_and_release_them_together() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG).cost(3)]);
+        let several = limiter.check(Key::global()).times(5).await;
+        assert_eq!(several.admitted(), 3);
+        assert_eq!(free(&limiter).await, 1);
+        let clone = several.clone();
+        drop(several);
+        assert_eq!(free(&limiter).await, 1, "a clone is left");
+        drop(clone);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+/// As many names as a command may have arguments, twice over.
+#[tokio::test]
+async fn whoever_asks_for_far_more_than_there_are_gets_what_there_are() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let several = limiter.check(Key::global()).times(2_000_000).await;
+        assert!(counted(&several));
+        assert_eq!(several.admitted(), PLACES, "{}", books.name());
+        drop(several);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+async fn refund(limiter: &tollgate::Limiter, decision: &mut Decision, units: u64) -> u64 {
+    let back = limiter.refund(decision, units).await.expect("an answer");
+    back.iter().sum()
+}
+
+#[tokio::test]
+async fn a_partial_refund_frees_its_places_and_the_release_frees_the_rest_once() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let mut first = limiter.check(Key::global()).cost(2).times(3).await;
+        let second = limiter.check(Key::global()).cost(4).await;
+        assert_eq!((first.admitted(), free(&limiter).await), (3, 0));
+
+        assert_eq!(refund(&limiter, &mut first, 1).await, 1);
+        assert_eq!(free(&limiter).await, 1);
+        assert_eq!(refund(&limiter, &mut first, 2).await, 2);
+        assert_eq!(free(&limiter).await, 3);
+        let mut clone = first.clone();
+        assert_eq!(refund(&limiter, &mut first, 99).await, 3, "all that was left");
+        assert_eq!(refund(&limiter, &mut first, 99).await, 0);
+        assert_eq!(refund(&limiter, &mut clone, 99).await, 0, "a clone can't give it again");
+        assert_eq!(free(&limiter).await, 6);
+
+        let third = limiter.check(Key::global()).cost(6).await;
+        assert!(counted(&third));
+        drop((first, clone));
+        // What the drop sends goes ahead of this question, on the same connection.
+        assert_eq!(free(&limiter).await, 0, "{}: not others' places", books.name());
+        drop((second, third));
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn a_free_request_passes_when_all_places_are_taken_and_holds_none() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let held = fill(&limiter).await;
+        let free_of_charge = limiter.check(Key::global()).cost(0).await;
+        assert!(counted(&free_of_charge));
+        assert_eq!(held.len() as u64, PLACES);
+        drop(held);
+        until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn more_permits_than_a_scripts_stack_holds_are_taken_and_given_back() {
+    for books in Books::both() {
+        let limiter = books.limiter([crate::support::places_of(10_000, LONG)]);
+        let all = limiter.check(Key::global()).cost(10_000).await;
+        assert!(counted(&all));
+        assert_eq!(free(&limiter).await, 0);
+        drop(all);
+        until_free(&limiter, 10_000).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reset_frees_all_places_and_late_releases_take_nothing_from_others() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let before = fill(&limiter).await;
+        limiter.reset(Key::global()).await;
+        let after = fill(&limiter).await;
+        assert_eq!(after.len() as u64, PLACES);
+        drop(before);
+        assert_eq!(free(&limiter).await, 0, "{}", books.name());
+        drop(after);
+        until_free(&limiter, PLACES).await;
+    }
+}

@@ -1,0 +1,301 @@
+//! A store's mistakes are found when it is built, and what it is given is used as told.
+
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use deadpool_redis::{Config, Pool, PoolConfig, Runtime};
+use testkit::Server;
+use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
+
+use crate::support::{By, PATIENCE, counted, limiter, store_at, used};
+
+#[track_caller]
+fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {
+    let error = store.expect_err(value);
+    assert_eq!(error.policy(), None);
+    let text = error.to_string();
+    assert!(text.contains(value) && text.contains(valid), "{text}");
+}
+
+fn pool_of(server: &str, connections: usize) -> Pool {
+    Config::from_url(server)
+        .builder()
+        .expect("a configuration")
+        .max_size(connections)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .expect("a pool")
+}
+
+fn anywhere() -> RedisStoreBuilder {
+    RedisStore::builder().url("redis://127.0.0.1:6379")
+}
+
+#[test]
+fn a_pool_that_the_lanes_would_use_up_is_a_mistake() {
+    for connections in [0, 1] {
+        let value = format!("a pool of {connections} connections");
+        let pool = pool_of("redis://127.0.0.1:6379", connections);
+        mistake(RedisStore::from_pool(pool), &value, "at least 2");
+        let mut config = Config::from_url("redis://127.0.0.1:6379");
+        config.pool = Some(PoolConfig::new(connections));
+        mistake(RedisStore::from_config(config), &value, "at least 2");
+    }
+    assert!(RedisStore::from_pool(pool_of("redis://127.0.0.1:6379", 2)).is_ok());
+}
+
+#[test]
+fn a_bad_url_is_a_mistake_and_its_password_is_not_shown() {
+    for url in [
+        "",
+        "127.0.0.1:6379",
+        "http://user:hunter2@127.0.0.1:6379",
+        "redis://user:hunter2@127.0.0.1:port",
+        "redis://user:hunter2@127.0.0.1:99999",
+        "redis://user:hunter2@",
+        "redis://user:hunter2@127.0.0.1:6379/no-number",
+        "redis//user:hunter2@127.0.0.1:6379",
+        "redis://user:hun%ter2%zz@[::1",
+    ] {
+        let both = [
+            RedisStore::open(url),
+            RedisStore::from_config(Config::from_url(url)),
+        ];
+        for store in both {
+            let error = store.map(|_| ()).expect_err(url);
+            let text = format!("{error} {error:?}");
+            assert!(!text.contains("hun"), "{text}");
+            assert!(text.contains("redis://user:password@host:6379"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_password_is_not_shown_by_what_is_built_either() {
+    let store = RedisStore::open("redis://user:hunter2@127.0.0.1:6379").expect("a store");
+    let limiter = limiter(store.clone(), [By::Gcra.policy("p", "1/s")]);
+    let text = format!("{store:?} {limiter:?}");
+    assert!(!text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn a_deadline_that_nobody_can_keep_is_a_mistake() {
+    for deadline in [Duration::ZERO, Duration::from_micros(999)] {
+        mistake(
+            anywhere().deadline(deadline).build(),
+            "a deadline of",
+            "at least 1 ms",
+        );
+    }
+}
+
+/// No instant lies that far ahead; a request must not be the first to notice.
+#[test]
+fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
+    let server = Server::start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .deadline(Duration::MAX)
+        .build();
+    if let Ok(store) = store {
+        let limiter = limiter(store, [By::Gcra.policy("p", "1/s")]);
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        assert!(counted(
+            &runtime.block_on(limiter.check(Key::new("key")).into_future())
+        ));
+    }
+}
+
+#[test]
+fn no_lanes_or_too_many_are_a_mistake() {
+    mistake(anywhere().lanes(0).build(), "0 lanes", "1 to 64");
+    mistake(anywhere().lanes(65).build(), "65 lanes", "1 to 64");
+    assert!(anywhere().lanes(1).build().is_ok());
+}
+
+#[test]
+fn a_prefix_that_keys_cannot_begin_with_is_a_mistake() {
+    for prefix in ["much-too-long:", "{a}", "a b", "a\n", "ä"] {
+        let quoted = format!("{prefix:?}");
+        mistake(
+            anywhere().prefix(prefix).build(),
+            &quoted,
+            "A-Z a-z 0-9 : . _ -",
+        );
+    }
+}
+
+#[test]
+fn a_store_without_a_server_is_a_mistake() {
+    mistake(RedisStore::builder().build(), "without a server", "a URL");
+    let mut config = Config::from_url("redis://127.0.0.1:6379");
+    config.connection = Some(Default::default());
+    mistake(RedisStore::from_config(config), "both", "one of them");
+}
+
+#[tokio::test]
+async fn a_deadpool_configuration_makes_a_store() {
+    let server = Server::builder().password("p@ss").start();
+    let mut config = Config::from_url(server.url());
+    config.pool = Some(PoolConfig::new(2));
+    let store = RedisStore::builder().config(config).deadline(PATIENCE);
+    let limiter = limiter(
+        store.build().expect("a store"),
+        [By::Gcra.policy("p", "9/h")],
+    );
+    for key in 0..20 {
+        assert!(counted(&limiter.check(Key::new(key.to_string())).await));
+    }
+    let clients = server.command(&["CLIENT", "LIST"]).text();
+    // The pool's two, and the one that asks.
+    assert!(clients.lines().count() <= 3, "{clients}");
+}
+
+#[tokio::test]
+async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
+    let server = Server::builder().unix_socket().start();
+    let tcp = format!("redis://127.0.0.1:{}", server.port());
+    for url in [
+        server.url(),
+        format!("{tcp}/3"),
+        format!("{tcp}/4?protocol=resp3"),
+    ] {
+        let limiter = limiter(
+            store_at(url),
+            By::ALL.map(|by| by.policy(&format!("{by:?}"), "1/h")),
+        );
+        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(!counted(&limiter.check(Key::new("key")).await));
+    }
+    let held = server.command(&["INFO", "keyspace"]).text();
+    for database in ["db0:", "db3:", "db4:"] {
+        assert!(
+            held.contains(&format!("{database}keys={}", By::ALL.len())),
+            "{held}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_prefix_keeps_applications_apart() {
+    let server = Server::start();
+    for prefix in ["", "a:", "b:"] {
+        let store = RedisStore::builder()
+            .url(server.url())
+            .prefix(prefix)
+            .deadline(PATIENCE);
+        let limiter = limiter(
+            store.build().expect("a store"),
+            [By::Gcra.policy("p", "1/h")],
+        );
+        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert!(!counted(&limiter.check(Key::new("key")).await));
+    }
+    assert_eq!(server.keys(), ["a:g1:p:key", "b:g1:p:key", "g1:p:key"]);
+}
+
+/// Traffic over a store on `pool`, until it is told to stop; returns how many requests were counted.
+fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<u64>> {
+    let tasks = (0..8).map(|task: u64| {
+        let (limiter, stop) = (limiter.clone(), stop.clone());
+        tokio::spawn(async move {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let decision = limiter.check(Key::new(task.to_string())).await;
+                sent += u64::from(decision.source() == tollgate::Source::Store);
+            }
+            sent
+        })
+    });
+    tasks.collect()
+}
+
+async fn six_for_the_application(pool: &Pool, when: &str) {
+    let mut held = Vec::new();
+    for number in 1..=6 {
+        let got = tokio::time::timeout(PATIENCE, pool.get()).await;
+        let mut connection = got
+            .unwrap_or_else(|_| panic!("connection {number} of the application, {when}"))
+            .expect("a connection");
+        let pong: String = redis::cmd("PING")
+            .query_async(&mut connection)
+            .await
+            .expect("an answer");
+        assert_eq!(pong, "PONG");
+        held.push(connection);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
+    let server = Server::start();
+    let pool = pool_of(&server.url(), 8);
+    let store = RedisStore::builder().pool(pool.clone()).deadline(PATIENCE);
+    let limiter = limiter(
+        store.lanes(64).build().expect("a store"),
+        [By::Gcra.policy("p", "1000000/month")],
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let tasks = traffic(&limiter, &stop);
+    six_for_the_application(&pool, "while lanes are busy").await;
+
+    // Lanes of another runtime at the same time: theirs come on top.
+    let other = std::thread::spawn({
+        let limiter = limiter.clone();
+        move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            for key in 0..20 {
+                let check = limiter.check(Key::new(key.to_string()));
+                assert!(counted(&runtime.block_on(check.into_future())));
+            }
+            runtime
+        }
+    });
+    let other = tokio::task::block_in_place(|| other.join().expect("it ends well"));
+    six_for_the_application(&pool, "while two runtimes have lanes").await;
+
+    for _ in 0..5 {
+        server
+            .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+            .ok();
+        six_for_the_application(&pool, "after the lanes lost their connections").await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        assert!(task.await.expect("a task ends well") > 0);
+    }
+    six_for_the_application(&pool, "when all is quiet").await;
+    assert!(pool.status().size <= 8);
+    other.shutdown_background();
+}
+
+/// Whoever shares a pool may hold all of it for a while; that is a fault like any other, and passes.
+#[tokio::test]
+async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not() {
+    let server = Server::start();
+    let pool = pool_of(&server.url(), 2);
+    let store = RedisStore::builder()
+        .pool(pool.clone())
+        .deadline(Duration::from_millis(100))
+        .build()
+        .expect("a store");
+    let limiter = limiter(store, [By::Gcra.policy("p", "10/h")]);
+    let held = [pool.get().await, pool.get().await];
+    let decision = limiter.check(Key::new("key")).await;
+    assert!(!decision.is_admitted(), "{decision:?}");
+    drop(held);
+    crate::support::until("the lane has its connection", async || {
+        limiter.peek(Key::new("key")).await.source() == tollgate::Source::Store
+    })
+    .await;
+    assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+}

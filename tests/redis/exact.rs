@@ -1,0 +1,308 @@
+//! No more than the quota, no less, and an honest word on when to come back.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::Server;
+use tollgate::{Key, Retry};
+
+use crate::support::{
+    By, START, counted, hammer, limiter, on_a_clock, only_key, single, store, used,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
+    let server = Server::start();
+    for by in By::ALL {
+        // Where units come back one by one, it takes 43 minutes for the first.
+        let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
+        let (rounds, requests) = match By::TWO.contains(&by) {
+            true => (3, 20_000),
+            false => (1, 5_000),
+        };
+        for round in 0..rounds {
+            let key = Key::new(round.to_string());
+            let admitted = hammer(&limiters, key, 64, requests).await;
+            assert_eq!(admitted, 1_000, "{by:?}, round {round}");
+            assert_eq!(used(&limiters[0], key).await, [1_000]);
+        }
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_charged_is_what_was_admitted_whatever_each_request_costs() {
+    let server = Server::start();
+    for by in By::ALL {
+        let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
+        let tasks: Vec<_> = (0..32)
+            .map(|task: u64| {
+                let limiter = limiters[task as usize % 2].clone();
+                tokio::spawn(async move {
+                    let mut charged = 0;
+                    for step in 0..60 {
+                        // Some cost more than there ever is.
+                        let cost = [1, 2, 3, 7, 1_001][(task + step) as usize % 5];
+                        let decision = limiter.check(Key::new("key")).cost(cost).await;
+                        charged += cost * u64::from(counted(&decision));
+                        if step % 4 == 0 {
+                            used(&limiter, Key::new("key")).await;
+                        }
+                    }
+                    charged
+                })
+            })
+            .collect();
+        let mut charged = 0;
+        for task in tasks {
+            charged += task.await.expect("a task ends well");
+        }
+        // Those that cost one fill up what the others leave.
+        assert_eq!(charged, 1_000, "{by:?}");
+        assert_eq!(used(&limiters[0], Key::new("key")).await, [1_000], "{by:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_several_policies_each_is_charged_for_those_that_all_of_them_admit() {
+    let server = Server::start();
+    // The dearest gives out first, after 666 requests: each of the others would have admitted more.
+    let limiters = [0, 1].map(|_| {
+        limiter(
+            store(&server),
+            [
+                By::Gcra.policy("tenant", "900/month"),
+                By::Window.policy("user", "100/month"),
+                By::Gcra.policy("bytes", "2000/month").cost(3),
+            ],
+        )
+    });
+    let keys = |user: u64| {
+        [
+            ("tenant", Key::new("acme")),
+            ("user", Key::new(format!("user-{user}"))),
+            ("bytes", Key::new("acme")),
+        ]
+    };
+    let tasks: Vec<_> = (0..64)
+        .map(|task: u64| {
+            let limiter = limiters[task as usize % 2].clone();
+            tokio::spawn(async move {
+                let mut admitted = [0; 8];
+                for step in 0..60 {
+                    let user = (task + step) % 8;
+                    let decision = limiter.check(keys(user)).await;
+                    admitted[user as usize] += u64::from(counted(&decision));
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = [0; 8];
+    for task in tasks {
+        let more = task.await.expect("a task ends well");
+        for (sum, more) in admitted.iter_mut().zip(more) {
+            *sum += more;
+        }
+    }
+    assert_eq!(admitted.iter().sum::<u64>(), 666, "{admitted:?}");
+    for (user, admitted) in (0..).zip(admitted) {
+        let used = used(&limiters[0], keys(user)).await;
+        assert_eq!(used, [666, admitted, 1_998], "user {user}");
+    }
+}
+
+#[tokio::test]
+async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
+    let (clock, server) = on_a_clock();
+    let mut failures = Vec::new();
+    let quotas = [
+        (By::Gcra, "10/s burst 3"),
+        (By::Gcra, "7/min"),
+        (By::Gcra, "3/h burst 5"),
+        (By::Gcra, "999983/s burst 10"),
+        (By::Window, "3/10s"),
+        (By::Window, "1/ms"),
+        (By::Window, "4/month"),
+        (By::Bucket, "10/s burst 3"),
+        (By::Bucket, "7/min"),
+        (By::Calendar, "3/10s"),
+        (By::Calendar, "4/day"),
+        (By::Calendar, "4/month"),
+        (By::List, "3/10s"),
+        (By::List, "1/ms"),
+        (By::Log, "3/10s"),
+        (By::Log, "1/ms"),
+        (By::Sliding, "3/10s"),
+        (By::Sliding, "7/min"),
+    ];
+    for (by, quota) in quotas {
+        let limiter = single(&server, by, quota);
+        for cost in [1, 2, 3] {
+            if cost
+                > limiter
+                    .policies()
+                    .map(|policy| policy.quota().capacity())
+                    .sum()
+            {
+                continue;
+            }
+            server.flush();
+            clock.set(START + cost * 1_111);
+            let check = || limiter.check(Key::new("key")).cost(cost).into_future();
+            // Apart in a log, and yet not as slow as the fastest refills.
+            let apart = Duration::from_micros(u64::from(by == By::Log));
+            // The second time it begins where the first wait ended.
+            for round in 0..3 {
+                let mut refused = check().await;
+                let mut admitted = 0;
+                while counted(&refused) {
+                    admitted += 1;
+                    assert!(admitted <= 20, "{by:?} {quota}, round {round}: no end");
+                    clock.advance(apart);
+                    refused = check().await;
+                }
+                let Retry::After(wait) = refused.retry() else {
+                    panic!("{by:?} {quota}: {refused:?}");
+                };
+                let (now, wait) = (clock.micros(), wait.as_micros() as u64);
+                for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
+                    clock.set(now + wait - early);
+                    let decision = check().await;
+                    if counted(&decision) {
+                        failures.push(format!("{by:?} {quota}, round {round}: {early} µs early"));
+                    }
+                }
+                clock.set(now + wait);
+                let decision = check().await;
+                if !counted(&decision) {
+                    failures.push(format!("{by:?} {quota}, round {round}: {decision:?}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+#[tokio::test]
+async fn a_key_made_immortal_ends_after_whatever_touches_it_next() {
+    let (_clock, server) = on_a_clock();
+    let mut failures = Vec::new();
+    let touches = [
+        "admit",
+        "refuse",
+        "refuse what costs too much",
+        "admit for free",
+        "peek",
+        "charge",
+        "refund",
+    ];
+    for by in By::ALL {
+        let limiter = single(&server, by, "10/h");
+        for touch in touches {
+            // Short of it too: left by a clock that stepped back, or by a quota of a longer period.
+            for command in [["PERSIST", ""], ["PEXPIRE", "9999999999"]] {
+                server.flush();
+                let mut first = limiter.check(Key::new("key")).cost(6).await;
+                let key = only_key(&server);
+                assert_eq!(server.immortal_keys(), [""; 0]);
+                let args = [command[0], &key, command[1]];
+                let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
+                assert_eq!(server.command(&args).int(), 1);
+                match touch {
+                    "admit" => assert!(counted(&limiter.check(Key::new("key")).await)),
+                    "refuse" => assert!(!counted(&limiter.check(Key::new("key")).cost(5).await)),
+                    "refuse what costs too much" => {
+                        assert!(!counted(&limiter.check(Key::new("key")).cost(11).await));
+                    }
+                    "admit for free" => {
+                        assert!(counted(&limiter.check(Key::new("key")).cost(0).await))
+                    }
+                    "peek" => assert_eq!(used(&limiter, Key::new("key")).await, [6]),
+                    "charge" => assert!(counted(&limiter.charge(Key::new("key"), 9).await)),
+                    "refund" => drop(limiter.refund(&mut first, 2).await.expect("an answer")),
+                    other => unreachable!("{other}"),
+                }
+                let ttl = server.command(&["PTTL", &key]).int();
+                // A debt of one capacity takes two periods to drain; a bucket stays for the one after it.
+                if !(1..=7_200_001).contains(&ttl) {
+                    failures.push(format!("{by:?} {} {touch}: {ttl} ms", command[0]));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// A window that was given back in full counts zero, and is as mortal as any other.
+#[tokio::test]
+async fn a_key_that_counts_nothing_is_not_immortal_either() {
+    let (clock, server) = on_a_clock();
+    for by in By::ALL {
+        server.flush();
+        let limiter = single(&server, by, "10/h");
+        let mut decision = limiter.check(Key::new("key")).cost(6).await;
+        let given = limiter.refund(&mut decision, 6).await.expect("an answer");
+        assert_eq!(given, [6]);
+        for key in server.keys() {
+            server.command(&["PERSIST", &key]).ok();
+        }
+        assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on() {
+    let server = Server::start();
+    let policies = By::ALL.map(|by| by.policy(&format!("{by:?}"), "20/month"));
+    let limiter = limiter(store(&server), policies);
+    let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
+    // Half of the keys are used up.
+    for (index, key) in keys.iter().enumerate() {
+        let cost = 1 + 19 * (index as u64 % 2);
+        assert!(counted(&limiter.check(Key::new(key)).cost(cost).await));
+    }
+    assert_eq!(server.keys().len(), 20 * By::ALL.len());
+    for key in server.keys() {
+        assert_eq!(server.command(&["PERSIST", &key]).int(), 1);
+    }
+    assert_eq!(server.immortal_keys().len(), 20 * By::ALL.len());
+    for (index, key) in keys.iter().enumerate() {
+        let admitted = match index % 4 {
+            0 | 1 => counted(&limiter.check(Key::new(key)).await),
+            _ => counted(&limiter.peek(Key::new(key)).await),
+        };
+        assert_eq!(admitted, index % 2 == 0, "{key}");
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_key_in_redis_is_at_most_thirty_bytes() {
+    let server = Server::start();
+    let long = "a name of sixty-four characters, the most that a policy may have";
+    for name in ["p", "per-tenant", long] {
+        let policies = By::ALL.map(|by| by.policy(name, "10/h"));
+        for policy in policies {
+            let limiter = limiter(store(&server), [policy]);
+            for key in [
+                Key::new("a"),
+                Key::new("a-user-of-23-characters"),
+                Key::new("x".repeat(1_000)),
+                Key::secret("token"),
+                Key::ip("2001:db8:ffff:ffff::1".parse().expect("an address")),
+                Key::tuple([Key::new("tenant"), Key::new("user")]),
+                Key::global(),
+                Key::missing(),
+            ] {
+                assert!(counted(&limiter.check(key).await));
+            }
+        }
+    }
+    let keys = server.keys();
+    assert_eq!(keys.len(), 3 * By::ALL.len() * 8);
+    for key in keys {
+        assert!(key.len() <= 30 && key.starts_with("tg:"), "{key}");
+    }
+}

@@ -1,0 +1,231 @@
+//! What others left under a policy's key is left alone, and nobody is admitted by it.
+
+use std::{
+    future::IntoFuture,
+    io::Write,
+    sync::{Arc, Mutex},
+};
+
+use testkit::Server;
+use tollgate::{Key, Limiter, OnStoreError, Source, StoreError};
+
+use crate::support::{By, contents, counted, fault, only_key, pair, single, store, used};
+
+const STRINGS: [&str; 14] = [
+    "nan",
+    "1e30",
+    "-5",
+    "",
+    " 5",
+    "0x10",
+    "1234567890123456789012345678901234567890",
+    "5.0",
+    "5\n",
+    "+5",
+    ":",
+    "1:2:3",
+    "nan:1",
+    "1:-1",
+];
+
+/// Puts something under `key` in place of what is there: each kind in turn, with a time to live and without.
+fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
+    let list: &[&str] = &["RPUSH", key, "nan", "-5"];
+    let hash: &[&str] = &["HSET", key, "count", "5"];
+    let strings = STRINGS.map(|value| ["SET", key, value]);
+    let kinds = [list, hash]
+        .into_iter()
+        .chain(strings.iter().map(|args| &args[..]));
+    for (index, plant) in kinds.enumerate() {
+        server.command(&["DEL", key]).ok();
+        server.command(plant).ok();
+        if index % 2 == 0 {
+            server.command(&["PEXPIRE", key, "5000000"]).ok();
+        }
+        let before = contents(server, key);
+        with(plant.last().expect("a value"));
+        assert_eq!(contents(server, key), before, "after {plant:?}");
+    }
+}
+
+#[track_caller]
+fn assert_foreign(decision: &tollgate::Decision, name: &str) {
+    let error = fault(decision);
+    assert!(
+        matches!(&error, StoreError::Foreign { key, .. } if key.contains(name)),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answers() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for by in By::ALL {
+        server.flush();
+        let limiter = single(&server, by, "10000/h");
+        assert!(runtime.block_on(async { counted(&limiter.check(Key::new("planted")).await) }));
+        let name = only_key(&server);
+        let mut rounds = 0;
+        plantings(&server, &name, |value| {
+            rounds += 1;
+            runtime.block_on(async {
+                let others = (0..20).map(|key| {
+                    let limiter = limiter.clone();
+                    tokio::spawn(async move { limiter.check(Key::new(key.to_string())).await })
+                });
+                let others: Vec<_> = others.collect();
+                let (first, second) = tokio::join!(
+                    limiter.check(Key::new("planted")),
+                    limiter.check(Key::new("fine"))
+                );
+                assert_foreign(&first, &name);
+                assert!(counted(&second), "beside {value:?}");
+                for other in others {
+                    assert!(
+                        counted(&other.await.expect("an answer")),
+                        "beside {value:?}"
+                    );
+                }
+            });
+        });
+        runtime.block_on(async {
+            assert_eq!(used(&limiter, Key::new("fine")).await, [rounds], "{by:?}");
+            assert_eq!(used(&limiter, Key::new("7")).await, [rounds], "{by:?}");
+        });
+    }
+}
+
+#[test]
+fn nothing_that_can_be_asked_changes_a_foreign_value() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for by in By::ALL {
+        server.flush();
+        let limiter = single(&server, by, "10/h");
+        let charged = runtime.block_on(async { limiter.check(Key::new("planted")).await });
+        let name = only_key(&server);
+        plantings(&server, &name, |value| {
+            runtime.block_on(async {
+                let (peek, charge, reset, costly) = tokio::join!(
+                    limiter.peek(Key::new("planted")),
+                    limiter.charge(Key::new("planted"), 3),
+                    limiter.reset(Key::new("planted")),
+                    limiter.check(Key::new("planted")).cost(99),
+                );
+                for decision in [peek, charge, reset, costly] {
+                    assert_foreign(&decision, &name);
+                }
+                let refund = limiter.refund(&mut charged.clone(), 1).await;
+                assert!(
+                    matches!(refund, Err(StoreError::Foreign { .. })),
+                    "{value:?}: {refund:?}"
+                );
+            });
+        });
+    }
+}
+
+#[test]
+fn beside_a_foreign_value_no_other_policy_is_charged() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for order in By::PAIRS {
+        for foreign in [0, 1] {
+            server.flush();
+            let both = pair(&server, order, "100/h");
+            let keys = |name: &str| {
+                let mut keys = [("first", Key::new("whole")), ("second", Key::new("whole"))];
+                keys[foreign].1 = Key::new(name);
+                keys
+            };
+            // The whole policy's key first, so that the other one is known by its absence.
+            let whole = [["first", "second"][1 - foreign]];
+            let names = runtime.block_on(async {
+                assert!(counted(&both.check(keys("fine")).await));
+                let before = server.keys();
+                assert!(counted(&both.check(keys("planted")).await));
+                let mut after = server.keys();
+                after.retain(|key| !before.contains(key));
+                after
+            });
+            let [name] = &names[..] else {
+                panic!("one key more: {names:?}")
+            };
+            let mut expected = 2;
+            plantings(&server, name, |value| {
+                runtime.block_on(async {
+                    let (bad, good) = tokio::join!(
+                        both.check(keys("planted")).cost(7),
+                        both.check(keys("fine")),
+                    );
+                    assert_foreign(&bad, name);
+                    assert!(counted(&good), "beside {value:?}");
+                    expected += 1;
+                    let used = used(&both, keys("fine")).await;
+                    assert_eq!(used[1 - foreign], expected, "{whole:?} beside {value:?}");
+                });
+            });
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("a log")).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("a log").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_names_the_key() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    // For all threads, since what one thread alone hears may be decided before it listens. No other test's key is `logged`.
+    tracing::subscriber::set_global_default(subscriber).expect("the first one");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let server = Server::start();
+    for by in By::ALL {
+        server.flush();
+        let limiter = Limiter::builder()
+            .store(store(&server))
+            .policy(by.policy("p", "10/h"))
+            .on_store_error(OnStoreError::Admit)
+            .build()
+            .expect("a limiter");
+        let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
+        assert!(counted(&check()));
+        let name = only_key(&server);
+        plantings(&server, &name, |value| {
+            let decision = check();
+            assert!(decision.is_admitted(), "{value:?}: {decision:?}");
+            assert_eq!(decision.source(), Source::Fallback, "{value:?}");
+            assert_eq!(decision.verdicts().len(), 0);
+        });
+        let text = log.text();
+        let mut lines = text.lines();
+        assert!(
+            lines.any(|line| line.contains("WARN") && line.contains(&name)),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,84 @@
+//! Few trips carry many requests, and nobody's answer gets lost on them.
+
+use std::{future::IntoFuture, sync::Arc};
+
+use testkit::Server;
+use tollgate::{Key, Limiter};
+
+use crate::support::{By, counted, single};
+
+async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
+    let tasks: Vec<_> = keys
+        .map(|key| tokio::spawn(limiter.check(key).into_future()))
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += u64::from(counted(&task.await.expect("an answer")));
+    }
+    admitted
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_at_once_on_one_key_are_far_fewer_calls() {
+    let server = Server::start();
+    for by in By::TWO {
+        let limiter = single(&server, by, "100/h");
+        server.reset_stats();
+        let keys = (0..10_000).map(|_| Key::new("hot"));
+        assert_eq!(all_at_once(&limiter, keys).await, 100);
+        let calls = server.calls("evalsha");
+        assert!((1..=1_000).contains(&calls), "{by:?}: {calls} calls");
+        let gets = server.calls("get");
+        assert!(gets <= 1_000, "{by:?}: {gets} reads");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_requests_at_once_on_as_many_keys_share_their_calls() {
+    let server = Server::start();
+    for by in By::TWO {
+        let limiter = single(&server, by, "100/h");
+        server.flush();
+        server.reset_stats();
+        let keys = (0..10_000).map(|key| Key::new(key.to_string()));
+        assert_eq!(all_at_once(&limiter, keys).await, 10_000);
+        let calls = server.calls("evalsha");
+        // 128 keys a call at most.
+        assert!((79..1_500).contains(&calls), "{by:?}: {calls} calls");
+        assert_eq!(server.keys().len(), 10_000);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
+    let server = Arc::new(Server::start());
+    for by in By::TWO {
+        let limiter = single(&server, by, "1000/month");
+        let tasks: Vec<_> = (0..16)
+            .map(|_| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    let mut admitted = 0;
+                    for _ in 0..100 {
+                        admitted += u64::from(counted(&limiter.check(Key::new("key")).await));
+                    }
+                    admitted
+                })
+            })
+            .collect();
+        let flusher = tokio::task::spawn_blocking({
+            let server = server.clone();
+            move || (0..50).for_each(|_| drop(server.command(&["SCRIPT", "FLUSH"]).ok()))
+        });
+        let mut admitted = 0;
+        for task in tasks {
+            admitted += task.await.expect("an answer");
+        }
+        flusher.await.expect("it flushes");
+        assert_eq!(admitted, 1_000, "{by:?}");
+        // Even if no flush met a request above.
+        server.command(&["SCRIPT", "FLUSH"]).ok();
+        assert!(!counted(&limiter.check(Key::new("key")).await));
+    }
+    assert!(server.calls("eval") > 0);
+}

@@ -1,0 +1,16 @@
+//! Counting on real Redis servers: exact under concurrency, whole under faults, sparing on the wire.
+
+#![cfg(feature = "redis")]
+#![allow(missing_docs)]
+
+mod config;
+mod exact;
+mod faults;
+mod foreign;
+mod lanes;
+mod processes;
+mod runtimes;
+mod steps;
+mod support;
+mod trips;
+mod withdrawn;

@@ -1,0 +1,58 @@
+//! Exact across processes.
+
+use std::{
+    env,
+    process::{Command, Stdio},
+};
+
+use testkit::Server;
+
+use crate::support::{By, hammer, limiter, store_at};
+
+const URL: &str = "TOLLGATE_TEST_URL";
+const REQUESTS: u64 = 5_000;
+
+/// Runs as a process of its own, below. It does nothing in a plain run of the tests.
+#[test]
+fn one_of_two_processes() {
+    let Ok(url) = env::var(URL) else { return };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    for by in By::TWO {
+        let limiters = [limiter(
+            store_at(url.clone()),
+            [by.policy("p", "1000/month")],
+        )];
+        let admitted = runtime.block_on(hammer(&limiters, "key".into(), 32, REQUESTS));
+        println!("admitted={admitted}");
+    }
+}
+
+#[test]
+fn two_processes_admit_exactly_the_quota_between_them() {
+    let server = Server::start();
+    let processes = [0, 1].map(|_| {
+        Command::new(env::current_exe().expect("this test's program"))
+            .args(["--exact", "processes::one_of_two_processes", "--nocapture"])
+            .env(URL, server.url())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process")
+    });
+    let admitted: Vec<Vec<u64>> = processes
+        .map(|process| {
+            let output = process.wait_with_output().expect("its output");
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success(), "{text}");
+            let counts = text.split("admitted=").skip(1).map(|rest| {
+                let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+                digits.unwrap_or_default().parse().expect("a number")
+            });
+            counts.collect()
+        })
+        .into();
+    for (index, by) in By::TWO.into_iter().enumerate() {
+        let counts: Vec<_> = admitted.iter().map(|counts| counts[index]).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 1_000, "{by:?}: {counts:?}");
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}

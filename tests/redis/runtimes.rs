@@ -1,0 +1,206 @@
+//! A store belongs to no runtime: it outlives them, and serves several.
+
+use std::{future::IntoFuture, sync::mpsc, thread};
+
+use testkit::Server;
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{Key, Limiter, Outcome};
+
+use crate::support::{By, counted, hammer, single, store, used};
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+#[test]
+fn a_store_is_built_outside_any_runtime_and_connects_with_the_first_request() {
+    let server = Server::start();
+    let connections = || server.info("stats", "total_connections_received");
+    let before = connections();
+    let limiter = single(&server, By::Gcra, "10/h");
+    let clone = limiter.clone();
+    drop(clone);
+    let runtime = multi_thread();
+    runtime.block_on(async {
+        // Not even being asked is a request, until it is awaited.
+        drop(limiter.check(Key::new("key")).into_future());
+        tokio::task::yield_now().await;
+    });
+    assert_eq!(connections(), before);
+    assert!(counted(
+        &runtime.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+    assert_ne!(connections(), before);
+}
+
+#[test]
+fn an_application_starts_while_redis_is_down() {
+    let server = Server::start();
+    server.kill();
+    let limiter = single(&server, By::Gcra, "10/h");
+    server.restart();
+    assert!(counted(
+        &current_thread().block_on(limiter.check(Key::new("key")).into_future())
+    ));
+}
+
+#[test]
+fn a_limiter_outlives_its_runtimes() {
+    let server = Server::start();
+    let limiter = single(&server, By::Gcra, "100/h");
+    for round in 1..=5 {
+        for runtime in [current_thread(), multi_thread()] {
+            let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+            assert!(counted(&decision), "round {round}: {decision:?}");
+        }
+    }
+    assert_eq!(
+        current_thread().block_on(used(&limiter, Key::new("key"))),
+        [10]
+    );
+}
+
+/// A runtime that ends takes its tasks along, those that wait for an answer too; the next one must not notice.
+#[test]
+fn a_runtime_that_ends_amid_requests_leaves_the_limiter_whole() {
+    let server = Server::start();
+    let limiter = single(&server, By::Window, "1000/h");
+    server.pause();
+    for runtime in [current_thread(), multi_thread()] {
+        runtime.block_on(async {
+            for _ in 0..50 {
+                drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+            }
+            tokio::task::yield_now().await;
+        });
+        runtime.shutdown_background();
+    }
+    server.resume();
+    let decision = current_thread().block_on(limiter.check(Key::new("key")).into_future());
+    assert!(counted(&decision));
+}
+
+#[test]
+fn two_runtimes_at_once_share_one_count() {
+    let server = Server::start();
+    let limiter = single(&server, By::Gcra, "500/month");
+    let threads = [0, 1].map(|_| {
+        let limiter = limiter.clone();
+        thread::spawn(move || {
+            let limiters = [limiter];
+            current_thread().block_on(hammer(&limiters, "key".into(), 16, 1_000))
+        })
+    });
+    let admitted = threads.map(|thread| thread.join().expect("a thread ends well"));
+    assert_eq!(admitted.iter().sum::<u64>(), 500, "{admitted:?}");
+}
+
+/// Between two `block_on`s nobody drives a current-thread runtime, and nothing in it moves.
+#[test]
+fn a_runtime_that_stands_still_holds_nobody_up() {
+    let server = Server::start();
+    let limiter = single(&server, By::Gcra, "100/h");
+    let still = current_thread();
+    assert!(counted(
+        &still.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+    // Its lanes are left with questions that nobody carries.
+    still.block_on(async {
+        for _ in 0..10 {
+            drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));
+        }
+    });
+    let other = current_thread();
+    for _ in 0..10 {
+        assert!(counted(
+            &other.block_on(limiter.check(Key::new("key")).into_future())
+        ));
+    }
+    assert!(counted(
+        &still.block_on(limiter.check(Key::new("key")).into_future())
+    ));
+}
+
+/// Connections of a shared pool may have been made in a runtime that has ended, or stands still.
+#[test]
+fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
+    let server = Server::start();
+    let config = deadpool_redis::Config::from_url(server.url());
+    let pool = config
+        .builder()
+        .expect("a configuration")
+        .max_size(8)
+        .runtime(deadpool_redis::Runtime::Tokio1)
+        .build()
+        .expect("a pool");
+    for round in 1..=10 {
+        let store = tollgate::RedisStore::builder()
+            .pool(pool.clone())
+            .deadline(crate::support::PATIENCE)
+            .build()
+            .expect("a store");
+        let limiter = crate::support::limiter(store, [By::Gcra.policy("p", "100/h")]);
+        let runtime = current_thread();
+        let decision = runtime.block_on(limiter.check(Key::new("key")).into_future());
+        assert!(counted(&decision), "round {round}");
+    }
+}
+
+#[test]
+fn asked_outside_any_runtime_it_says_so() {
+    let server = Server::start();
+    let limiter = single(&server, By::Gcra, "10/h");
+    let decision = poll_outside(&limiter);
+    assert!(
+        matches!(
+            decision.outcome(),
+            Outcome::Fault(tollgate::StoreError::Unsupported(_))
+        ),
+        "{decision:?}"
+    );
+}
+
+/// Tokio's own futures need a runtime to be polled in; an answer at once does not.
+fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
+    let (sender, answer) = mpsc::channel();
+    let check = limiter.check(Key::new("key")).into_future();
+    thread::spawn(move || {
+        let mut check = std::pin::pin!(check);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        if let std::task::Poll::Ready(decision) = check.as_mut().poll(&mut context) {
+            drop(sender.send(decision));
+        }
+    })
+    .join()
+    .expect("it doesn't panic");
+    answer.try_recv().expect("an answer at once")
+}
+
+/// Dropping the last handle ends the lanes and closes their connections, in a runtime that goes on.
+#[tokio::test]
+async fn a_store_that_is_dropped_closes_its_connections() {
+    let server = Server::start();
+    let connected = || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.lines().count()
+    };
+    let before = connected();
+    let limiter = crate::support::limiter(store(&server), [By::Gcra.policy("p", "100/h")]);
+    for key in 0..32 {
+        assert!(counted(&limiter.check(Key::new(key.to_string())).await));
+    }
+    assert!(connected() > before);
+    drop(limiter);
+    crate::support::until("the lanes hang up", async || connected() == before).await;
+}

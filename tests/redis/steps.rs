@@ -1,0 +1,210 @@
+//! A server whose clock steps locks nobody out for long, and gives nobody more than a burst.
+
+use std::time::Duration;
+
+use testkit::{Clock, Server};
+use tollgate::{Key, Limiter, Retry};
+
+use crate::support::{By, START, counted, on_a_clock, single, used};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const PERIOD: Duration = Duration::from_secs(60);
+const BURST: u64 = 10;
+
+struct Scene {
+    by: By,
+    clock: Clock,
+    server: Server,
+    limiter: Limiter,
+}
+
+impl Scene {
+    fn of(by: By) -> Self {
+        let (clock, server) = on_a_clock();
+        let limiter = single(&server, by, "10/min");
+        Self {
+            by,
+            clock,
+            server,
+            limiter,
+        }
+    }
+
+    /// Asks until refused; returns how many were admitted, and how long to wait.
+    async fn exhaust(&self) -> (u64, Duration) {
+        for admitted in 0.. {
+            let decision = self.limiter.check(Key::new("key")).await;
+            if !counted(&decision) {
+                let Retry::After(wait) = decision.retry() else {
+                    panic!("{decision:?}");
+                };
+                return (admitted, wait);
+            }
+            assert!(admitted <= 2 * BURST, "{:?} has no end", self.by);
+        }
+        unreachable!()
+    }
+
+    /// The wait that was told is true, at the microsecond.
+    async fn wait_out(&self, wait: Duration) {
+        self.clock.advance(wait - Duration::from_micros(1));
+        assert!(
+            !counted(&self.limiter.check(Key::new("key")).await),
+            "{:?}",
+            self.by
+        );
+        self.clock.advance(Duration::from_micros(1));
+        assert!(
+            counted(&self.limiter.check(Key::new("key")).await),
+            "{:?}",
+            self.by
+        );
+    }
+
+    /// What a step back gives: nothing, except where windows stand on the clock, and the step leads into another one.
+    fn by_a_step_back(&self) -> u64 {
+        match self.by {
+            By::Calendar => BURST,
+            _ => 0,
+        }
+    }
+
+    /// The longest wait for one unit there ever is, without a step of the clock.
+    fn longest(&self) -> Duration {
+        match self.by {
+            // Windows end on whole milliseconds.
+            By::Window | By::List => PERIOD + Duration::from_millis(1),
+            // Out of a full bucket, the first unit slides in the next one.
+            By::Sliding => PERIOD + PERIOD / BURST as u32,
+            _ => PERIOD,
+        }
+    }
+
+    /// Whoever waits for as long as the strategy remembers has everything again.
+    async fn is_as_new_after_a_period(&self) {
+        let remembers = match self.by {
+            By::Sliding => 2,
+            _ => 1,
+        };
+        self.clock.advance(self.longest() * remembers);
+        assert_eq!(
+            used(&self.limiter, Key::new("key")).await,
+            [0],
+            "{:?}",
+            self.by
+        );
+        assert_eq!(self.exhaust().await.0, BURST, "{:?}", self.by);
+        assert_eq!(self.server.immortal_keys(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_a_period() {
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.clock.rewind(HOUR);
+        let (admitted, wait) = scene.exhaust().await;
+        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        scene.wait_out(wait).await;
+        scene.is_as_new_after_a_period().await;
+    }
+}
+
+#[tokio::test]
+async fn a_step_forth_of_an_hour_gives_one_burst_and_no_more() {
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.clock.advance(HOUR);
+        let (admitted, wait) = scene.exhaust().await;
+        assert_eq!(admitted, BURST, "{by:?}");
+        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        scene.wait_out(wait).await;
+        scene.is_as_new_after_a_period().await;
+    }
+}
+
+#[tokio::test]
+async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.clock.advance(HOUR);
+        assert_eq!(scene.exhaust().await.0, BURST, "{by:?}");
+        scene.clock.rewind(HOUR);
+        let (admitted, wait) = scene.exhaust().await;
+        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
+        // Not a second time by the same hour: what was charged there is remembered.
+        scene.clock.advance(HOUR);
+        let (admitted, _) = scene.exhaust().await;
+        assert!(admitted <= BURST, "{by:?}: {admitted}");
+        scene.clock.rewind(HOUR);
+        let (admitted, wait) = scene.exhaust().await;
+        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        scene.wait_out(wait).await;
+        scene.is_as_new_after_a_period().await;
+    }
+}
+
+/// What is left of the quota is used after the step, on top of what was charged before it.
+#[tokio::test]
+async fn what_was_charged_before_a_step_back_is_forgotten_after_a_period_though_others_came_since()
+{
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        let key = || Key::new("key");
+        assert!(counted(&scene.limiter.check(key()).cost(4).await));
+        scene.clock.rewind(HOUR);
+        // GCRA and the bucket take a step of that size for a full bucket; a debt is charged to all alike.
+        assert!(counted(&scene.limiter.charge(key(), 1).await));
+        scene.clock.advance(Duration::from_secs(1));
+        used(&scene.limiter, key()).await;
+        scene.clock.advance(scene.longest() * 2);
+        assert_eq!(used(&scene.limiter, key()).await, [0], "{by:?}");
+        assert_eq!(scene.exhaust().await.0, BURST, "{by:?}");
+    }
+}
+
+/// Steps of every size; those about as long as a period are the hard ones.
+#[tokio::test]
+async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        for seconds in [1, 5, 6, 7, 30, 59, 60, 61, 90, 119, 120, 121, 600] {
+            let step = Duration::from_secs(seconds);
+            scene.clock.set(START);
+            scene.server.flush();
+            assert_eq!(scene.exhaust().await.0, BURST);
+            scene.clock.rewind(step);
+            let (admitted, wait) = scene.exhaust().await;
+            assert!(admitted <= scene.by_a_step_back(), "{by:?} by {step:?}");
+            // A step that could be a debt is taken for one: GCRA then waits for it, and for its next unit.
+            let most = match by {
+                By::Gcra => PERIOD + PERIOD / BURST as u32,
+                _ => scene.longest(),
+            };
+            assert!(wait <= most, "{by:?} by {step:?}: {wait:?}");
+            scene.wait_out(wait).await;
+        }
+    }
+}
+
+/// The step comes while nobody asks, so that the first to ask finds it.
+#[tokio::test]
+async fn who_looks_after_a_step_back_is_told_the_same_as_who_asks() {
+    for by in By::ALL {
+        let scene = Scene::of(by);
+        if scene.by_a_step_back() > 0 {
+            continue;
+        }
+        assert_eq!(scene.exhaust().await.0, BURST);
+        scene.clock.rewind(HOUR);
+        let seen = scene.limiter.peek(Key::new("key")).await;
+        let (_, wait) = scene.exhaust().await;
+        assert_eq!(seen.retry(), Retry::After(wait), "{by:?}");
+        scene.wait_out(wait).await;
+    }
+}

@@ -1,0 +1,320 @@
+//! Questions that share a trip are judged one after the other, and none undoes another.
+
+use std::{fmt::Debug, future::IntoFuture, time::Duration};
+
+use testkit::{Clock, Server};
+use tokio::join;
+use tollgate::{Check, Decision, Key, Keys, Limiter, Retry, Source};
+
+use crate::support::{By, START, counted, limiter, on_a_clock, single, store, used};
+
+/// Asked from one task before its runtime's lanes run, questions share a trip, in this order.
+fn in_one_trip(server: &Server, trip: impl FnOnce()) {
+    server.reset_stats();
+    trip();
+    let calls = server.calls("evalsha") + server.calls("eval");
+    assert!(calls <= 2, "{calls} calls were no single trip");
+}
+
+#[test]
+fn a_look_does_not_undo_what_is_charged_after_it() {
+    let (clock, server) = on_a_clock();
+    let runtime = current_thread();
+    for by in By::ALL {
+        let limiter = single(&server, by, "10/h");
+        in_one_trip(&server, || {
+            runtime.block_on(async {
+                let (seen, admitted) = join!(
+                    limiter.peek(Key::new("key")),
+                    limiter.check(Key::new("key")).cost(3)
+                );
+                assert!(counted(&seen) && counted(&admitted));
+            });
+        });
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(
+            runtime.block_on(used(&limiter, Key::new("key"))),
+            [3],
+            "{by:?}"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_does_not_undo_what_is_charged_after_it() {
+    let (clock, server) = on_a_clock();
+    let runtime = current_thread();
+    for by in By::ALL {
+        let limiter = single(&server, by, "10/h");
+        in_one_trip(&server, || {
+            runtime.block_on(async {
+                let check = |cost| limiter.check(Key::new("key")).cost(cost);
+                let (refused, admitted) = join!(check(11), check(3));
+                assert!(!counted(&refused) && counted(&admitted));
+            });
+        });
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(
+            runtime.block_on(used(&limiter, Key::new("key"))),
+            [3],
+            "{by:?}"
+        );
+    }
+}
+
+/// A tenant's key is part of many entries. One that another policy refuses must not end it early for those that follow.
+#[test]
+fn a_refusal_by_one_policy_does_not_shorten_what_others_share_with_it() {
+    let (clock, server) = on_a_clock();
+    let runtime = current_thread();
+    for by in By::ALL {
+        let limiter = limiter(
+            store(&server),
+            [by.policy("tenant", "10/h"), by.policy("user", "5/h")],
+        );
+        let check = |limiter: &Limiter, user: &str, cost| {
+            let keys = [("tenant", Key::new("acme")), ("user", Key::new(user))];
+            limiter.check(keys).cost(cost)
+        };
+        assert!(counted(
+            &runtime.block_on(check(&limiter, "a", 4).into_future())
+        ));
+        in_one_trip(&server, || {
+            runtime.block_on(async {
+                let (refused, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
+                assert!(!counted(&refused) && counted(&admitted));
+            });
+        });
+        // By the first four units alone, the tenant would be idle by now.
+        clock.advance(Duration::from_secs(25 * 60));
+        let left = match by {
+            By::Gcra | By::Bucket => 9 - 25 / 6,
+            _ => 9,
+        };
+        let tenant = runtime.block_on(used(&limiter, keys_of("acme", "c")));
+        assert_eq!(tenant[0], left, "{by:?}");
+    }
+}
+
+fn keys_of(tenant: &str, user: &str) -> Keys {
+    [("tenant", Key::new(tenant)), ("user", Key::new(user))].into()
+}
+
+/// What is asked about a key.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Question {
+    Look,
+    Take(u64),
+    Charge(u64),
+    Reset,
+}
+
+impl Question {
+    const ALL: [Self; 6] = [
+        Self::Look,
+        Self::Take(0),
+        Self::Take(1),
+        Self::Take(11),
+        Self::Charge(5),
+        Self::Reset,
+    ];
+
+    fn ask(self, limiter: &Limiter, key: &str) -> Check {
+        let key = Key::new(key);
+        match self {
+            Self::Look => limiter.peek(key),
+            Self::Take(cost) => limiter.check(key).cost(cost),
+            Self::Charge(units) => limiter.charge(key, units),
+            Self::Reset => limiter.reset(key),
+        }
+    }
+}
+
+/// How a key stands before it is asked about.
+#[derive(Clone, Copy, Debug)]
+enum Before {
+    Unused,
+    Used,
+    UsedUp,
+    Immortal,
+    /// All of it was charged before the clock stepped back by an hour.
+    Ahead,
+}
+
+impl Before {
+    const ALL: [Self; 5] = [
+        Self::Unused,
+        Self::Used,
+        Self::UsedUp,
+        Self::Immortal,
+        Self::Ahead,
+    ];
+
+    async fn bring_about(self, limiter: &Limiter, server: &Server, clock: &Clock) {
+        server.flush();
+        clock.set(START);
+        if let Self::Ahead = self {
+            clock.advance(Duration::from_secs(3_600));
+        }
+        let units = match self {
+            Self::Unused => 0,
+            Self::Used | Self::Immortal => 4,
+            Self::UsedUp | Self::Ahead => 10,
+        };
+        let take = |key| limiter.check(Key::new(key)).cost(units);
+        let (together, apart) = join!(take("together"), take("apart"));
+        assert!(counted(&together) && counted(&apart));
+        if let Self::Immortal = self {
+            for key in server.keys() {
+                server.command(&["PERSIST", &key]).ok();
+            }
+        }
+        clock.set(START);
+    }
+}
+
+/// What a caller is told, except for how long it takes for all to be free again: those who come after him move that.
+fn told(decision: &Decision) -> (bool, Option<(u64, Retry)>) {
+    let verdict = decision.verdicts().next();
+    let left = verdict.map(|verdict| (verdict.remaining(), verdict.retry()));
+    (
+        decision.source() == Source::Store && decision.is_admitted(),
+        left,
+    )
+}
+
+#[test]
+fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
+    let (clock, server) = on_a_clock();
+    let runtime = current_thread();
+    let mut failures = Vec::new();
+    for by in By::ALL {
+        let limiter = single(&server, by, "10/min");
+        for before in Before::ALL {
+            for first in Question::ALL {
+                for second in Question::ALL {
+                    runtime.block_on(async {
+                        before.bring_about(&limiter, &server, &clock).await;
+                        let ask =
+                            |question: Question, key| question.ask(&limiter, key).into_future();
+                        let (a, b) = join!(ask(first, "together"), ask(second, "together"));
+                        let (x, y) = (ask(first, "apart").await, ask(second, "apart").await);
+                        let mut fail = |what: &str, left: &dyn Debug, right: &dyn Debug| {
+                            let case = format!("{by:?} {before:?} {first:?}, {second:?}");
+                            failures.push(format!("{case}: {what}: {left:?}, apart {right:?}"));
+                        };
+                        if told(&a) != told(&x) {
+                            fail("the first", &told(&a), &told(&x));
+                        }
+                        if told(&b) != told(&y) {
+                            fail("the second", &told(&b), &told(&y));
+                        }
+                        for seconds in [1, 25] {
+                            clock.advance(Duration::from_secs(seconds));
+                            let look = |key| ask(Question::Look, key);
+                            let (together, apart) = join!(look("together"), look("apart"));
+                            let [together, apart] = [together, apart].map(|seen| {
+                                let verdict = seen.verdicts().next().expect("a verdict");
+                                (told(&seen), verdict.reset_after())
+                            });
+                            if together != apart {
+                                fail(&format!("{seconds} s on"), &together, &apart);
+                            }
+                        }
+                        if let Before::Immortal = before {
+                            let immortal = server.immortal_keys();
+                            if !immortal.is_empty() {
+                                fail("immortal", &immortal, &"");
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    }
+    let (count, some) = (failures.len(), failures.iter().take(60).collect::<Vec<_>>());
+    assert!(failures.is_empty(), "{count}: {some:#?}");
+}
+
+#[test]
+fn equal_requests_in_one_trip_are_served_first_come_first_served() {
+    let server = Server::start();
+    let runtime = current_thread();
+    for by in By::ALL {
+        let limiter = single(&server, by, "3/h");
+        in_one_trip(&server, || {
+            runtime.block_on(async {
+                let check = || limiter.check(Key::new("key"));
+                let answers = join!(check(), check(), check(), check(), check());
+                let answers = [answers.0, answers.1, answers.2, answers.3, answers.4];
+                let left = answers.iter().map(|answer| {
+                    let verdict = answer.verdicts().next().expect("a verdict");
+                    (counted(answer), verdict.remaining())
+                });
+                let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
+                assert_eq!(left.collect::<Vec<_>>(), expected, "{by:?}");
+            });
+        });
+    }
+}
+
+/// A sum past all numbers would end the lane, and everybody's request with it.
+#[test]
+fn whoever_asks_for_more_than_can_be_counted_gets_what_there_is() {
+    let server = Server::start();
+    let runtime = current_thread();
+    let limiter = single(&server, By::Gcra, "10/h");
+    runtime.block_on(async {
+        let all = || limiter.check(Key::new("key")).times(u64::MAX);
+        let (first, second, other) = join!(all(), all(), limiter.check(Key::new("other")));
+        assert!(counted(&first) && !counted(&second) && counted(&other));
+        assert_eq!([first.admitted(), second.admitted()], [10, 0]);
+    });
+}
+
+#[test]
+fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
+    let server = Server::start();
+    let runtime = current_thread();
+    let store = store(&server);
+    let both = limiter(
+        store.clone(),
+        [
+            By::Gcra.policy("a", "100/h"),
+            By::Window.policy("b", "50/h"),
+        ],
+    );
+    let one = limiter(store, [By::Window.policy("b", "50/h")]);
+    in_one_trip(&server, || {
+        runtime.block_on(async {
+            let (x, y, z, charged, seen) = join!(
+                both.check(Key::new("key")).cost_of("a", 7),
+                one.check(Key::new("key")).cost(40),
+                both.check(Key::new("key")).cost(10),
+                one.charge(Key::new("key"), 4),
+                both.peek(Key::new("key")),
+            );
+            assert!(counted(&x) && counted(&y) && counted(&charged));
+            assert!(!counted(&z), "41 of 50 are taken: {z:?}");
+            let remaining = |decision: &tollgate::Decision| {
+                let verdicts = decision.verdicts();
+                verdicts
+                    .map(|v| (v.policy().to_owned(), v.remaining()))
+                    .collect::<Vec<_>>()
+            };
+            let [a, b] = ["a", "b"].map(str::to_owned);
+            assert_eq!(remaining(&x), [(a.clone(), 93), (b.clone(), 49)]);
+            assert_eq!(remaining(&y), [(b.clone(), 9)]);
+            assert_eq!(remaining(&z), [(a.clone(), 93), (b.clone(), 9)]);
+            assert_eq!(remaining(&charged), [(b.clone(), 5)]);
+            assert_eq!(remaining(&seen), [(a, 93), (b, 5)]);
+        });
+    });
+}
+
+fn current_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}

@@ -1,0 +1,155 @@
+//! What nobody came to use is given back.
+
+use std::{future::IntoFuture, time::Duration};
+
+use http::{Request, StatusCode};
+use testkit::Server;
+use tokio::time::timeout;
+use tollgate::{Key, Limiter, RateLimitLayer, extract};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{By, counted, hello, limiter, on_a_clock, single, store, until, used};
+
+/// Sends 400 requests, of which every other is gone at once; returns how many were answered.
+async fn half_of_them_leave(limiter: &Limiter) -> u64 {
+    let tasks: Vec<_> = (0..400)
+        .map(|client| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let check = limiter.check(Key::new("key")).into_future();
+                if client % 2 == 0 {
+                    return counted(&check.await);
+                }
+                timeout(Duration::ZERO, check)
+                    .await
+                    .is_ok_and(|decision| counted(&decision))
+            })
+        })
+        .collect();
+    let mut read = 0;
+    for task in tasks {
+        read += u64::from(task.await.expect("an answer"));
+    }
+    assert!(read >= 200, "{read} were answered");
+    read
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() {
+    let (_clock, server) = on_a_clock();
+    for by in By::ALL {
+        let limiter = single(&server, by, "1000/month");
+        let read = half_of_them_leave(&limiter).await;
+        until(
+            &format!("{by:?}: what nobody read is given back"),
+            async || used(&limiter, Key::new("key")).await == [read],
+        )
+        .await;
+    }
+}
+
+/// Time goes on before a charge is given back. What it has not given back by then is still a whole unit, less some
+/// milliseconds of 43 minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_costs_nothing_while_time_goes_on_either() {
+    let server = Server::start();
+    for by in By::ALL {
+        let limiter = single(&server, by, "1000/month");
+        let read = half_of_them_leave(&limiter).await;
+        until(
+            &format!("{by:?}: what nobody read is given back"),
+            async || {
+                let used = used(&limiter, Key::new("key")).await;
+                used == [read] || used == [read + 1]
+            },
+        )
+        .await;
+    }
+}
+
+/// Layers stack: who is refused further in has cost nothing further out.
+#[tokio::test]
+async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
+    let server = Server::start();
+    for by in By::ALL {
+        server.flush();
+        let layer = |name: &str, quota| {
+            let policy = by.policy(name, quota).key(extract::global());
+            RateLimitLayer::new(limiter(store(&server), [policy]))
+        };
+        let (outer, inner) = (layer("outer", "1000/month"), layer("inner", "1/month"));
+        let service = outer.layer(inner.layer(service_fn(hello)));
+        for number in 0..20 {
+            let Ok(response) = service.clone().oneshot(Request::new(())).await;
+            let status = match number {
+                0 => StatusCode::OK,
+                _ => StatusCode::TOO_MANY_REQUESTS,
+            };
+            assert_eq!(response.status(), status);
+        }
+        until(&format!("{by:?}: the outer layer gives back"), async || {
+            let used = used(outer.limiter(), Key::global()).await;
+            used == [1] || used == [2]
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_the_server_thinks_costs_nothing() {
+    let (_clock, server) = on_a_clock();
+    for by in By::ALL {
+        let limiter = single(&server, by, "1000/month");
+        assert_eq!(used(&limiter, Key::new("key")).await, [0]);
+        server.pause();
+        let tasks: Vec<_> = (0..100)
+            .map(|_| tokio::spawn(limiter.check(Key::new("key")).cost(2).into_future()))
+            .collect();
+        // Some are under way by now, some wait for the next trip.
+        until("the lane has sent what came first", async || {
+            tokio::task::yield_now().await;
+            true
+        })
+        .await;
+        let (gone, stay): (Vec<_>, Vec<_>) =
+            tasks.into_iter().enumerate().partition(|(i, _)| i % 2 == 0);
+        for (_, task) in &gone {
+            task.abort();
+        }
+        for (_, task) in gone {
+            assert!(task.await.expect_err("it was aborted").is_cancelled());
+        }
+        server.resume();
+        for (_, task) in stay {
+            assert!(counted(&task.await.expect("an answer")));
+        }
+        until("what nobody read is given back", async || {
+            used(&limiter, Key::new("key")).await == [100]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn who_leaves_after_asking_for_several_gets_all_of_them_given_back() {
+    let (_clock, server) = on_a_clock();
+    for by in By::ALL {
+        let limiter = single(&server, by, "1000/month");
+        // The same trip carries a request that stays, so that it is known to be over.
+        let several = limiter
+            .check(Key::new("key"))
+            .cost(3)
+            .times(5)
+            .into_future();
+        let several = timeout(Duration::ZERO, several);
+        let (left, stayed) = tokio::join!(several, async {
+            server.command(&["PING"]).ok();
+            limiter.check(Key::new("key")).await
+        });
+        assert!(left.is_err() && counted(&stayed));
+        until("all that nobody read is given back", async || {
+            used(&limiter, Key::new("key")).await == [1]
+        })
+        .await;
+    }
+}

@@ -1,0 +1,320 @@
+//! Strategies from outside the crate: on both stores, beside the crate's own, batched and merged like them.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::task::JoinSet;
+use tollgate::{
+    Key, Policy, Quota, StoreError, Timestamp, Unfit,
+    strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
+};
+
+use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, fresh_key, left, secs};
+
+#[allow(dead_code, unreachable_pub)]
+#[path = "../../examples/custom_strategy.rs"]
+mod custom_strategy;
+
+use custom_strategy::Trial;
+
+fn trial(name: &str) -> Policy {
+    Policy::new(name, Quota::requests(5).per_day()).strategy(Trial)
+}
+
+#[tokio::test]
+async fn the_example_counts_on_both_stores() {
+    for world in World::both() {
+        let limiter = world.limiter([trial("trial")]);
+        assert_eq!(ask_at_once(&limiter, KEY, 64).await, 5, "{}", world.name());
+        world.advance(secs(86_399));
+        assert_eq!(ask(&limiter, KEY, 1).await, 0);
+        world.advance(secs(1));
+        let mut last = limiter.check(KEY).cost(5).await;
+        assert!(counted(&last), "{}", world.name());
+        assert_eq!(limiter.refund(&mut last, 2).await.expect("a refund"), [2]);
+        assert_eq!(left(&limiter, KEY).await, 2);
+        assert!(!counted(&limiter.check(KEY).cost(3).await));
+        if let Some(server) = world.redis_server() {
+            assert_eq!(server.immortal_keys(), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn beside_any_of_our_own_it_is_all_or_nothing() {
+    for world in World::both() {
+        for by in By::ALL {
+            for first in [true, false] {
+                let key = fresh_key();
+                // The one is used up by the sixth request; the other allows fewer under the second key.
+                let mut policies = vec![trial("trial"), by.policy("ours", "3/day")];
+                if !first {
+                    policies.reverse();
+                }
+                let limiter = world.limiter(policies);
+                let check = |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
+                let used = async |trial: Key, ours: Key| {
+                    let seen = limiter.peek([("trial", trial), ("ours", ours)]).await;
+                    let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
+                    (used("trial").expect("a verdict"), used("ours").expect("a verdict"))
+                };
+                assert_eq!(check(key, key).times(9).await.admitted(), 3);
+                assert_eq!(used(key, key).await, (3, 3), "{by:?} on {}", world.name());
+                let other = fresh_key();
+                assert_eq!(check(key, other).times(9).await.admitted(), 2);
+                assert_eq!(used(key, other).await, (5, 2), "{by:?} on {}", world.name());
+                assert!(!counted(&check(key, other).await));
+                assert_eq!(used(key, other).await, (5, 2), "{by:?}: who is refused is not charged");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn equal_questions_are_merged_and_others_share_a_trip() {
+    let world = World::redis();
+    let policies = [trial("trial"), By::Gcra.policy("ours", "1000/s")];
+    let limiter = world.limiter(policies);
+    // The script is there.
+    assert_eq!(ask(&limiter, fresh_key(), 1).await, 1);
+    world.server().reset_stats();
+    let key = fresh_key();
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        tasks.spawn(limiter.check(key).into_future());
+    }
+    let admitted = tasks.join_all().await.iter().filter(|decision| counted(decision)).count();
+    assert_eq!(admitted, 5);
+    assert_eq!(world.server().calls("evalsha"), 1, "64 requests share one trip");
+    // One entry: one write under each policy.
+    assert_eq!(world.server().calls("set"), 2);
+
+    world.server().reset_stats();
+    let mut tasks = JoinSet::new();
+    for _ in 0..64 {
+        tasks.spawn(limiter.check(fresh_key()).into_future());
+    }
+    assert!(tasks.join_all().await.iter().all(counted));
+    let trips = world.server().calls("evalsha");
+    assert!(trips <= 8, "64 keys took {trips} trips over four lanes");
+}
+
+/// Half a strategy, for Redis alone: it counts, and then fails for everybody whose cost is two.
+#[derive(Clone, Copy, Debug)]
+struct Broken {
+    /// Whether it undoes its own write, as the contract has it.
+    tidy: bool,
+}
+
+const BROKEN: &str = r"
+    local function room(key, p)
+      local value = call('GET', key)
+      local used = value and number(key, value, 8) or 0
+      return p[1] - used, used
+    end
+
+    local function take(key, p, used, _, _, units)
+      call('SET', key, format('%d', used + units), 'PX', '60000')
+      if units == 2 then
+        local ok, why = pcall(call, 'LPUSH', key, 'a bad call')
+        if p[2] == 1 then
+          call('SET', key, format('%d', used), 'PX', '60000')
+        end
+        error(why, 0)
+      end
+      return used + units
+    end
+
+    local function give(key, p, used, _, _, at, mark, left, want)
+      local back = min(want, left, used)
+      call('SET', key, format('%d', used - back), 'PX', '60000')
+      return back, used - back
+    end
+
+    return { room = room, take = take, give = give, mend = function() end }
+";
+
+impl Strategy for Broken {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(Bound {
+            units: quota.units(),
+            script: Some(Script {
+                source: BROKEN,
+                params: vec![quota.units() as i64, i64::from(self.tidy)],
+            }),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct Bound {
+    units: u64,
+    script: Option<Script>,
+}
+
+impl Rule for Bound {
+    fn tag(&self) -> &'static str {
+        "zz"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.units
+    }
+
+    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+        let left = self.units.saturating_sub(used as u64);
+        Outlook {
+            remaining: left,
+            retry: match cost <= left {
+                true => tollgate::Retry::Now,
+                false => tollgate::Retry::After(secs(60)),
+            },
+            reset_after: secs(60),
+        }
+    }
+
+    fn script(&self) -> Option<Script> {
+        self.script.clone()
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others() {
+    let world = World::redis();
+    for by in By::ALL {
+        for first in [true, false] {
+            for tidy in [true, false] {
+                world.server().flush();
+                let mut policies = vec![
+                    by.policy("ours", "10/min"),
+                    Policy::new("broken", Quota::requests(100).per_minute()).strategy(Broken { tidy }),
+                ];
+                if first {
+                    policies.reverse();
+                }
+                let limiter = world.limiter(policies);
+                let used = async || {
+                    let seen = limiter.peek(KEY).await;
+                    let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
+                    (used("ours").expect("a verdict"), used("broken").expect("a verdict"))
+                };
+                assert_eq!(ask(&limiter, KEY, 3).await, 3);
+                let failed = limiter.check(KEY).cost(2).await;
+                assert!(matches!(fault(&failed), StoreError::Foreign { .. } | StoreError::Server { .. }));
+                let (ours, broken) = used().await;
+                assert_eq!(ours, 3, "{by:?}, broken first: {first}");
+                assert!(broken == 3 || !tidy, "{by:?}: {broken}");
+                // Many at once, some of which fail.
+                let mut tasks = JoinSet::new();
+                for n in 0..12 {
+                    tasks.spawn(limiter.check(KEY).cost(1 + n % 2).into_future());
+                }
+                let decisions = tasks.join_all().await;
+                let passed = decisions.iter().filter(|decision| decision.is_admitted()).count() as u64;
+                assert!(passed >= 1, "{by:?}");
+                let charged: u64 = decisions
+                    .iter()
+                    .filter(|decision| decision.is_admitted())
+                    .map(|decision| decision.verdicts().next().expect("a verdict").cost())
+                    .sum();
+                assert_eq!(used().await.0, 3 + charged, "{by:?}, broken first: {first}");
+                assert_eq!(world.server().immortal_keys(), [""; 0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
+    let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken { tidy: true });
+    let error = World::memory().builder().policy(policy.clone()).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("broken"));
+    assert!(error.value().contains("on Redis alone"), "{error}");
+    assert!(error.valid().contains("RedisStore"), "{error}");
+    assert!(World::redis().builder().policy(policy).build().is_ok());
+}
+
+/// Counts in process alone.
+#[derive(Clone, Copy, Debug)]
+struct Local;
+
+impl Strategy for Local {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(Local))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Once(bool);
+
+impl State for Once {
+    fn full_at(&self) -> Timestamp {
+        Timestamp::from_micros(i64::MAX)
+    }
+}
+
+impl Memory for Local {
+    type State = Once;
+
+    fn room(&self, state: &mut Once, _now: Timestamp) -> i64 {
+        i64::from(!state.0)
+    }
+
+    fn take(&self, state: &mut Once, _now: Timestamp, _units: u64, _by: &Key) {
+        state.0 = true;
+    }
+
+    fn give(&self, state: &mut Once, _: Timestamp, _: &Receipt, want: u64, _: &Key) -> u64 {
+        state.0 = false;
+        want
+    }
+
+    fn seen(&self, state: &Once, _now: Timestamp, _cost: u64) -> Seen {
+        [i64::from(state.0), 0, 0]
+    }
+}
+
+impl Rule for Local {
+    fn tag(&self) -> &'static str {
+        "zy"
+    }
+
+    fn capacity(&self) -> u64 {
+        1
+    }
+
+    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, _cost: u64) -> Outlook {
+        Outlook {
+            remaining: 1 - used as u64,
+            retry: match used {
+                0 => tollgate::Retry::Now,
+                _ => tollgate::Retry::Never,
+            },
+            reset_after: Duration::ZERO,
+        }
+    }
+
+    fn script(&self) -> Option<Script> {
+        None
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        Some(self)
+    }
+}
+
+#[tokio::test]
+async fn one_that_counts_in_process_alone_is_a_mistake_on_redis() {
+    let policy = Policy::new("local", Quota::requests(1).per_minute()).strategy(Local);
+    let error = World::redis().builder().policy(policy.clone()).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("local"));
+    assert!(error.value().contains("in process alone"), "{error}");
+    assert!(error.valid().contains("MemoryStore"), "{error}");
+    let limiter = World::memory().limiter([policy]);
+    assert_eq!(ask(&limiter, KEY, 3).await, 1);
+}

@@ -1,0 +1,10 @@
+//! What each strategy promises: against the articles' limiters, in random traffic, and while a policy changes.
+
+#![cfg(feature = "redis")]
+#![allow(missing_docs)]
+
+mod changes;
+mod custom;
+mod properties;
+mod sources;
+mod support;
