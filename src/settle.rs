@@ -49,7 +49,7 @@ impl Admission {
     ///
     /// If the store can't answer.
     pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
-        self.every_policy().refund(units).await.map(|_| ())
+        self.every_policy().refund(units).await
     }
 
     /// See [`Settle::settle`]; under every policy.
@@ -77,17 +77,15 @@ impl Settle {
     }
 
     /// Gives back up to `units`: only what time has not already given back, never into a later window, and no unit twice.
-    /// Returns how many that were: of several policies, the most.
     ///
     /// # Errors
     ///
     /// If the store can't answer. What was asked for is not given back a second time then.
-    pub async fn refund(&self, units: u64) -> Result<u64, StoreError> {
-        let mut most = 0;
+    pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
         for at in self.places() {
-            most = most.max(self.refund_at(at, units).await?);
+            self.refund_at(at, units).await?;
         }
-        Ok(most)
+        Ok(())
     }
 
     /// Charges or gives back, until what the request is charged is its `true_cost`: for costs that are known only when the
@@ -158,22 +156,19 @@ impl Settle {
         Ok(())
     }
 
-    async fn refund_at(&self, at: (usize, usize), units: u64) -> Result<u64, StoreError> {
-        // Planned before it is asked for: should this future be dropped, nothing is given twice.
+    async fn refund_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
+        // Taken off the receipts before it is asked for: should this future be dropped, nothing is given twice.
         let parts = self.with(at, |_, counted| counted.plan_refund(units));
-        let mut back = 0;
         for part in parts.into_iter().flatten() {
             let asked = self.with(at, |decision, counted| {
-                decision
-                    .books
-                    .adjust(Ask::Give, counted, part.receipt, part.units)
+                let books = &decision.books;
+                books.adjust(Ask::Withdraw, counted, part.receipt, part.units)
             });
             if let Some(adjusting) = asked {
                 let adjusted = adjusting.await?;
-                self.with(at, |_, counted| counted.refunded(&part, &adjusted));
-                back += adjusted.units;
+                self.with(at, |_, counted| counted.outlook = adjusted.outlook);
             }
         }
-        Ok(back)
+        Ok(())
     }
 }

@@ -217,7 +217,7 @@ impl Limiter {
         let passes = match ask {
             Ask::Take(_) => answer.admitted > 0,
             Ask::Peek => decision.retry() == Retry::Now,
-            Ask::Force | Ask::Give | Ask::Reset | Ask::Renew => true,
+            Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => true,
         };
         if !passes {
             decision.ruling = Ruling::Exhausted;

@@ -85,7 +85,7 @@ impl Books for Inner {
                 let mut line = self.line(counted);
                 line.receipt = *receipt;
                 line.units = receipt.left;
-                self.store.tell(Ask::Give, &[line]);
+                self.store.tell(Ask::Withdraw, &[line]);
             }
         }
     }

@@ -28,6 +28,9 @@ pub(crate) fn write(decision: &Decision, headers: &mut HeaderMap) {
             // Names hold neither quotes nor backslashes, so that they stand as they are.
             let name = verdict.policy();
             let _ = write!(policies, "{comma}\"{name}\";q={}", quota.units());
+            if quota.is_concurrent() {
+                policies.push_str(";qu=\"concurrent-requests\"");
+            }
             // A window is whole seconds; of a shorter one there is nothing true to say.
             if quota.period() >= Duration::from_secs(1) {
                 let _ = write!(policies, ";w={}", whole_seconds(quota.period()));

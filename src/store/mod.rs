@@ -1,7 +1,7 @@
 //! Where counts live.
 //!
-//! [`MemoryStore`] counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for any number of
-//! processes.
+//! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for
+//! any number of processes.
 
 use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -102,6 +102,8 @@ pub enum Ask {
     Force,
     /// Give units of each line's receipt back.
     Give,
+    /// Give units of each line's receipt back, parts of a unit included: as if they had not been charged.
+    Withdraw,
     /// Forget each line's key, and tell how it stood.
     Reset,
     /// Let the permit that each line's caller holds live on.

@@ -184,6 +184,10 @@ impl MemoryStore {
                     let state = shard.get(line, place);
                     rule.give(state, now, &line.receipt, line.units, &line.by)
                 }
+                Ask::Withdraw => {
+                    let state = shard.get(line, place);
+                    rule.withdraw(state, now, &line.receipt, line.units, &line.by)
+                }
             };
             if charge > 0 {
                 let (state, dropped) = shard.entry(line, place, now);

@@ -23,6 +23,9 @@ use crate::{
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MOST_KEYS: usize = 128;
 
+/// Equal requests that one question stands for at most: ten thousand of such questions are a number still.
+const MOST_TIMES: u64 = 1 << 40;
+
 /// What a Redis store knows of an account.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -229,13 +232,17 @@ impl Entry {
 
     /// Writes how many equal requests it stands for, what is to be given back, and who asks.
     fn write(&self, ask: Ask, cmd: &mut Cmd) {
+        // Signatures are written out one by one; more than the quota are not needed.
+        let signing = self.lines().iter().map(|line| line.account.rule());
+        let most = signing.filter(|rule| rule.signs()).map(|rule| rule.capacity());
+        let most = most.min().unwrap_or(MOST_TIMES);
         let times = |question: &Question| match question.ask {
-            Ask::Take(times) => times,
+            Ask::Take(times) => times.min(most),
             Ask::Peek => 0,
-            Ask::Force | Ask::Give | Ask::Reset | Ask::Renew => 1,
+            Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
         };
         cmd.arg(self.questions.iter().map(times).sum::<u64>());
-        if matches!(ask, Ask::Give | Ask::Renew) {
+        if matches!(ask, Ask::Give | Ask::Withdraw | Ask::Renew) {
             for line in self.lines() {
                 let receipt = &line.receipt;
                 cmd.arg(receipt.at.as_micros())
@@ -263,6 +270,7 @@ fn number(ask: Ask) -> usize {
         Ask::Give => 3,
         Ask::Reset => 4,
         Ask::Renew => 5,
+        Ask::Withdraw => 6,
     }
 }
 

@@ -27,6 +27,8 @@ for i = 1, next_number() do
 end
 
 local answer, last = { now }, 1
+-- What was found under a key and left as it is, with what it takes to mend it. Questions share keys, so only the last word
+-- on a key counts: a state that was written since is well, and an older one must not come back.
 local mends = {}
 
 -- The segment at hand: its policies' functions and parameters, and the units under each.
@@ -38,10 +40,18 @@ local free, a, b, c, moved, done = {}, {}, {}, {}, {}, 0
 -- What is answered of the state.
 local x, y, z = {}, {}, {}
 
+local function leave(key, i)
+  mends[key] = { mend[i], param[i], a[i], b[i], c[i] }
+end
+
 local function charge(base)
   for i = 1, count do
+    local key = KEYS[base + i]
     if moved[i] > 0 then
-      a[i], b[i], c[i] = take[i](KEYS[base + i], param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
+      a[i], b[i], c[i] = take[i](key, param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
+      mends[key] = nil
+    else
+      leave(key, i)
     end
     done = i
   end
@@ -65,7 +75,6 @@ local function ask_take(base, n)
   if k < 0 then
     k = 0
   end
-  local charged = false
   for i = 1, count do
     local taken, denied = manner[i] ~= 1 and k * units[i] or 0, 0
     if manner[i] > 1 and k < n and free[i] - taken < units[i] then
@@ -73,17 +82,8 @@ local function ask_take(base, n)
       denied = max(0, min((n - k) * units[i], free[i] - taken + (manner[i] == 2 and param[i][1] or 0)))
     end
     moved[i] = taken + denied
-    charged = charged or moved[i] > 0
   end
-  if charged then
-    charge(base)
-  end
-  for i = 1, count do
-    if moved[i] == 0 then
-      -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
-      mends[#mends + 1] = { mend[i], KEYS[base + i], param[i], a[i], b[i], c[i] }
-    end
-  end
+  charge(base)
   return k
 end
 
@@ -102,6 +102,7 @@ local function ask_give(base)
     local key, p = KEYS[base + i], param[i]
     local _, a0, b0, c0 = room[i](key, p)
     moved[i], a[i], b[i], c[i] = give[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i], by[i] and by[i][1])
+    leave(key, i)
   end
   return 1
 end
@@ -111,9 +112,6 @@ local function ask_reset(base)
     local _
     _, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
     moved[i] = 0
-  end
-  for i = 1, count do
-    call('DEL', KEYS[base + i])
   end
   return 1
 end
@@ -126,11 +124,13 @@ local function ask_renew(base)
     if renew[i] and by[i] then
       moved[i], a[i], b[i], c[i] = renew[i](key, p, a[i], b[i], c[i], left[i], by[i][1])
     end
+    leave(key, i)
   end
   return 1
 end
 
-local asks = { ask_take, ask_force, ask_give, ask_reset, ask_renew }
+-- A charge is withdrawn as it is given back, by a function of its own where there is one.
+local asks = { ask_take, ask_force, ask_give, ask_reset, ask_renew, ask_give }
 
 -- Judges one question, and tells under each policy how it stands then.
 local function judge(ask, base, n)
@@ -140,6 +140,12 @@ local function judge(ask, base, n)
       x[i], y[i], z[i] = look[i](KEYS[base + i], param[i], a[i], b[i], c[i], units[i])
     else
       x[i], y[i], z[i] = a[i], b[i] or 0, c[i] or 0
+    end
+  end
+  if ask == ask_reset then
+    for i = 1, count do
+      call('DEL', KEYS[base + i])
+      mends[KEYS[base + i]] = nil
     end
   end
   return result
@@ -173,6 +179,9 @@ while arg <= #ARGV do
     local half = halves[policy]
     param[i], room[i], take[i], give[i], renew[i], mend[i], look[i] =
       params[policy], half.room, half.take, half.give, half.renew, half.mend, half.look
+    if kind == 6 and half.withdraw then
+      give[i] = half.withdraw
+    end
     signed[i], by[i] = signs[policy], nil
     signing = signing or signed[i]
   end
@@ -181,7 +190,7 @@ while arg <= #ARGV do
   end
   for _ = 1, next_number() do
     local n = next_number()
-    if kind == 3 or kind == 5 then
+    if kind == 3 or kind > 4 then
       for i = 1, count do
         at[i], mark[i], left[i] = next_number(), next_number(), next_number()
       end
@@ -216,9 +225,9 @@ while arg <= #ARGV do
   end
 end
 
-for i = 1, #mends do
-  local m = mends[i]
-  pcall(m[1], m[2], m[3], m[4], m[5], m[6])
+-- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
+for key, m in pairs(mends) do
+  pcall(m[1], key, m[2], m[3], m[4], m[5])
 end
 
 return answer

@@ -105,12 +105,13 @@ impl Drop for Delivery {
         };
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
             let rule = line.account.rule();
+            line.units = charged.units;
             line.receipt = Receipt {
                 at: answer.at,
                 left: charged.units,
                 mark: rule.mark(&charged.seen, answer.at),
             };
         }
-        lane.tell(Ask::Give, lines);
+        lane.tell(Ask::Withdraw, lines);
     }
 }

@@ -86,10 +86,11 @@ fn hand_out(
 ) {
     for question in entry.questions.drain(..) {
         let mut lines = lines.clone();
-        let mut own = 0;
+        let (mut own, mut later) = (0, 0);
         if let Ask::Take(times) = question.ask {
             own = times.min(admitted);
             admitted -= own;
+            later = admitted;
             // What moved is what all of them took.
             for (line, asked) in lines.iter_mut().zip(&question.lines) {
                 line.units = match asked.manner {
@@ -101,7 +102,7 @@ fn hand_out(
         let answer = Answer {
             admitted: own,
             at,
-            later: admitted,
+            later,
             source: Source::Store,
             lines,
         };
