@@ -52,11 +52,7 @@ struct Ward {
 
 impl Permit {
     /// Holds `places`, which were charged; none if there are none.
-    pub(super) fn hold(
-        limiter: &Arc<Inner>,
-        places: Places,
-        life: Duration,
-    ) -> Option<Arc<Self>> {
+    pub(super) fn hold(limiter: &Arc<Inner>, places: Places, life: Duration) -> Option<Arc<Self>> {
         if places.is_empty() {
             return None;
         }

@@ -29,20 +29,31 @@ async fn windows(quota: Quota, windows: CalendarWindow, boundaries: &[i64]) {
         let policy = Policy::new("calendar", quota).strategy(windows.clone());
         let (limiter, key) = (books.limiter([policy]), Key::global());
         for window in boundaries.windows(2) {
-            let [begins, ends] = *window else { unreachable!() };
+            let [begins, ends] = *window else {
+                unreachable!()
+            };
             let place = format!("{windows:?} {} from {}", books.name(), begins / SECOND);
             books.set(begins);
             assert!(ask(&limiter, key).await, "{place}: its first instant");
             books.set(begins + (ends - begins) / 2);
-            assert_eq!(exhaust(&limiter, key, 9).await, (REQUESTS - 1, ends - books.now()), "{place}");
+            assert_eq!(
+                exhaust(&limiter, key, 9).await,
+                (REQUESTS - 1, ends - books.now()),
+                "{place}"
+            );
             // Wherever in it: its first hours, when it was used up, and its last instants.
-            let hours = (1..26).map(|hour| begins + hour * HOUR).filter(|at| *at < ends);
+            let hours = (1..26)
+                .map(|hour| begins + hour * HOUR)
+                .filter(|at| *at < ends);
             for at in hours.chain([ends - HOUR, ends - 1_000, ends - 1]) {
                 books.set(at.max(begins));
                 let (admitted, wait) = exhaust(&limiter, key, 9).await;
                 assert_eq!(admitted, 0, "{place} at {at}");
                 let late = wait - (ends - books.now());
-                assert!((0..=2_000).contains(&late), "{place} at {at}: late by {late} µs");
+                assert!(
+                    (0..=2_000).contains(&late),
+                    "{place} at {at}: late by {late} µs"
+                );
             }
         }
         books.holds_nothing_immortal();
@@ -110,7 +121,12 @@ async fn a_day_without_a_midnight_begins_with_its_first_instant() {
         1_541_383_200, // 2018-11-05 Mon 00:00 -02:00, 24 h
         1_541_469_600, // 2018-11-06 Tue 00:00 -02:00
     ];
-    windows(per_day(), CalendarWindow::zone("America/Sao_Paulo"), &sao_paulo).await;
+    windows(
+        per_day(),
+        CalendarWindow::zone("America/Sao_Paulo"),
+        &sao_paulo,
+    )
+    .await;
     let cairo = [
         1_808_949_600, // 2027-04-29 Thu 00:00 +02:00, 24 h
         1_809_036_000, // 2027-04-30 Fri 01:00 +03:00, 23 h
@@ -156,7 +172,12 @@ async fn a_day_that_begins_twice_begins_the_first_time() {
         1_289_187_000, // 2010-11-08 Mon 00:00 -03:30, 24 h
         1_289_273_400, // 2010-11-09 Tue 00:00 -03:30
     ];
-    windows(per_day(), CalendarWindow::zone("America/St_Johns"), &st_johns).await;
+    windows(
+        per_day(),
+        CalendarWindow::zone("America/St_Johns"),
+        &st_johns,
+    )
+    .await;
 }
 
 /// Nobody asked before that hour, so that the window is looked for in it.
@@ -166,10 +187,16 @@ async fn in_the_hour_that_belongs_to_two_days_the_window_is_the_later_ones() {
         let now = (1_289_097_000 + into) * SECOND;
         for books in Books::both(now) {
             let policy = Policy::new("calendar", per_day());
-            let limiter = books.limiter([policy.strategy(CalendarWindow::zone("America/St_Johns"))]);
+            let limiter =
+                books.limiter([policy.strategy(CalendarWindow::zone("America/St_Johns"))]);
             let ends = 1_289_187_000 * SECOND; // 2010-11-08 Mon 00:00 -03:30
             let found = exhaust(&limiter, Key::global(), 9).await;
-            assert_eq!(found, (REQUESTS, ends - now), "{} {into} s into it", books.name());
+            assert_eq!(
+                found,
+                (REQUESTS, ends - now),
+                "{} {into} s into it",
+                books.name()
+            );
         }
     }
 }
@@ -197,7 +224,12 @@ async fn months_are_as_long_as_they_are() {
         1_803_877_200, // 2027-03-01 00:00 -05:00, 743 h
         1_806_552_000, // 2027-04-01 00:00 -04:00
     ];
-    windows(per_month(), CalendarWindow::zone("America/New_York"), &new_york).await;
+    windows(
+        per_month(),
+        CalendarWindow::zone("America/New_York"),
+        &new_york,
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -297,5 +329,10 @@ async fn hours_at_an_offset_of_half_an_hour_begin_at_half_past() {
         1_798_743_600, // 19:00
         1_798_747_200, // 20:00
     ];
-    windows(Quota::requests(REQUESTS).per_hour(), CalendarWindow::utc(), &whole).await;
+    windows(
+        Quota::requests(REQUESTS).per_hour(),
+        CalendarWindow::utc(),
+        &whole,
+    )
+    .await;
 }

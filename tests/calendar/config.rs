@@ -6,17 +6,29 @@ use tollgate::{CalendarWindow, ConfigError, Limiter, Policy, Quota};
 
 fn mistake(quota: Quota, windows: CalendarWindow) -> ConfigError {
     let policy = Policy::new("calendar", quota).strategy(windows);
-    let error = Limiter::builder().policy(policy).build().expect_err("a mistake");
+    let error = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect_err("a mistake");
     assert_eq!(error.policy(), Some("calendar"));
     error
 }
 
 #[test]
 fn a_zone_that_nobody_knows_is_named_and_a_valid_one_shown() {
-    for name in ["Europe/Berlim", "", "Mars/Phobos", "../../etc/passwd", "EST5EDT4"] {
+    for name in [
+        "Europe/Berlim",
+        "",
+        "Mars/Phobos",
+        "../../etc/passwd",
+        "EST5EDT4",
+    ] {
         let error = mistake(Quota::requests(1).per_day(), CalendarWindow::zone(name));
         assert!(error.value().contains(&format!("{name:?}")), "{error}");
-        assert!(error.valid().contains("IANA") && error.valid().contains("Europe/Berlin"), "{error}");
+        assert!(
+            error.valid().contains("IANA") && error.valid().contains("Europe/Berlin"),
+            "{error}"
+        );
     }
 }
 
@@ -32,19 +44,32 @@ fn windows_that_a_zone_cannot_have_are_mistakes_that_say_which_it_can() {
     for quota in quotas {
         let error = mistake(quota, CalendarWindow::zone("Europe/Berlin"));
         assert!(error.value().contains("Europe/Berlin"), "{error}");
-        assert!(error.valid().contains("a day, a week or a month"), "{error}");
+        assert!(
+            error.valid().contains("a day, a week or a month"),
+            "{error}"
+        );
         let policy = Policy::new("calendar", quota).strategy(CalendarWindow::utc());
-        Limiter::builder().policy(policy).build().expect("UTC has all of them");
+        Limiter::builder()
+            .policy(policy)
+            .build()
+            .expect("UTC has all of them");
     }
 }
 
 #[test]
 fn days_weeks_and_months_are_what_a_zone_can_have() {
     let requests = || Quota::requests(1);
-    for quota in [requests().per_day(), requests().per_week(), requests().per_month()] {
+    for quota in [
+        requests().per_day(),
+        requests().per_week(),
+        requests().per_month(),
+    ] {
         for zone in ["America/New_York", "Asia/Kolkata", "UTC", "Etc/GMT+12"] {
             let policy = Policy::new("calendar", quota).strategy(CalendarWindow::zone(zone));
-            Limiter::builder().policy(policy).build().expect("a limiter");
+            Limiter::builder()
+                .policy(policy)
+                .build()
+                .expect("a limiter");
         }
     }
 }
@@ -52,7 +77,10 @@ fn days_weeks_and_months_are_what_a_zone_can_have() {
 #[test]
 fn an_offset_that_no_clock_has_is_a_mistake() {
     for offset in [Duration::from_secs(26 * 3_600), Duration::MAX] {
-        for windows in [CalendarWindow::east_of_utc(offset), CalendarWindow::west_of_utc(offset)] {
+        for windows in [
+            CalendarWindow::east_of_utc(offset),
+            CalendarWindow::west_of_utc(offset),
+        ] {
             let error = mistake(Quota::requests(1).per_day(), windows);
             assert!(error.valid().contains("less than 26 hours"), "{error}");
         }
@@ -65,6 +93,9 @@ fn a_window_has_no_burst_of_its_own_and_counts_no_requests_in_flight() {
     assert!(error.valid().contains("leave it out"), "{error}");
     let error = mistake(Quota::concurrent(5), CalendarWindow::utc());
     assert!(error.valid().contains("Concurrency"), "{error}");
-    let error = mistake(Quota::requests(1).per(Duration::from_micros(1_500)), CalendarWindow::utc());
+    let error = mistake(
+        Quota::requests(1).per(Duration::from_micros(1_500)),
+        CalendarWindow::utc(),
+    );
     assert!(error.valid().contains("whole milliseconds"), "{error}");
 }

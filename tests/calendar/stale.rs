@@ -9,16 +9,26 @@ const DAY: i64 = 24 * HOUR;
 /// Policies of every kind of window, each with a quota of 2, and when their windows end that are open at [`THEN`].
 fn policies() -> [(Policy, i64); 5] {
     let two = || Quota::requests(2);
-    let policy = |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
+    let policy =
+        |name: &str, quota, windows: CalendarWindow| Policy::new(name, quota).strategy(windows);
     let zone = CalendarWindow::zone;
     let sunday = zone("Europe/Berlin").week_starts_on(Weekday::Sunday);
     let kolkata = CalendarWindow::east_of_utc(std::time::Duration::from_secs(330 * 60));
     [
-        (policy("day", two().per_day(), zone("America/New_York")), 1_541_394_000), // 2018-11-05 00:00 -05:00
+        (
+            policy("day", two().per_day(), zone("America/New_York")),
+            1_541_394_000,
+        ), // 2018-11-05 00:00 -05:00
         (policy("week", two().per_week(), sunday), 1_541_890_800), // 2018-11-11 Sun 00:00 +01:00
         (policy("month", two().per_month(), kolkata), 1_543_602_600), // 2018-12-01 00:00 +05:30
-        (policy("hour", two().per_hour(), CalendarWindow::utc()), 1_541_329_200), // 11:00
-        (policy("gap", two().per_day(), zone("America/Sao_Paulo")), 1_541_383_200), // 2018-11-05 00:00 -02:00
+        (
+            policy("hour", two().per_hour(), CalendarWindow::utc()),
+            1_541_329_200,
+        ), // 11:00
+        (
+            policy("gap", two().per_day(), zone("America/Sao_Paulo")),
+            1_541_383_200,
+        ), // 2018-11-05 00:00 -02:00
     ]
 }
 
@@ -37,7 +47,9 @@ fn ends_are_right(decision: &Decision) {
 #[tokio::test]
 async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_windows() {
     let books = Books::redis(THEN);
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter(policies().map(|(policy, _)| policy));
     let first = limiter.check(Key::new("key")).await;
     assert!(counted(&first));
@@ -47,7 +59,11 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
     assert!(asked <= 4, "asked again more than once: {asked} calls");
     server.reset_stats();
     let month = 1_543_602_600 * SECOND - THEN;
-    assert_eq!(exhaust(&limiter, Key::new("key"), 9).await, (1, month), "the last to open again");
+    assert_eq!(
+        exhaust(&limiter, Key::new("key"), 9).await,
+        (1, month),
+        "the last to open again"
+    );
     assert_eq!(server.calls("evalsha"), 2, "it has learned the time");
     ends_are_right(&limiter.peek(Key::new("key")).await);
 }
@@ -89,9 +105,15 @@ async fn a_refund_learns_the_time_too() {
     let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
     books.step(-40 * DAY);
-    assert_eq!(limiter.refund(&mut charged, 1).await.expect("an answer"), [0]);
+    assert_eq!(
+        limiter.refund(&mut charged, 1).await.expect("an answer"),
+        [0]
+    );
     books.step(40 * DAY);
-    assert_eq!(limiter.refund(&mut charged, 1).await.expect("an answer"), [1]);
+    assert_eq!(
+        limiter.refund(&mut charged, 1).await.expect("an answer"),
+        [1]
+    );
 }
 
 /// Each of many keys gets exactly its quota, however their questions travel.
@@ -148,8 +170,14 @@ async fn some_questions_of_a_batch_are_asked_again_and_others_are_answered() {
         assert!(counted(&decision), "{} {decision:?}", names[n % 5]);
         for verdict in decision.verdicts() {
             let all = policies();
-            let (_, ends) = all.iter().find(|(p, _)| p.name() == verdict.policy()).expect("it");
-            assert_eq!(verdict.reset_after().as_micros() as i64, ends * SECOND - THEN);
+            let (_, ends) = all
+                .iter()
+                .find(|(p, _)| p.name() == verdict.policy())
+                .expect("it");
+            assert_eq!(
+                verdict.reset_after().as_micros() as i64,
+                ends * SECOND - THEN
+            );
             assert_eq!(verdict.remaining(), 1, "{verdict:?}");
         }
     }

@@ -49,7 +49,11 @@ impl By {
     }
 }
 
-const QUOTAS: [(&str, i64); 3] = [("10/min", 60 * SECOND), ("10/h", HOUR), ("10/day", 24 * HOUR)];
+const QUOTAS: [(&str, i64); 3] = [
+    ("10/min", 60 * SECOND),
+    ("10/h", HOUR),
+    ("10/day", 24 * HOUR),
+];
 
 /// 2027-03-28 22:30 UTC, half an hour after a day began in Berlin; neither on a second nor on a millisecond.
 const LATE: i64 = 1_806_273_000 * SECOND + 123_457;
@@ -97,7 +101,11 @@ impl Scene<'_> {
     /// Asks until refused; returns how many were admitted, and how long the refused one has to wait.
     async fn exhaust(&self) -> (u64, i64) {
         let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
-        assert!(wait <= self.longest(), "{}: told to wait {wait} µs", self.place);
+        assert!(
+            wait <= self.longest(),
+            "{}: told to wait {wait} µs",
+            self.place
+        );
         (admitted, wait)
     }
 
@@ -120,9 +128,17 @@ impl Scene<'_> {
         let (admitted, wait) = self.exhaust().await;
         assert_eq!(admitted, 0, "{}: it was used up", self.place);
         self.books.step(wait - 1);
-        assert!(!ask(&self.limiter, self.key).await, "{}: too early", self.place);
+        assert!(
+            !ask(&self.limiter, self.key).await,
+            "{}: too early",
+            self.place
+        );
         self.books.step(1);
-        assert!(ask(&self.limiter, self.key).await, "{}: too late", self.place);
+        assert!(
+            ask(&self.limiter, self.key).await,
+            "{}: too late",
+            self.place
+        );
         self.books.holds_nothing_immortal();
     }
 
@@ -218,7 +234,12 @@ async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
         match seen.retry() {
             Retry::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
             Retry::After(told) => {
-                assert_eq!((admitted, told.as_micros() as i64), (0, wait), "{}", scene.place);
+                assert_eq!(
+                    (admitted, told.as_micros() as i64),
+                    (0, wait),
+                    "{}",
+                    scene.place
+                );
             }
             Retry::Never => panic!("{}: {seen:?}", scene.place),
         }

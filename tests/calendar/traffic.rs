@@ -26,7 +26,11 @@ impl Rule {
 
     /// Turns to the window at hand; returns what is left in it, and its end.
     fn turn(&mut self, now: i64) -> (u64, i64) {
-        let next = self.begins.iter().position(|begins| *begins > now).expect("a boundary");
+        let next = self
+            .begins
+            .iter()
+            .position(|begins| *begins > now)
+            .expect("a boundary");
         if self.window != next {
             (self.window, self.used) = (next, 0);
         }
@@ -49,9 +53,9 @@ fn rules(zone: &str, days: &[i64], weeks: &[i64], months: &[i64], week: Weekday)
 async fn eight_days(mut rules: Vec<Rule>, from: i64) {
     let from = from * SECOND;
     let stores = Books::both(from);
-    let limiters = stores.each_ref().map(|books| {
-        books.limiter(rules.iter().map(|rule| rule.policy.clone()))
-    });
+    let limiters = stores
+        .each_ref()
+        .map(|books| books.limiter(rules.iter().map(|rule| rule.policy.clone())));
     let (mut admitted, mut refused) = (0, 0);
     for step in 0..=8 * 24 * 2 {
         // On a boundary, the instant before it, and in between.
@@ -63,7 +67,11 @@ async fn eight_days(mut rules: Vec<Rule>, from: i64) {
                 books.set(now);
                 let decision = limiter.check(Key::new("key")).await;
                 let place = format!("{} at {} of {now}", books.name(), now - from);
-                assert_eq!(counted(&decision), passes, "{place}: {outlook:?} {decision:?}");
+                assert_eq!(
+                    counted(&decision),
+                    passes,
+                    "{place}: {outlook:?} {decision:?}"
+                );
                 compare(&decision, &outlook, now, passes, &place);
             }
             match passes {
@@ -75,7 +83,10 @@ async fn eight_days(mut rules: Vec<Rule>, from: i64) {
             }
         }
     }
-    assert!(admitted > 100 && refused > 100, "{admitted} admitted, {refused} refused");
+    assert!(
+        admitted > 100 && refused > 100,
+        "{admitted} admitted, {refused} refused"
+    );
     stores.iter().for_each(Books::holds_nothing_immortal);
 }
 
@@ -85,7 +96,10 @@ fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, 
         assert_eq!(verdict.remaining(), left, "{place}: {verdict:?}");
         let wait = verdict.retry_after().expect("a wait").as_micros() as i64;
         let honest = if left > 0 { 0 } else { ends - now };
-        assert!((honest..=honest + 2_000).contains(&wait), "{place}: {verdict:?}, not {honest}");
+        assert!(
+            (honest..=honest + 2_000).contains(&wait),
+            "{place}: {verdict:?}, not {honest}"
+        );
     }
     assert_eq!(decision.verdicts().len(), outlook.len());
 }
@@ -106,9 +120,29 @@ async fn eight_days_across_the_end_of_daylight_saving_time_in_new_york() {
     ];
     let months = [1_790_827_200, 1_793_505_600, 1_796_101_200]; // October 1, November 1, December 1
     let mondays = [1_792_987_200, 1_793_595_600, 1_794_200_400]; // October 26, November 2, November 9
-    eight_days(rules("America/New_York", &days, &mondays, &months, Weekday::Monday), days[0]).await;
+    eight_days(
+        rules(
+            "America/New_York",
+            &days,
+            &mondays,
+            &months,
+            Weekday::Monday,
+        ),
+        days[0],
+    )
+    .await;
     let sundays = [1_792_900_800, 1_793_505_600, 1_794_114_000]; // October 25, November 1, November 8
-    eight_days(rules("America/New_York", &days, &sundays, &months, Weekday::Sunday), days[0]).await;
+    eight_days(
+        rules(
+            "America/New_York",
+            &days,
+            &sundays,
+            &months,
+            Weekday::Sunday,
+        ),
+        days[0],
+    )
+    .await;
 }
 
 /// A day of 23 hours on Sunday, March 28.
@@ -128,5 +162,9 @@ async fn eight_days_across_the_start_of_daylight_saving_time_in_berlin() {
     ];
     let months = [1_803_855_600, 1_806_530_400, 1_809_122_400]; // March 1, April 1, May 1
     let mondays = [1_805_670_000, 1_806_271_200, 1_806_876_000]; // March 22, March 29, April 5
-    eight_days(rules("Europe/Berlin", &days, &mondays, &months, Weekday::Monday), days[0]).await;
+    eight_days(
+        rules("Europe/Berlin", &days, &mondays, &months, Weekday::Monday),
+        days[0],
+    )
+    .await;
 }

@@ -17,7 +17,12 @@ async fn an_unrenewed_permit_expires_after_one_life_and_not_a_microsecond_earlie
         assert_eq!(free(&limiter).await, 0, "{}", books.name());
         assert!(!counted(&check(&limiter).await));
         books.advance(Duration::from_micros(1));
-        assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+        assert_eq!(
+            fill(&limiter).await.len() as u64,
+            PLACES,
+            "{}",
+            books.name()
+        );
     }
 }
 
@@ -34,9 +39,18 @@ async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_one_life() {
                 false => assert_eq!(free(&limiter).await, 0),
             }
             books.advance(LIFE - Duration::from_micros(1));
-            assert!(!counted(&check(&limiter).await), "{}: a step gives no permit", books.name());
+            assert!(
+                !counted(&check(&limiter).await),
+                "{}: a step gives no permit",
+                books.name()
+            );
             books.advance(Duration::from_micros(1));
-            assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+            assert_eq!(
+                fill(&limiter).await.len() as u64,
+                PLACES,
+                "{}",
+                books.name()
+            );
         }
     }
 }
@@ -51,7 +65,12 @@ async fn a_permit_taken_after_a_step_back_ends_those_from_before_in_time() {
         strand(&limiter, 4);
         assert!(!counted(&check(&limiter).await));
         books.advance(LIFE);
-        assert_eq!(fill(&limiter).await.len() as u64, PLACES, "{}", books.name());
+        assert_eq!(
+            fill(&limiter).await.len() as u64,
+            PLACES,
+            "{}",
+            books.name()
+        );
         if let Books::Redis(server, _) = &books {
             assert_eq!(server.immortal_keys(), [""; 0]);
         }

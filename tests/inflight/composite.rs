@@ -36,7 +36,10 @@ async fn who_is_refused_by_the_rate_leaves_no_permit_behind() {
 #[tokio::test]
 async fn who_finds_no_place_is_not_charged_by_the_rate() {
     for books in Books::both() {
-        for policies in [[rate(100), places_of(2, LONG)], [places_of(2, LONG), rate(100)]] {
+        for policies in [
+            [rate(100), places_of(2, LONG)],
+            [places_of(2, LONG), rate(100)],
+        ] {
             let limiter = books.limiter(policies);
             let held = fill(&limiter).await;
             assert_eq!(held.len(), 2);

@@ -9,22 +9,35 @@ use crate::support::{
 #[tokio::test]
 async fn a_foreign_value_is_reported_and_left_alone() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LIFE)]);
     let held = check(&limiter).await;
     let key = only_key(server);
-    for plant in [["SET", &key, "precious"].as_slice(), &["RPUSH", &key, "precious"], &["HSET", &key, "a", "b"]] {
+    for plant in [
+        ["SET", &key, "precious"].as_slice(),
+        &["RPUSH", &key, "precious"],
+        &["HSET", &key, "a", "b"],
+    ] {
         server.command(&["DEL", &key]).ok();
         server.command(plant).ok();
         let planted = server.command(&["DUMP", &key]);
-        for decision in [check(&limiter).await, limiter.peek(tollgate::Key::global()).await] {
+        for decision in [
+            check(&limiter).await,
+            limiter.peek(tollgate::Key::global()).await,
+        ] {
             match decision.outcome() {
                 Outcome::Fault(StoreError::Foreign { key: named, .. }) => assert_eq!(**named, *key),
                 other => panic!("{other:?}"),
             }
         }
         assert_eq!(server.command(&["DUMP", &key]), planted);
-        assert_eq!(server.command(&["PTTL", &key]).int(), -1, "its life is its owner's");
+        assert_eq!(
+            server.command(&["PTTL", &key]).int(),
+            -1,
+            "its life is its owner's"
+        );
     }
     // Neither do releases and heartbeats touch it.
     let planted = server.command(&["DUMP", &key]);
@@ -36,7 +49,9 @@ async fn a_foreign_value_is_reported_and_left_alone() {
 #[tokio::test]
 async fn every_key_has_a_time_to_live_of_one_permits_life() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LIFE)]);
     let held = fill(&limiter).await;
     let key = only_key(server);
@@ -51,7 +66,10 @@ async fn every_key_has_a_time_to_live_of_one_permits_life() {
         server.command(ruin).ok();
         free(&limiter).await;
         let ttl = server.command(&["PTTL", &key]).int();
-        assert!((life..=life + 3).contains(&ttl), "{ttl} after {ruin:?} and a look");
+        assert!(
+            (life..=life + 3).contains(&ttl),
+            "{ttl} after {ruin:?} and a look"
+        );
     }
     drop(held);
     until_free(&limiter, PLACES).await;
@@ -61,7 +79,9 @@ async fn every_key_has_a_time_to_live_of_one_permits_life() {
 #[tokio::test]
 async fn permits_that_nothing_ends_are_ended_within_a_life() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LIFE)]);
     strand(&limiter, PLACES as usize);
     let key = only_key(server);

@@ -133,10 +133,20 @@ async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_n
     for books in Books::both() {
         let (layer, limiter) = layer(&books);
         let kept = Kept::default();
-        let routes = Router::new().route("/hold", get(hold)).route("/keep", get(keep));
+        let routes = Router::new()
+            .route("/hold", get(hold))
+            .route("/keep", get(keep));
         let app = routes.with_state(kept.clone()).layer(layer);
-        for (path, left) in [("/keep", PLACES), ("/hold", PLACES - 1), ("/hold", PLACES - 2)] {
-            let response = app.clone().oneshot(request(path)).await.expect("infallible");
+        for (path, left) in [
+            ("/keep", PLACES),
+            ("/hold", PLACES - 1),
+            ("/hold", PLACES - 2),
+        ] {
+            let response = app
+                .clone()
+                .oneshot(request(path))
+                .await
+                .expect("infallible");
             assert_eq!(response.status(), 200);
             drop(response.into_body().collect().await.expect("a body"));
             until_free(&limiter, left).await;
@@ -155,7 +165,11 @@ async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_n
 async fn a_clone_of_a_hold_holds_too() {
     let books = Books::memory();
     let limiter = books.limiter([places(LONG)]);
-    let hold = check(&limiter).await.into_result().expect("admitted").hold();
+    let hold = check(&limiter)
+        .await
+        .into_result()
+        .expect("admitted")
+        .hold();
     let clone = hold.clone();
     drop(hold);
     assert_eq!(free(&limiter).await, PLACES - 1);
@@ -191,7 +205,11 @@ async fn the_error_of_the_service_inside_gives_the_place_back() {
         let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
         let service = layer.layer(failing);
         for _ in 0..3 * PLACES {
-            let error = service.clone().oneshot(request("/")).await.expect_err("an error");
+            let error = service
+                .clone()
+                .oneshot(request("/"))
+                .await
+                .expect_err("an error");
             assert_eq!(error, "broken");
             until_free(&limiter, PLACES).await;
         }
@@ -235,7 +253,10 @@ impl Drop for Witness {
     fn drop(&mut self) {
         // In process an answer is there at once.
         let mut look = std::pin::pin!(self.limiter.peek(Key::global()).into_future());
-        let Poll::Ready(decision) = look.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) else {
+        let Poll::Ready(decision) = look
+            .as_mut()
+            .poll(&mut Context::from_waker(std::task::Waker::noop()))
+        else {
             panic!("an answer at once");
         };
         let free = decision.verdict("places").expect("a verdict").remaining();
@@ -271,7 +292,11 @@ async fn a_request_that_is_given_up_ends_its_work_before_it_gives_its_place_back
     let mut service = layer.layer(endless);
     let mut work = Box::pin(service.call(request("/")));
     let waker = std::task::Waker::noop();
-    assert!(work.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    assert!(
+        work.as_mut()
+            .poll(&mut Context::from_waker(waker))
+            .is_pending()
+    );
     assert_eq!(free(&limiter).await, PLACES - 1);
     drop(work);
     assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
@@ -317,13 +342,21 @@ async fn a_body_that_is_dropped_lets_its_work_go_before_its_place() {
             async { Ok::<_, Infallible>(Response::new(body)) }
         }
     }));
-    let response = service.clone().oneshot(request("/")).await.expect("infallible");
+    let response = service
+        .clone()
+        .oneshot(request("/"))
+        .await
+        .expect("infallible");
     drop(response);
     assert_eq!(*seen.lock().expect("no panic"), [PLACES - 1]);
     assert!(counted(&check(&limiter).await));
 
     // One that breaks is as good as sent.
-    let response = service.clone().oneshot(request("/")).await.expect("infallible");
+    let response = service
+        .clone()
+        .oneshot(request("/"))
+        .await
+        .expect("infallible");
     let mut body = response.into_body();
     assert!(body.frame().await.expect("an error").is_err());
     assert_eq!(free(&limiter).await, PLACES);

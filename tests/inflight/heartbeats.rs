@@ -73,7 +73,12 @@ async fn a_heartbeat_that_comes_too_late_revives_nothing() {
         let next = fill(&limiter).await;
         assert_eq!(next.len() as u64, PLACES, "{}", books.name());
         drop(late);
-        assert_eq!(free(&limiter).await, 0, "{}: theirs are not others' places", books.name());
+        assert_eq!(
+            free(&limiter).await,
+            0,
+            "{}: theirs are not others' places",
+            books.name()
+        );
         drop(next);
         until_free(&limiter, PLACES).await;
     }
@@ -97,7 +102,12 @@ fn permits_whose_runtime_has_ended_expire_after_one_life_and_not_before() {
             tokio::time::sleep(LIFE / 2).await;
             assert_eq!(free(&limiter).await, 0, "{}", books.name());
             books.advance(Duration::from_micros(1));
-            assert_eq!(free(&limiter).await, PLACES, "{}: nobody renews them", books.name());
+            assert_eq!(
+                free(&limiter).await,
+                PLACES,
+                "{}: nobody renews them",
+                books.name()
+            );
             drop(held);
         });
     }
@@ -129,7 +139,12 @@ fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended
         other.block_on(until_free(&limiter, PLACES - 1));
         drop(one);
         other.block_on(several_lives(&books));
-        assert_eq!(other.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            PLACES - 1,
+            "{}",
+            books.name()
+        );
         other.block_on(async { drop(second) });
         other.block_on(until_free(&limiter, PLACES));
     }
@@ -140,14 +155,22 @@ fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended
 fn permits_of_one_runtime_are_renewed_while_the_one_that_took_the_first_stands_still() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
-        let one = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let one = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let other = runtime();
         let first = one.block_on(take(&limiter));
         let second = other.block_on(take(&limiter));
         one.block_on(async { drop(first) });
         one.block_on(until_free(&limiter, PLACES - 1));
         other.block_on(several_lives(&books));
-        assert_eq!(other.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            PLACES - 1,
+            "{}",
+            books.name()
+        );
         other.block_on(async { drop(second) });
         other.block_on(until_free(&limiter, PLACES));
     }
@@ -161,7 +184,12 @@ fn permits_are_renewed_again_after_a_runtime_that_held_some_has_ended() {
             let runtime = runtime();
             let held = runtime.block_on(take(&limiter));
             runtime.block_on(several_lives(&books));
-            assert_eq!(runtime.block_on(free(&limiter)), PLACES - 1, "{}", books.name());
+            assert_eq!(
+                runtime.block_on(free(&limiter)),
+                PLACES - 1,
+                "{}",
+                books.name()
+            );
             drop(runtime);
             std::mem::forget(held);
             books.advance(LIFE);
@@ -179,7 +207,12 @@ fn a_hold_that_moves_to_another_runtime_is_renewed_there() {
         let own = other.block_on(take(&limiter));
         drop(one);
         other.block_on(several_lives(&books));
-        assert_eq!(other.block_on(free(&limiter)), PLACES - 2, "{}", books.name());
+        assert_eq!(
+            other.block_on(free(&limiter)),
+            PLACES - 2,
+            "{}",
+            books.name()
+        );
         other.block_on(async { drop((moved, own)) });
         other.block_on(until_free(&limiter, PLACES));
     }
@@ -189,7 +222,9 @@ fn a_hold_that_moves_to_another_runtime_is_renewed_there() {
 #[tokio::test]
 async fn nothing_is_sent_while_nothing_is_held() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LIFE)]);
     let held = fill(&limiter).await;
     renewed(&books).await;
@@ -231,7 +266,11 @@ fn a_runtime_that_ends_with_requests_in_flight_does_end() {
                 done.send(()).expect("the test waits");
             });
             let patience = std::time::Duration::from_secs(5);
-            assert!(ended.recv_timeout(patience).is_ok(), "{}, {threads} threads", books.name());
+            assert!(
+                ended.recv_timeout(patience).is_ok(),
+                "{}, {threads} threads",
+                books.name()
+            );
             ending.join().expect("a thread that ends well");
             books.advance(LIFE);
             let own = runtime();

@@ -35,7 +35,7 @@ use tollgate::{Limiter, MemoryStore, RateLimitLayer};
 use tower::{ServiceBuilder, service_fn};
 use tower_http::timeout::TimeoutLayer;
 
-use crate::support::{PATIENCE, PLACES, build, counted, check, free, places, store};
+use crate::support::{PATIENCE, PLACES, build, check, counted, free, places, store};
 
 /// Long enough that a busy machine keeps its heartbeats.
 const LIFE: Duration = Duration::from_millis(1_000);
@@ -207,7 +207,8 @@ fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {
         }))
         .layer(layer.clone())
         .service(failing);
-    let timeout = TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(40));
+    let timeout =
+        TimeoutLayer::with_status_code(StatusCode::GATEWAY_TIMEOUT, Duration::from_millis(40));
     let limited = Router::new()
         .route("/plain/{request}", get(plain))
         .route("/panic/{request}", get(panics))
@@ -239,7 +240,10 @@ async fn send(address: SocketAddr, kind: Kind, request: usize, work: &Work) -> S
         "GET {}/{request} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n",
         kind.path()
     );
-    connection.write_all(head.as_bytes()).await.expect("a request");
+    connection
+        .write_all(head.as_bytes())
+        .await
+        .expect("a request");
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
     loop {
@@ -257,7 +261,9 @@ async fn send(address: SocketAddr, kind: Kind, request: usize, work: &Work) -> S
             return Saw::HungUp;
         }
     }
-    let status = answer.get(9..12).and_then(|status| std::str::from_utf8(status).ok());
+    let status = answer
+        .get(9..12)
+        .and_then(|status| std::str::from_utf8(status).ok());
     match status.and_then(|status| status.parse().ok()) {
         Some(status) => Saw::Status(status, answer),
         None => Saw::Nothing,
@@ -308,7 +314,10 @@ async fn five_hundred_requests(limiter: Limiter) {
                     let kind = Kind::of(request);
                     let sent = send(address, kind, request, &work);
                     let saw = tokio::time::timeout(PATIENCE, sent).await;
-                    match admitted(kind, &saw.unwrap_or_else(|_| panic!("{kind:?} never ended"))) {
+                    match admitted(
+                        kind,
+                        &saw.unwrap_or_else(|_| panic!("{kind:?} never ended")),
+                    ) {
                         true => passed.push((request, kind)),
                         // He comes again no sooner than somebody may have gone.
                         false => {
@@ -328,21 +337,44 @@ async fn five_hundred_requests(limiter: Limiter) {
     }
     let ended = Instant::now();
     while free(&limiter).await < PLACES {
-        assert!(ended.elapsed() < LIFE, "{} places are not back", PLACES - free(&limiter).await);
+        assert!(
+            ended.elapsed() < LIFE,
+            "{} places are not back",
+            PLACES - free(&limiter).await
+        );
         sleep(Duration::from_millis(5)).await;
     }
 
-    let (most, ran) = (work.most.load(Ordering::SeqCst), work.ran.lock().expect("no panic"));
-    println!("{most} at work at most; {} refused, {} passed", refused.len(), passed.len());
+    let (most, ran) = (
+        work.most.load(Ordering::SeqCst),
+        work.ran.lock().expect("no panic"),
+    );
+    println!(
+        "{most} at work at most; {} refused, {} passed",
+        refused.len(),
+        passed.len()
+    );
     assert!(most <= PLACES as usize, "{most} at work at once");
-    assert_eq!(most, PLACES as usize, "it never came to that, and the test says nothing");
-    assert!(refused.iter().all(|request| !ran.contains(request)), "refused, and run");
+    assert_eq!(
+        most, PLACES as usize,
+        "it never came to that, and the test says nothing"
+    );
+    assert!(
+        refused.iter().all(|request| !ran.contains(request)),
+        "refused, and run"
+    );
     assert_eq!(refused.len() + passed.len(), REQUESTS);
     for (request, kind) in &passed {
         // The time may have been up before the store's answer came.
-        assert!(ran.contains(request) || *kind == Kind::Timeout, "{kind:?} passed and did not run");
+        assert!(
+            ran.contains(request) || *kind == Kind::Timeout,
+            "{kind:?} passed and did not run"
+        );
     }
-    assert!(work.streams.load(Ordering::SeqCst) > 0, "a stream that outlasts its permit");
+    assert!(
+        work.streams.load(Ordering::SeqCst) > 0,
+        "a stream that outlasts its permit"
+    );
     let kinds = passed.iter().filter(|(request, _)| ran.contains(request));
     let kinds: HashSet<_> = kinds.map(|(_, kind)| kind).collect();
     assert_eq!(kinds.len(), 7, "of every kind some passed: {kinds:?}");
@@ -392,7 +424,10 @@ async fn a_stream_that_outlasts_its_permits_life_keeps_its_place_to_the_end() {
         while work.streams.load(Ordering::SeqCst) == 0 {
             let decision = check(&limiter).await;
             let ended = work.streams.load(Ordering::SeqCst) > 0;
-            assert!(!counted(&decision) || ended, "a place of a stream that goes on");
+            assert!(
+                !counted(&decision) || ended,
+                "a place of a stream that goes on"
+            );
             asked += 1;
             sleep(Duration::from_millis(5)).await;
         }

@@ -23,7 +23,9 @@ async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
 }
 
 fn members(server: &Server) -> HashSet<String> {
-    let members = server.command(&["ZRANGE", &only_key(server), "0", "-1"]).list();
+    let members = server
+        .command(&["ZRANGE", &only_key(server), "0", "-1"])
+        .list();
     members.into_iter().map(testkit::Reply::text).collect()
 }
 
@@ -31,7 +33,9 @@ fn members(server: &Server) -> HashSet<String> {
 #[tokio::test]
 async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LONG)]);
     free(&limiter).await;
     server.reset_stats();
@@ -47,7 +51,11 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
         drop(held.pop());
         until_free(&limiter, PLACES - left).await;
         let now = members(server);
-        assert_eq!(known.difference(&now).count(), 1, "one permit went, and no other");
+        assert_eq!(
+            known.difference(&now).count(),
+            1,
+            "one permit went, and no other"
+        );
         assert!(now.is_subset(&known));
         known = now;
     }
@@ -58,13 +66,19 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
 #[tokio::test]
 async fn merged_requests_for_several_places_hold_just_their_own() {
     let books = Books::redis();
-    let Books::Redis(server, _) = &books else { unreachable!() };
+    let Books::Redis(server, _) = &books else {
+        unreachable!()
+    };
     let limiter = books.limiter([places(LONG).cost(2)]);
     let (four, three) = tokio::join!(
         limiter.check(Key::global()).times(4),
         limiter.check(Key::global()).times(3)
     );
-    assert_eq!((four.admitted(), three.admitted()), (4, 1), "first come, first served");
+    assert_eq!(
+        (four.admitted(), three.admitted()),
+        (4, 1),
+        "first come, first served"
+    );
     assert_eq!(permits(server), 10);
     drop(three);
     until_free(&limiter, 2).await;
@@ -75,15 +89,25 @@ async fn merged_requests_for_several_places_hold_just_their_own() {
 /// Whether a client of the server waits for the end of its pause.
 fn somebody_waits(server: &Server) -> bool {
     let clients = server.command(&["CLIENT", "LIST"]).text();
-    let mut flags = clients.lines().filter_map(|line| line.split_once(" flags="));
-    flags.any(|(_, flags)| flags.split(' ').next().is_some_and(|flags| flags.contains('b')))
+    let mut flags = clients
+        .lines()
+        .filter_map(|line| line.split_once(" flags="));
+    flags.any(|(_, flags)| {
+        flags
+            .split(' ')
+            .next()
+            .is_some_and(|flags| flags.contains('b'))
+    })
 }
 
 /// Has `ask` asked, and everybody who asked gone when the answer comes.
 async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks = ask();
-    until("the questions have been sent", async || somebody_waits(server)).await;
+    until("the questions have been sent", async || {
+        somebody_waits(server)
+    })
+    .await;
     for task in &tasks {
         task.abort();
     }
@@ -121,7 +145,9 @@ async fn an_answer_for_several_requests_whose_waiter_has_gone_gives_all_their_pe
     let (server, limiter) = warm([places(LONG).cost(2)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
-        vec![tokio::spawn(limiter.check(Key::global()).times(4).into_future())]
+        vec![tokio::spawn(
+            limiter.check(Key::global()).times(4).into_future(),
+        )]
     })
     .await;
     until("they were taken", async || server.calls("zadd") > 0).await;
@@ -136,7 +162,10 @@ async fn those_who_stay_keep_their_permits_when_others_of_the_same_trip_go() {
     let tasks: Vec<_> = (0..8)
         .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
         .collect();
-    until("the questions have been sent", async || somebody_waits(&server)).await;
+    until("the questions have been sent", async || {
+        somebody_waits(&server)
+    })
+    .await;
     for task in tasks.iter().step_by(2) {
         task.abort();
     }

@@ -42,7 +42,10 @@ fn one_that_holds_six_permits_until_it_is_killed() {
         for _ in 0..6 {
             held.push(check(&limiter).await);
         }
-        println!("holds={}", held.iter().filter(|decision| counted(decision)).count());
+        println!(
+            "holds={}",
+            held.iter().filter(|decision| counted(decision)).count()
+        );
         // Until whoever started it kills it, or has gone.
         drop(std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new())).join());
         drop(held);
@@ -52,19 +55,28 @@ fn one_that_holds_six_permits_until_it_is_killed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_permits_of_a_killed_process_are_back_after_one_life_and_not_before() {
     let books = Books::redis();
-    let Books::Redis(server, clock) = &books else { unreachable!() };
+    let Books::Redis(server, clock) = &books else {
+        unreachable!()
+    };
     let mut process = child("one_that_holds_six_permits_until_it_is_killed", server);
     let mut said = BufReader::new(process.stdout.take().expect("its output"));
     let mut line = String::new();
     while !line.contains("holds=") {
         line.clear();
-        assert!(said.read_line(&mut line).expect("its output") > 0, "it ended early");
+        assert!(
+            said.read_line(&mut line).expect("its output") > 0,
+            "it ended early"
+        );
     }
     assert!(line.contains("holds=6"), "{line}");
 
     let limiter = limiter(server.url());
     let own = fill(&limiter).await;
-    assert_eq!(own.len() as u64, PLACES - 6, "two processes share the limit");
+    assert_eq!(
+        own.len() as u64,
+        PLACES - 6,
+        "two processes share the limit"
+    );
     let renewed = async || {
         let ends = clock.micros() + LIFE.as_micros() as u64;
         until("both processes' heartbeats come", async || {
@@ -103,16 +115,25 @@ async fn the_permits_of_a_killed_process_are_back_after_one_life_and_not_before(
 #[test]
 fn one_of_two_that_take_turns() {
     let Ok(url) = env::var(URL) else { return };
-    let port = url.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|port| port.parse().ok())
+        .expect("a port");
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     let (most, turns) = runtime.expect("a runtime").block_on(async {
         let limiter = build(
             Limiter::builder().store(store(url)),
             // The machine may stand still for a while; that is another test's matter.
             [places(Duration::from_secs(30))],
         );
-        let tasks: Vec<_> = (0..16).map(|_| tokio::spawn(take_turns(limiter.clone(), address))).collect();
+        let tasks: Vec<_> = (0..16)
+            .map(|_| tokio::spawn(take_turns(limiter.clone(), address)))
+            .collect();
         let mut sum = (0, 0);
         for task in tasks {
             let (most, turns) = task.await.expect("a task that ends well");
@@ -158,7 +179,10 @@ async fn two_processes_never_have_more_in_flight_than_the_limit_between_them() {
         };
         let most = number("most=");
         assert!(most <= PLACES, "{most} in flight");
-        assert_eq!(most, PLACES, "nothing was in the way, or this test says nothing");
+        assert_eq!(
+            most, PLACES,
+            "nothing was in the way, or this test says nothing"
+        );
         assert!(number("turns=") > 0);
     }
     assert_eq!(server.keys(), ["inside"]);

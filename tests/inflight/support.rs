@@ -143,7 +143,9 @@ pub(crate) async fn free(limiter: &Limiter) -> u64 {
 /// Waits until so many places are free: releases are not waited for by those who make them.
 #[track_caller]
 pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
-    until("places are free", async move || free(limiter).await == places)
+    until("places are free", async move || {
+        free(limiter).await == places
+    })
 }
 
 /// Asks until it is so.
@@ -153,7 +155,10 @@ pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Fu
     async move {
         let start = Instant::now();
         while !probe().await {
-            assert!(start.elapsed() < PATIENCE, "waited in vain: {what}, at {caller}");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain: {what}, at {caller}"
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -200,5 +205,7 @@ pub(crate) fn expiries(server: &Server) -> Vec<u64> {
     let permits = server.command(&["ZRANGE", &only_key(server), "0", "-1", "WITHSCORES"]);
     let texts = permits.list().into_iter().map(testkit::Reply::text);
     let scores = texts.skip(1).step_by(2);
-    scores.map(|score| score.parse().expect("whole microseconds")).collect()
+    scores
+        .map(|score| score.parse().expect("whole microseconds"))
+        .collect()
 }

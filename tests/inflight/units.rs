@@ -2,7 +2,9 @@
 
 use tollgate::{Decision, Key, Retry};
 
-use crate::support::{Books, LONG, PLACES, check, counted, fill, free, permits, places, until_free};
+use crate::support::{
+    Books, LONG, PLACES, check, counted, fill, free, permits, places, until_free,
+};
 
 #[tokio::test]
 async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
@@ -16,7 +18,10 @@ async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
         }
         held.pop();
         until_free(&limiter, 4).await;
-        assert!(counted(&check(&limiter).await), "the next takes what he left");
+        assert!(
+            counted(&check(&limiter).await),
+            "the next takes what he left"
+        );
         drop(held);
         until_free(&limiter, PLACES).await;
     }
@@ -81,16 +86,29 @@ async fn a_partial_refund_frees_its_places_and_the_release_frees_the_rest_once()
         assert_eq!(refund(&limiter, &mut first, 2).await, 2);
         assert_eq!(free(&limiter).await, 3);
         let mut clone = first.clone();
-        assert_eq!(refund(&limiter, &mut first, 99).await, 3, "all that was left");
+        assert_eq!(
+            refund(&limiter, &mut first, 99).await,
+            3,
+            "all that was left"
+        );
         assert_eq!(refund(&limiter, &mut first, 99).await, 0);
-        assert_eq!(refund(&limiter, &mut clone, 99).await, 0, "a clone can't give it again");
+        assert_eq!(
+            refund(&limiter, &mut clone, 99).await,
+            0,
+            "a clone can't give it again"
+        );
         assert_eq!(free(&limiter).await, 6);
 
         let third = limiter.check(Key::global()).cost(6).await;
         assert!(counted(&third));
         drop((first, clone));
         // What the drop sends goes ahead of this question, on the same connection.
-        assert_eq!(free(&limiter).await, 0, "{}: not others' places", books.name());
+        assert_eq!(
+            free(&limiter).await,
+            0,
+            "{}: not others' places",
+            books.name()
+        );
         drop((second, third));
         until_free(&limiter, PLACES).await;
     }
