@@ -23,9 +23,12 @@ use crate::outcome::Outcome;
 #[derive(Clone)]
 pub struct Charge {
     pub(crate) when: When,
-    judge: Option<Arc<dyn Fn(&Outcome<'_>) -> bool + Send + Sync>>,
+    judge: Option<Judge>,
     dropped: bool,
 }
+
+/// Says of an outcome whether it is charged.
+type Judge = Arc<dyn Fn(&Outcome<'_>) -> bool + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum When {

@@ -117,3 +117,8 @@ pub use strategy::{
     CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow,
     TokenBucket, Weekday,
 };
+
+/// The README's programs are tests.
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

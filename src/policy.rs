@@ -46,9 +46,12 @@ pub struct Policy {
 pub(crate) enum Tiers {
     /// All have the policy's.
     None,
-    Found(Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>),
-    LookedUp(Arc<dyn Fn(&Parts) -> LookUp + Send + Sync>, Duration),
+    Found(FindQuota),
+    LookedUp(LookUpQuota, Duration),
 }
+
+type FindQuota = Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>;
+type LookUpQuota = Arc<dyn Fn(&Parts) -> LookUp + Send + Sync>;
 
 /// A quota that is being looked up.
 pub(crate) type LookUp = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
@@ -286,10 +289,11 @@ impl Policy {
     pub(crate) fn check_name(&self) -> Result<(), Unfit> {
         let name = &*self.name;
         let visible = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) {
+        let trimmed = name.trim() == name;
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) || !trimmed {
             return Err(Unfit::new(
                 format!("the name {name:?}"),
-                "1 to 64 visible ASCII characters without \" and \\",
+                "1 to 64 visible ASCII characters without \" and \\, and no spaces around them",
             ));
         }
         Ok(())

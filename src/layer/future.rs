@@ -34,7 +34,8 @@ pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
         Judging { pending: Pending, held: Option<(Request<ReqBody>, S)> },
-        Passed { ticket: Option<Ticket>, #[pin] inner: F },
+        // Dropped in this order: the work ends before its place is given back.
+        Passed { #[pin] inner: F, ticket: Option<Ticket> },
         Refused { response: Option<Response<Bytes>> },
     }
 }

@@ -41,6 +41,10 @@ pub(crate) struct Item {
 }
 
 /// A decision, at once or later.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large one is the common one, and a box would be an allocation for each request"
+)]
 pub(crate) enum Judged {
     Now(Decision),
     Later(Pending),
@@ -54,9 +58,12 @@ pub(crate) struct Pending {
     waits: Waits,
 }
 
+/// Quotas that are being looked up, by item.
+type LookUps = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
+
 enum Waits {
-    /// For requests' own quotas, by item.
-    LookUp(Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>),
+    /// For requests' own quotas.
+    LookUp(LookUps),
     /// For the store.
     Store(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
 }
@@ -118,7 +125,12 @@ impl Limiter {
         let mut items = Items::new();
         for (index, bound) in self.inner.policies.iter().enumerate() {
             let policy = &bound.policy;
-            let Some(key) = keys.of(policy.name()).or_else(|| bound.missing_key()) else {
+            let found = keys.of(policy.name());
+            if found.is_none() && !matches!(ask, Ask::Take(_)) {
+                // Only those that are named are meant.
+                continue;
+            }
+            let Some(key) = found.or_else(|| bound.missing_key()) else {
                 match policy.when_missing() {
                     MissingKey::Refuse => return Judged::Now(self.no_key(index)),
                     _ => continue,

@@ -129,7 +129,7 @@ struct Trickle {
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Trickle {
-    fn new(left: u32, at_work: AtWork) -> Body {
+    fn body(left: u32, at_work: AtWork) -> Body {
         Body::new(Self {
             left,
             pause: Box::pin(sleep(PAUSE)),
@@ -178,13 +178,13 @@ async fn endless(State(work): State<Arc<Work>>, Path(request): Path<usize>) {
 }
 
 async fn endless_stream(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> Body {
-    Trickle::new(u32::MAX, work.begin(request))
+    Trickle::body(u32::MAX, work.begin(request))
 }
 
 /// Two and a half lives of a permit.
 async fn stream(State(work): State<Arc<Work>>, Path(request): Path<usize>) -> Body {
     let length = (LIFE * 5 / 2).as_millis() / PAUSE.as_millis();
-    Trickle::new(length as u32, work.begin(request))
+    Trickle::body(length as u32, work.begin(request))
 }
 
 fn app(layer: &RateLimitLayer, work: &Arc<Work>) -> Router {

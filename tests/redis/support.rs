@@ -13,7 +13,7 @@ use std::{
 use http::{Request, Response};
 use testkit::{Clock, Server};
 use tollgate::{
-    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Outcome,
+    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Ruling,
     Policy, RedisStore, SlidingLog, SlidingWindow, Source, StoreError, TokenBucket,
 };
 
@@ -123,8 +123,8 @@ pub(crate) fn counted(decision: &Decision) -> bool {
 /// The store error that a request was refused for.
 #[track_caller]
 pub(crate) fn fault(decision: &Decision) -> StoreError {
-    match decision.outcome() {
-        Outcome::Fault(error) => error.clone(),
+    match decision.ruling() {
+        Ruling::Fault(error) => error.clone(),
         other => panic!("{other:?} in place of a fault"),
     }
 }

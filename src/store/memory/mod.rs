@@ -170,7 +170,12 @@ impl MemoryStore {
                     }
                     units
                 }
-                Ask::Peek | Ask::Reset => 0,
+                Ask::Peek => {
+                    // A state that can't be is mended by a look too, so that what it tells comes true.
+                    rule.room(shard.get(line, place), now);
+                    0
+                }
+                Ask::Reset => 0,
                 Ask::Force => {
                     let room = rule.room(shard.get(line, place), now);
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());

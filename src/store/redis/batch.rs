@@ -233,8 +233,8 @@ impl Entry {
     /// Writes how many equal requests it stands for, what is to be given back, and who asks.
     fn write(&self, ask: Ask, cmd: &mut Cmd) {
         // Signatures are written out one by one; more than the quota are not needed.
-        let signing = self.lines().iter().map(|line| line.account.rule());
-        let most = signing.filter(|rule| rule.signs()).map(|rule| rule.capacity());
+        let signing = self.lines().iter().filter(|line| line.signs());
+        let most = signing.map(|line| line.account.rule().capacity());
         let most = most.min().unwrap_or(MOST_TIMES);
         let times = |question: &Question| match question.ask {
             Ask::Take(times) => times.min(most),
@@ -251,7 +251,7 @@ impl Entry {
             }
         }
         for (place, line) in self.lines().iter().enumerate() {
-            if line.account.rule().signs() {
+            if line.signs() {
                 for question in &self.questions {
                     for _ in 0..times(question) {
                         cmd.arg(question.lines[place].by.as_str());

@@ -151,20 +151,33 @@ local function judge(ask, base, n)
   return result
 end
 
+local function undo_one(i, base, units, who)
+  local ok, _, a1, b1, c1 =
+    pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, units, units, who)
+  if ok then
+    a[i], b[i], c[i] = a1, b1, c1
+  end
+end
+
 -- A decision that failed half-way leaves nothing charged.
 local function undo(base)
   for i = 1, done do
-    if moved[i] > 0 then
-      -- What several signed, each gives back himself.
-      local each = by[i] and max(1, units[i]) or moved[i]
-      for j = 1, ceil(moved[i] / each) do
-        local back = min(each, moved[i] - (j - 1) * each)
-        local ok, _, a1, b1, c1 =
-          pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, back, back, by[i] and by[i][j])
-        if ok then
-          a[i], b[i], c[i] = a1, b1, c1
+    if moved[i] > 0 and by[i] then
+      -- What several signed, each gives back himself: all of it, however often he signed.
+      local signers, signed_for, rest, j = {}, {}, moved[i], 1
+      while rest > 0 do
+        local who, each = by[i][j], min(max(1, units[i]), rest)
+        if not signed_for[who] then
+          signers[#signers + 1], signed_for[who] = who, 0
         end
+        signed_for[who] = signed_for[who] + each
+        rest, j = rest - each, j + 1
       end
+      for _, who in ipairs(signers) do
+        undo_one(i, base, signed_for[who], who)
+      end
+    elseif moved[i] > 0 then
+      undo_one(i, base, moved[i])
     end
   end
 end
@@ -183,10 +196,11 @@ while arg <= #ARGV do
       give[i] = half.withdraw
     end
     signed[i], by[i] = signs[policy], nil
-    signing = signing or signed[i]
   end
   for i = 1, count do
     units[i], manner[i] = next_number(), next_number()
+    signed[i] = signed[i] and units[i] > 0
+    signing = signing or signed[i]
   end
   for _ = 1, next_number() do
     local n = next_number()

@@ -38,6 +38,11 @@ pub(super) struct OwnLine {
 }
 
 impl OwnLine {
+    /// Whether it is signed: what costs nothing is not.
+    pub(super) fn signs(&self) -> bool {
+        self.units > 0 && self.account.rule().signs()
+    }
+
     pub(super) fn of(line: &Line<'_>) -> Self {
         Self {
             account: line.account.clone(),
