@@ -143,7 +143,10 @@ impl Sliding {
             for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
                 let ends = (number + 1).saturating_mul(state.width) - 1;
                 let back = bucket - ends.div_euclid(width).min(bucket);
-                if let Some(place) = own.counts.get_mut(usize::try_from(back).unwrap_or(usize::MAX)) {
+                if let Some(place) = own
+                    .counts
+                    .get_mut(usize::try_from(back).unwrap_or(usize::MAX))
+                {
                     *place += count;
                 }
             }

@@ -55,7 +55,7 @@ async fn several_requests_at_once_hold_whole_places_and_release_them_together() 
     }
 }
 
-/// As many names as a command may have arguments, twice over.
+/// Their names alone would be some 50 MB on the wire.
 #[tokio::test]
 async fn whoever_asks_for_far_more_than_there_are_gets_what_there_are() {
     for books in Books::both() {

@@ -18,7 +18,12 @@ struct Change {
 
 impl Change {
     /// At `NOW`, `used` units are used by the old policy.
-    async fn after(world: &World, used: u64, (old, from): (By, &str), (new, to): (By, &str)) -> Self {
+    async fn after(
+        world: &World,
+        used: u64,
+        (old, from): (By, &str),
+        (new, to): (By, &str),
+    ) -> Self {
         world.set(NOW);
         let change = Self {
             old: world.single(old, from),
@@ -42,7 +47,13 @@ impl Change {
 }
 
 /// The same change for a strategy and a store.
-async fn for_all(strategies: &[By], used: u64, from: &str, to: &str, expect: impl AsyncFn(&World, By, &Change)) {
+async fn for_all(
+    strategies: &[By],
+    used: u64,
+    from: &str,
+    to: &str,
+    expect: impl AsyncFn(&World, By, &Change),
+) {
     for world in World::both() {
         for by in strategies {
             let change = Change::after(&world, used, (*by, from), (*by, to)).await;
@@ -52,7 +63,14 @@ async fn for_all(strategies: &[By], used: u64, from: &str, to: &str, expect: imp
 }
 
 const EVEN: [By; 2] = [By::Gcra, By::Bucket];
-const COUNTED: [By; 6] = [By::Fixed, By::Calendar, By::List, By::Log, By::Sliding(1), By::Sliding(10)];
+const COUNTED: [By; 6] = [
+    By::Fixed,
+    By::Calendar,
+    By::List,
+    By::Log,
+    By::Sliding(1),
+    By::Sliding(10),
+];
 
 // More or fewer requests in the same period.
 
@@ -70,13 +88,24 @@ async fn with_other_requests_an_even_rate_keeps_the_share_that_was_used() {
 
 #[tokio::test]
 async fn with_other_requests_what_was_counted_stays_counted() {
-    for_all(&COUNTED, 6, "10/min", "20/min", async |world, by, change| {
-        assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
-        assert_eq!(ask(&change.new, change.key, 30).await, 14);
-    })
+    for_all(
+        &COUNTED,
+        6,
+        "10/min",
+        "20/min",
+        async |world, by, change| {
+            assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
+            assert_eq!(ask(&change.new, change.key, 30).await, 14);
+        },
+    )
     .await;
     for_all(&COUNTED, 6, "10/min", "5/min", async |world, by, change| {
-        assert_eq!(change.left().await, 0, "{by:?} on {}: never below zero", world.name());
+        assert_eq!(
+            change.left().await,
+            0,
+            "{by:?} on {}: never below zero",
+            world.name()
+        );
         let expected = match by {
             // Its window began with its first request; the calendar's with the minute.
             By::Fixed | By::List | By::Log => secs(60),
@@ -97,20 +126,43 @@ async fn with_other_requests_what_was_counted_stays_counted() {
 
 #[tokio::test]
 async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
-    for_all(&EVEN, 6, "10/min", "10/min burst 20", async |world, by, change| {
-        assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        6,
+        "10/min",
+        "10/min burst 20",
+        async |world, by, change| {
+            assert_eq!(change.left().await, 14, "{by:?} on {}", world.name());
+        },
+    )
     .await;
-    for_all(&EVEN, 16, "10/min burst 20", "10/min", async |world, by, change| {
-        assert_eq!(change.left().await, 0);
-        // Six more than the new burst are waited for, and then one.
-        assert_eq!(change.wait().await, secs(7 * 6), "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        16,
+        "10/min burst 20",
+        "10/min",
+        async |world, by, change| {
+            assert_eq!(change.left().await, 0);
+            // Six more than the new burst are waited for, and then one.
+            assert_eq!(
+                change.wait().await,
+                secs(7 * 6),
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
     // More than twice the new burst is no debt that it could have made: all of it is used, and no more.
-    for_all(&EVEN, 20, "10/min burst 20", "10/min burst 5", async |world, by, change| {
-        assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
-    })
+    for_all(
+        &EVEN,
+        20,
+        "10/min burst 20",
+        "10/min burst 5",
+        async |world, by, change| {
+            assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
+        },
+    )
     .await;
 }
 
@@ -118,7 +170,10 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
 fn a_burst_of_its_own_is_a_mistake_where_windows_are_counted() {
     for world in World::both() {
         for by in COUNTED {
-            let error = world.builder().policy(by.policy("p", "10/min burst 20")).build();
+            let error = world
+                .builder()
+                .policy(by.policy("p", "10/min burst 20"))
+                .build();
             let error = error.expect_err("a mistake");
             assert_eq!(error.policy(), Some("p"));
             assert!(error.valid().contains("leave it out"), "{by:?}: {error}");
@@ -141,13 +196,29 @@ async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
 
 #[tokio::test]
 async fn with_a_longer_period_a_window_that_is_open_ends_when_it_was_to_end() {
-    for_all(&[By::Fixed, By::List], 6, "10/min", "10/h", async |world, by, change| {
-        assert_eq!(ask(&change.new, change.key, 20).await, 4, "{by:?} on {}", world.name());
-        assert_eq!(change.wait().await, secs(60));
-        world.advance(secs(60));
-        assert_eq!(ask(&change.new, change.key, 20).await, 10);
-        assert_eq!(change.wait().await, secs(3_600), "{by:?} on {}", world.name());
-    })
+    for_all(
+        &[By::Fixed, By::List],
+        6,
+        "10/min",
+        "10/h",
+        async |world, by, change| {
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                4,
+                "{by:?} on {}",
+                world.name()
+            );
+            assert_eq!(change.wait().await, secs(60));
+            world.advance(secs(60));
+            assert_eq!(ask(&change.new, change.key, 20).await, 10);
+            assert_eq!(
+                change.wait().await,
+                secs(3_600),
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
@@ -165,12 +236,27 @@ async fn with_a_longer_period_all_that_is_remembered_counts_in_it() {
         // Also when its own time to live, of the shorter period, would have passed.
         for step in [1, 60, 120] {
             world.advance(secs(step));
-            assert_eq!(ask(&change.new, change.key, 1).await, 0, "{by:?} on {}", world.name());
+            assert_eq!(
+                ask(&change.new, change.key, 1).await,
+                0,
+                "{by:?} on {}",
+                world.name()
+            );
         }
         world.set(NOW + expected.as_micros() as u64 - 1);
-        assert_eq!(ask(&change.new, change.key, 1).await, 0, "{by:?} on {}", world.name());
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            0,
+            "{by:?} on {}",
+            world.name()
+        );
         world.set(NOW + expected.as_micros() as u64);
-        assert_eq!(ask(&change.new, change.key, 1).await, 1, "{by:?} on {}", world.name());
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            1,
+            "{by:?} on {}",
+            world.name()
+        );
     })
     .await;
 }
@@ -184,22 +270,38 @@ async fn with_a_shorter_period_an_even_rate_is_used_up_at_most() {
         assert_eq!(ask(&change.new, change.key, 1).await, 0);
         assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
         world.advance(secs(60));
-        assert_eq!(ask(&change.new, change.key, 20).await, 10, "{by:?} on {}", world.name());
+        assert_eq!(
+            ask(&change.new, change.key, 20).await,
+            10,
+            "{by:?} on {}",
+            world.name()
+        );
     })
     .await;
 }
 
 #[tokio::test]
 async fn with_a_shorter_period_a_window_that_is_open_ends_one_new_period_after_the_next_touch() {
-    for_all(&[By::Fixed, By::List], 10, "10/h", "10/min", async |world, by, change| {
-        world.advance(secs(600));
-        assert_eq!(ask(&change.new, change.key, 1).await, 0);
-        assert_eq!(change.wait().await, secs(60), "{by:?} on {}", world.name());
-        world.advance(secs(59));
-        assert_eq!(change.wait().await, secs(1), "{by:?} on {}", world.name());
-        world.advance(secs(1));
-        assert_eq!(ask(&change.new, change.key, 20).await, 10, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &[By::Fixed, By::List],
+        10,
+        "10/h",
+        "10/min",
+        async |world, by, change| {
+            world.advance(secs(600));
+            assert_eq!(ask(&change.new, change.key, 1).await, 0);
+            assert_eq!(change.wait().await, secs(60), "{by:?} on {}", world.name());
+            world.advance(secs(59));
+            assert_eq!(change.wait().await, secs(1), "{by:?} on {}", world.name());
+            world.advance(secs(1));
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
@@ -216,14 +318,30 @@ async fn with_a_shorter_period_what_lies_within_it_counts() {
         assert_eq!(ask(&change.new, change.key, 1).await, 0);
         assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
         world.advance(expected);
-        assert_eq!(ask(&change.new, change.key, 1).await, 1, "{by:?} on {}", world.name());
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            1,
+            "{by:?} on {}",
+            world.name()
+        );
     })
     .await;
     // What is older than the new period does not, where it's known how old it is.
-    for_all(&[By::Log], 10, "10/h", "10/min", async |world, by, change| {
-        world.advance(secs(60));
-        assert_eq!(ask(&change.new, change.key, 20).await, 10, "{by:?} on {}", world.name());
-    })
+    for_all(
+        &[By::Log],
+        10,
+        "10/h",
+        "10/min",
+        async |world, by, change| {
+            world.advance(secs(60));
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
     .await;
 }
 
@@ -236,9 +354,15 @@ async fn with_other_buckets_what_was_counted_counts_in_those_at_hand() {
             let (old, new) = ((By::Sliding(old), "10/min"), (By::Sliding(new), "10/min"));
             let quotas = (old.1.replace("min", "21s"), new.1.replace("min", "21s"));
             let by = ((old.0, &*quotas.0), (new.0, &*quotas.1));
-            if (old.0, new.0) == (By::Sliding(10), By::Sliding(20)) || (old.0, new.0) == (By::Sliding(20), By::Sliding(10)) {
+            if (old.0, new.0) == (By::Sliding(10), By::Sliding(20))
+                || (old.0, new.0) == (By::Sliding(20), By::Sliding(10))
+            {
                 let change = Change::after(&world, 6, old, new).await;
-                assert_eq!(ask(&change.new, change.key, 20).await, 4, "{old:?} to {new:?}");
+                assert_eq!(
+                    ask(&change.new, change.key, 20).await,
+                    4,
+                    "{old:?} to {new:?}"
+                );
                 continue;
             }
             let change = Change::after(&world, 6, by.0, by.1).await;
@@ -251,7 +375,13 @@ async fn with_other_buckets_what_was_counted_counts_in_those_at_hand() {
             assert_eq!(all, 10, "{by:?} on {}", world.name());
         }
         // More or fewer buckets of the same width.
-        let change = Change::after(&world, 10, (By::Sliding(10), "10/10s"), (By::Sliding(20), "10/20s")).await;
+        let change = Change::after(
+            &world,
+            10,
+            (By::Sliding(10), "10/10s"),
+            (By::Sliding(20), "10/20s"),
+        )
+        .await;
         assert_eq!(change.wait().await, ms(20_100), "{}", world.name());
         world.advance(ms(20_099));
         assert_eq!(ask(&change.new, change.key, 1).await, 0, "{}", world.name());
@@ -271,14 +401,23 @@ async fn under_another_strategy_all_is_new_and_the_old_key_ends_by_itself() {
                     continue;
                 }
                 let change = Change::after(&world, 10, (old, "10/min"), (new, "10/min")).await;
-                assert_eq!(ask(&change.new, change.key, 20).await, 10, "{old:?} to {new:?}");
+                assert_eq!(
+                    ask(&change.new, change.key, 20).await,
+                    10,
+                    "{old:?} to {new:?}"
+                );
                 // And back: nothing of it was touched.
                 assert_eq!(left(&change.old, change.key).await, 0, "{new:?} to {old:?}");
                 world.advance(secs(121));
                 if let Some(server) = world.redis_server() {
                     assert_eq!(server.keys(), [""; 0], "{old:?} to {new:?}");
                 }
-                assert_eq!(left(&change.old, change.key).await, 10, "{old:?} on {}", world.name());
+                assert_eq!(
+                    left(&change.old, change.key).await,
+                    10,
+                    "{old:?} on {}",
+                    world.name()
+                );
             }
         }
     }
@@ -307,11 +446,19 @@ fn longest_life(by: By, quota: Quota) -> Duration {
 }
 
 const QUOTAS: [&str; 7] = [
-    "10/min", "3/min", "100/min", "10/day", "2/s", "7/90s", "10/min burst 40",
+    "10/min",
+    "3/min",
+    "100/min",
+    "10/day",
+    "2/s",
+    "7/90s",
+    "10/min burst 40",
 ];
 
 fn quotas(by: By) -> impl Iterator<Item = &'static str> {
-    QUOTAS.into_iter().filter(move |quota| by.has_burst() || !quota.contains("burst"))
+    QUOTAS
+        .into_iter()
+        .filter(move |quota| by.has_burst() || !quota.contains("burst"))
 }
 
 #[tokio::test]
@@ -322,9 +469,13 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                 for to in quotas(by).filter(|to| *to != from) {
                     for later in [0, 45] {
                         let quota: Quota = to.parse().expect(to);
-                        let case = format!("{by:?} {from} to {to}, {later} s later, on {}", world.name());
+                        let case = format!(
+                            "{by:?} {from} to {to}, {later} s later, on {}",
+                            world.name()
+                        );
                         let old: Quota = from.parse().expect(from);
-                        let change = Change::after(&world, old.capacity() + 1, (by, from), (by, to)).await;
+                        let change =
+                            Change::after(&world, old.capacity() + 1, (by, from), (by, to)).await;
                         world.advance(secs(later) + Duration::from_micros(123));
 
                         // Whoever looks is told what holds for who asks, too.
@@ -335,19 +486,38 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                             panic!("{case}");
                         };
                         assert!(admitted <= quota.capacity(), "{case}: {admitted}");
-                        assert_eq!(admitted > 0, told.is_zero(), "{case}: {told:?}, then {admitted}");
+                        assert_eq!(
+                            admitted > 0,
+                            told.is_zero(),
+                            "{case}: {told:?}, then {admitted}"
+                        );
                         assert!(wait <= longest(by, quota), "{case}: {wait:?}");
 
                         if let Some(server) = world.redis_server() {
-                            let ttls: Vec<_> = server.keys().iter().map(|key| server.command(&["PTTL", key]).int()).collect();
+                            let ttls: Vec<_> = server
+                                .keys()
+                                .iter()
+                                .map(|key| server.command(&["PTTL", key]).int())
+                                .collect();
                             let most = longest_life(by, quota).as_millis() as i64;
-                            assert!(ttls.len() == 1 && (1..=most).contains(&ttls[0]), "{case}: {ttls:?} of {most}");
+                            assert!(
+                                ttls.len() == 1 && (1..=most).contains(&ttls[0]),
+                                "{case}: {ttls:?} of {most}"
+                            );
                         }
 
                         world.advance(wait - Duration::from_micros(1));
-                        assert_eq!(ask(&change.new, change.key, 1).await, 0, "{case}, before {wait:?}");
+                        assert_eq!(
+                            ask(&change.new, change.key, 1).await,
+                            0,
+                            "{case}, before {wait:?}"
+                        );
                         world.advance(Duration::from_micros(1));
-                        assert_eq!(ask(&change.new, change.key, 1).await, 1, "{case}, after {wait:?}");
+                        assert_eq!(
+                            ask(&change.new, change.key, 1).await,
+                            1,
+                            "{case}, after {wait:?}"
+                        );
                         world.advance(longest_life(by, quota));
                         assert_eq!(change.left().await, quota.capacity(), "{case}");
                         if let Some(server) = world.redis_server() {
@@ -365,20 +535,33 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
 async fn a_look_is_as_honest_as_a_refusal() {
     for world in World::both() {
         for by in By::ALL {
-            for (from, to) in [("10/h", "10/min"), ("10/min", "10/h"), ("100/min", "3/min"), ("10/s", "10/min")] {
+            for (from, to) in [
+                ("10/h", "10/min"),
+                ("10/min", "10/h"),
+                ("100/min", "3/min"),
+                ("10/s", "10/min"),
+            ] {
                 let used = from.parse::<Quota>().expect(from).capacity();
                 let change = Change::after(&world, used, (by, from), (by, to)).await;
                 let told = change.wait().await;
                 world.advance(told);
                 let admitted = change.new.check(change.key).await;
-                assert!(counted(&admitted), "{by:?} {from} to {to} on {}: {admitted:?}", world.name());
+                assert!(
+                    counted(&admitted),
+                    "{by:?} {from} to {to} on {}: {admitted:?}",
+                    world.name()
+                );
             }
             let change = Change::after(&world, 10, (by, "10/min"), (by, "10/min")).await;
             world.set(NOW - 3_600_000_000);
             let told = change.wait().await;
             world.advance(told);
             let admitted = change.new.check(change.key).await;
-            assert!(counted(&admitted), "{by:?} on {}, an hour back: {admitted:?}", world.name());
+            assert!(
+                counted(&admitted),
+                "{by:?} on {}, an hour back: {admitted:?}",
+                world.name()
+            );
         }
     }
 }
@@ -388,7 +571,13 @@ async fn a_look_is_as_honest_as_a_refusal() {
 async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_allows() {
     for world in World::both() {
         for by in By::ALL {
-            for (from, to) in [("10/min", "10/h"), ("10/h", "10/day"), ("10/min", "6/min"), ("10/min", "10/90s"), ("10/s", "10/day")] {
+            for (from, to) in [
+                ("10/min", "10/h"),
+                ("10/h", "10/day"),
+                ("10/min", "6/min"),
+                ("10/min", "10/90s"),
+                ("10/s", "10/day"),
+            ] {
                 // An even rate remembers time, which another period counts otherwise; see the docs.
                 if by.has_burst() && to != "6/min" {
                     continue;
@@ -399,7 +588,11 @@ async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_all
                     all += ask(&change.old, change.key, 2).await;
                     all += ask(&change.new, change.key, 2).await;
                 }
-                assert!(all <= 10, "{by:?} {from} and {to} on {}: {all}", world.name());
+                assert!(
+                    all <= 10,
+                    "{by:?} {from} and {to} on {}: {all}",
+                    world.name()
+                );
             }
         }
     }
@@ -429,7 +622,10 @@ async fn what_is_given_back_across_a_change_is_never_more_than_was_taken() {
                             let kind = server.command(&["TYPE", &key]).text();
                             if kind == "string" {
                                 let value = server.command(&["GET", &key]).text();
-                                assert!(!value.starts_with('-') && !value.contains(":-"), "{by:?}: {value}");
+                                assert!(
+                                    !value.starts_with('-') && !value.contains(":-"),
+                                    "{by:?}: {value}"
+                                );
                             }
                         }
                         assert_eq!(server.immortal_keys(), [""; 0], "{by:?} {from} to {to}");

@@ -51,11 +51,15 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
                     policies.reverse();
                 }
                 let limiter = world.limiter(policies);
-                let check = |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
+                let check =
+                    |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
                 let used = async |trial: Key, ours: Key| {
                     let seen = limiter.peek([("trial", trial), ("ours", ours)]).await;
                     let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
-                    (used("trial").expect("a verdict"), used("ours").expect("a verdict"))
+                    (
+                        used("trial").expect("a verdict"),
+                        used("ours").expect("a verdict"),
+                    )
                 };
                 assert_eq!(check(key, key).times(9).await.admitted(), 3);
                 assert_eq!(used(key, key).await, (3, 3), "{by:?} on {}", world.name());
@@ -63,7 +67,11 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
                 assert_eq!(check(key, other).times(9).await.admitted(), 2);
                 assert_eq!(used(key, other).await, (5, 2), "{by:?} on {}", world.name());
                 assert!(!counted(&check(key, other).await));
-                assert_eq!(used(key, other).await, (5, 2), "{by:?}: who is refused is not charged");
+                assert_eq!(
+                    used(key, other).await,
+                    (5, 2),
+                    "{by:?}: who is refused is not charged"
+                );
             }
         }
     }
@@ -82,9 +90,18 @@ async fn equal_questions_are_merged_and_others_share_a_trip() {
     for _ in 0..64 {
         tasks.spawn(limiter.check(key).into_future());
     }
-    let admitted = tasks.join_all().await.iter().filter(|decision| counted(decision)).count();
+    let admitted = tasks
+        .join_all()
+        .await
+        .iter()
+        .filter(|decision| counted(decision))
+        .count();
     assert_eq!(admitted, 5);
-    assert_eq!(world.server().calls("evalsha"), 1, "64 requests share one trip");
+    assert_eq!(
+        world.server().calls("evalsha"),
+        1,
+        "64 requests share one trip"
+    );
     // One entry: one write under each policy.
     assert_eq!(world.server().calls("set"), 2);
 
@@ -190,7 +207,8 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 world.server().flush();
                 let mut policies = vec![
                     by.policy("ours", "10/min"),
-                    Policy::new("broken", Quota::requests(100).per_minute()).strategy(Broken { tidy }),
+                    Policy::new("broken", Quota::requests(100).per_minute())
+                        .strategy(Broken { tidy }),
                 ];
                 if first {
                     policies.reverse();
@@ -199,11 +217,17 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 let used = async || {
                     let seen = limiter.peek(KEY).await;
                     let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
-                    (used("ours").expect("a verdict"), used("broken").expect("a verdict"))
+                    (
+                        used("ours").expect("a verdict"),
+                        used("broken").expect("a verdict"),
+                    )
                 };
                 assert_eq!(ask(&limiter, KEY, 3).await, 3);
                 let failed = limiter.check(KEY).cost(2).await;
-                assert!(matches!(fault(&failed), StoreError::Foreign { .. } | StoreError::Server { .. }));
+                assert!(matches!(
+                    fault(&failed),
+                    StoreError::Foreign { .. } | StoreError::Server { .. }
+                ));
                 let (ours, broken) = used().await;
                 assert_eq!(ours, 3, "{by:?}, broken first: {first}");
                 assert!(broken == 3 || !tidy, "{by:?}: {broken}");
@@ -213,7 +237,10 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                     tasks.spawn(limiter.check(KEY).cost(1 + n % 2).into_future());
                 }
                 let decisions = tasks.join_all().await;
-                let passed = decisions.iter().filter(|decision| decision.is_admitted()).count() as u64;
+                let passed = decisions
+                    .iter()
+                    .filter(|decision| decision.is_admitted())
+                    .count() as u64;
                 assert!(passed >= 1, "{by:?}");
                 let charged: u64 = decisions
                     .iter()
@@ -229,7 +256,8 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
 
 #[test]
 fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
-    let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken { tidy: true });
+    let policy =
+        Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken { tidy: true });
     let error = World::memory().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("broken"));

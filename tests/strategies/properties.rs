@@ -21,10 +21,16 @@ struct Step {
 #[derive(Clone, Debug)]
 enum What {
     /// So many requests at once.
-    Take { n: u64, cost: u64 },
+    Take {
+        n: u64,
+        cost: u64,
+    },
     Force(u64),
     /// Gives units back of one of the decisions so far.
-    Give { of: prop::sample::Index, units: u64 },
+    Give {
+        of: prop::sample::Index,
+        units: u64,
+    },
     Look,
     Reset,
 }
@@ -143,7 +149,9 @@ fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: 
     let most_within = |span_ms: u64| {
         let from = taken.iter().map(|first| first.at_ms);
         let within = from.map(|from| {
-            let inside = taken.iter().filter(|net| (from..from + span_ms).contains(&net.at_ms));
+            let inside = taken
+                .iter()
+                .filter(|net| (from..from + span_ms).contains(&net.at_ms));
             inside.map(|net| net.units).sum::<u64>()
         });
         within.max().unwrap_or(0)
@@ -161,7 +169,9 @@ fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: 
                 for last in taken.iter().filter(|last| last.at_ms >= first.at_ms) {
                     let span = last.at_ms - first.at_ms;
                     let most = capacity + span * requests / PERIOD_MS;
-                    let inside = taken.iter().filter(|net| (first.at_ms..=last.at_ms).contains(&net.at_ms));
+                    let inside = taken
+                        .iter()
+                        .filter(|net| (first.at_ms..=last.at_ms).contains(&net.at_ms));
                     let all: u64 = inside.map(|net| net.units).sum();
                     assert!(all <= most, "{by:?}: {all} in {span} ms");
                 }
@@ -169,18 +179,35 @@ fn check_bound(by: By, (requests, _): (u64, Option<u64>), capacity: u64, taken: 
         }
         By::Fixed | By::List => {
             let windows = by_window(&|net| net.ends_ms);
-            assert!(windows.values().all(|units| *units <= requests), "{by:?}: {windows:?}");
+            assert!(
+                windows.values().all(|units| *units <= requests),
+                "{by:?}: {windows:?}"
+            );
             let ends: Vec<_> = windows.keys().collect();
-            assert!(ends.windows(2).all(|pair| pair[1] - pair[0] >= PERIOD_MS), "{by:?}: {ends:?}");
+            assert!(
+                ends.windows(2).all(|pair| pair[1] - pair[0] >= PERIOD_MS),
+                "{by:?}: {ends:?}"
+            );
         }
         By::Calendar | By::Sliding(1) => {
             let windows = by_window(&|net| net.at_ms / PERIOD_MS);
-            assert!(windows.values().all(|units| *units <= requests), "{by:?}: {windows:?}");
+            assert!(
+                windows.values().all(|units| *units <= requests),
+                "{by:?}: {windows:?}"
+            );
         }
-        By::Log => assert!(most_within(PERIOD_MS) <= requests, "{by:?}: {}", most_within(PERIOD_MS)),
+        By::Log => assert!(
+            most_within(PERIOD_MS) <= requests,
+            "{by:?}: {}",
+            most_within(PERIOD_MS)
+        ),
         By::Sliding(buckets) => {
             let span = PERIOD_MS - PERIOD_MS / u64::from(buckets);
-            assert!(most_within(span) <= requests, "{by:?}: {}", most_within(span));
+            assert!(
+                most_within(span) <= requests,
+                "{by:?}: {}",
+                most_within(span)
+            );
         }
     }
 }
@@ -193,12 +220,16 @@ fn any_by() -> impl Strategy<Value = By> {
 fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
     let runtime = runtime();
     for world in World::both() {
-        check(120, (any_by(), quotas(), steps(false)), |(by, quota, steps)| {
-            let (text, capacity) = quota_of(by, quota);
-            let limiter = world.single(by, &text);
-            let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
-            check_bound(by, quota, capacity, &taken);
-        });
+        check(
+            120,
+            (any_by(), quotas(), steps(false)),
+            |(by, quota, steps)| {
+                let (text, capacity) = quota_of(by, quota);
+                let limiter = world.single(by, &text);
+                let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
+                check_bound(by, quota, capacity, &taken);
+            },
+        );
     }
 }
 
@@ -237,7 +268,11 @@ fn retry_after_is_honest_for_every_strategy_and_every_cost() {
                 }
                 world.set(then);
                 let admitted = limiter.check(key).cost(cost).await;
-                assert!(counted(&admitted), "{by:?} on {}: {admitted:?}", world.name());
+                assert!(
+                    counted(&admitted),
+                    "{by:?} on {}: {admitted:?}",
+                    world.name()
+                );
             });
         });
     }
@@ -281,7 +316,10 @@ async fn tell(limiter: &Limiter, key: Key, what: &What, charged: &mut Vec<Decisi
         What::Give { of, units } if !charged.is_empty() => {
             let place = of.index(charged.len());
             let given = limiter.refund(&mut charged[place], *units).await;
-            told.push(Told { counts: given.expect("a refund"), waits: Vec::new() });
+            told.push(Told {
+                counts: given.expect("a refund"),
+                waits: Vec::new(),
+            });
         }
         What::Reset => drop(limiter.reset(key).await),
         What::Give { .. } | What::Look => {}
@@ -294,25 +332,29 @@ async fn tell(limiter: &Limiter, key: Key, what: &What, charged: &mut Vec<Decisi
 fn memory_and_redis_agree_step_by_step() {
     let runtime = runtime();
     let worlds = World::both();
-    check(150, (any_by(), quotas(), steps(true)), |(by, quota, steps)| {
-        let (text, _) = quota_of(by, quota);
-        let key = fresh_key();
-        runtime.block_on(async {
-            let limiters = [0, 1].map(|i: usize| worlds[i].single(by, &text));
-            let mut charged = [Vec::new(), Vec::new()];
-            let mut now = START;
-            for (number, step) in steps.iter().enumerate() {
-                now += step.wait_ms * 1_000;
-                let mut told = Vec::new();
-                for i in 0..2 {
-                    worlds[i].set(now);
-                    told.push(tell(&limiters[i], key, &step.what, &mut charged[i]).await);
+    check(
+        150,
+        (any_by(), quotas(), steps(true)),
+        |(by, quota, steps)| {
+            let (text, _) = quota_of(by, quota);
+            let key = fresh_key();
+            runtime.block_on(async {
+                let limiters = [0, 1].map(|i: usize| worlds[i].single(by, &text));
+                let mut charged = [Vec::new(), Vec::new()];
+                let mut now = START;
+                for (number, step) in steps.iter().enumerate() {
+                    now += step.wait_ms * 1_000;
+                    let mut told = Vec::new();
+                    for i in 0..2 {
+                        worlds[i].set(now);
+                        told.push(tell(&limiters[i], key, &step.what, &mut charged[i]).await);
+                    }
+                    let all = told[0].iter().zip(&told[1]).all(|(a, b)| a.agrees(b));
+                    assert!(all, "{by:?} {text}, step {number}, {step:?}: {told:#?}");
                 }
-                let all = told[0].iter().zip(&told[1]).all(|(a, b)| a.agrees(b));
-                assert!(all, "{by:?} {text}, step {number}, {step:?}: {told:#?}");
-            }
-        });
-    });
+            });
+        },
+    );
 }
 
 #[test]
@@ -327,9 +369,14 @@ fn requests_at_once_are_admitted_as_requests_one_by_one() {
             runtime.block_on(async {
                 // Both keys have seen the same.
                 for key in [apart, together] {
-                    for step in steps.iter().filter(|step| matches!(step.what, What::Take { .. })) {
+                    for step in steps
+                        .iter()
+                        .filter(|step| matches!(step.what, What::Take { .. }))
+                    {
                         world.set(START + step.wait_ms * 1_000);
-                        let What::Take { n, cost } = step.what else { continue };
+                        let What::Take { n, cost } = step.what else {
+                            continue;
+                        };
                         let _ = limiter.check(key).cost(cost).times(n).await;
                     }
                     world.set(START + 3_500_000);
@@ -343,12 +390,22 @@ fn requests_at_once_are_admitted_as_requests_one_by_one() {
                 let seen = |decisions: &[Decision]| {
                     let mut seen: Vec<_> = decisions
                         .iter()
-                        .map(|d| (d.is_admitted(), d.verdicts().next().expect("a verdict").remaining()))
+                        .map(|d| {
+                            (
+                                d.is_admitted(),
+                                d.verdicts().next().expect("a verdict").remaining(),
+                            )
+                        })
                         .collect();
                     seen.sort_unstable();
                     seen
                 };
-                assert_eq!(seen(&at_once), seen(&one_by_one), "{by:?} on {}", world.name());
+                assert_eq!(
+                    seen(&at_once),
+                    seen(&one_by_one),
+                    "{by:?} on {}",
+                    world.name()
+                );
             });
         });
     }
@@ -391,7 +448,11 @@ async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
             assert_eq!(left(&limiter, KEY).await, 10, "{by:?} on {}", world.name());
             assert!(counted(&limiter.check(KEY).cost(10).await));
             // Used up, it is still never, and not after some time.
-            assert_eq!(limiter.check(KEY).cost(11).await.retry(), Retry::Never, "{by:?}");
+            assert_eq!(
+                limiter.check(KEY).cost(11).await.retry(),
+                Retry::Never,
+                "{by:?}"
+            );
         }
     }
 }
@@ -402,7 +463,9 @@ async fn a_closure_over_the_request_says_what_it_costs() {
 
     for world in World::both() {
         for by in By::ALL {
-            let policy: Policy = by.policy(&format!("{by:?}"), "10/min").key(extract::global());
+            let policy: Policy = by
+                .policy(&format!("{by:?}"), "10/min")
+                .key(extract::global());
             let policy = policy.cost_with(|parts| match parts.uri.path() {
                 "/free" => 0,
                 "/video" => 4,
@@ -418,14 +481,19 @@ async fn a_closure_over_the_request_says_what_it_costs() {
                 service.clone().oneshot(request).await.expect("a response")
             };
             let mut codes = Vec::new();
-            for path in ["/video", "/video", "/video", "/free", "/", "/", "/", "/free"] {
+            for path in [
+                "/video", "/video", "/video", "/free", "/", "/", "/", "/free",
+            ] {
                 codes.push(status(path).await.status().as_u16());
             }
             let expected = [200, 200, 429, 200, 200, 200, 429, 200];
             assert_eq!(codes, expected, "{by:?} on {}", world.name());
             let never = status("/library").await;
             assert_eq!(never.status(), StatusCode::TOO_MANY_REQUESTS);
-            assert!(!never.headers().contains_key("retry-after"), "it can't come true");
+            assert!(
+                !never.headers().contains_key("retry-after"),
+                "it can't come true"
+            );
         }
     }
 }

@@ -3,9 +3,7 @@
 use testkit::{Connection, Reply, Server};
 use tollgate::{Key, StoreError};
 
-use crate::support::{
-    By, KEY, World, ask, ask_at_once, counted, fault, left, ms, only_key, secs,
-};
+use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, left, ms, only_key, secs};
 
 /// A client that speaks to the server as the articles' programs do.
 struct Client(Connection);
@@ -94,7 +92,11 @@ const TOKEN_BUCKET: &str = "
 fn token(client: &mut Client, capacity: &str, rate: &str, now_ms: u64) -> bool {
     let now = now_ms.to_string();
     let keys = ["tokens", "time"];
-    client.eval(TOKEN_BUCKET, &keys, &[capacity, rate, &now, "1"]).ok().int() == 1
+    client
+        .eval(TOKEN_BUCKET, &keys, &[capacity, rate, &now, "1"])
+        .ok()
+        .int()
+        == 1
 }
 
 fn passed(n: u64, mut ask: impl FnMut() -> bool) -> u64 {
@@ -151,7 +153,10 @@ async fn clients_whose_clocks_differ_count_in_windows_of_their_own() {
     // Here the server's clock names the window. It is years from this machine's own, which must not matter, not even
     // where windows are the calendar's, whose bounds the client computes.
     for quota in ["10/s", "10/day", "10/week", "10/month"] {
-        let clients = [world.single(By::Calendar, quota), world.single(By::Calendar, quota)];
+        let clients = [
+            world.single(By::Calendar, quota),
+            world.single(By::Calendar, quota),
+        ];
         let mut all = 0;
         for client in clients.iter().cycle().take(4) {
             all += ask(client, KEY, 5).await;
@@ -181,7 +186,10 @@ async fn at_the_edge_of_two_windows_a_double_burst_passes() {
     world.advance(ms(900));
     let before = passed(30, || count_limit(&mut client, "10", "1000"));
     world.advance(ms(200));
-    assert_eq!(before + passed(30, || count_limit(&mut client, "10", "1000")), 19);
+    assert_eq!(
+        before + passed(30, || count_limit(&mut client, "10", "1000")),
+        19
+    );
 
     for world in World::both() {
         // Within 200 ms, around the edge.
@@ -258,7 +266,11 @@ async fn a_key_that_lost_its_end_is_never_repaired() {
                 _ => drop(limiter.check(KEY).await),
             }
             let ttl = client.call(&["PTTL", &key]).int();
-            let most = if by == By::Sliding(1) { 120_000 } else { 66_000 };
+            let most = if by == By::Sliding(1) {
+                120_000
+            } else {
+                66_000
+            };
             assert!((1..=most).contains(&ttl), "{by:?} {touch}: {ttl}");
             world.advance(ms(most as u64 + 1));
             assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?} {touch}");
@@ -293,7 +305,11 @@ async fn a_list_that_ends_between_look_and_push_loses_the_call() {
     let (passes, exists) = list_look(&mut client);
     world.advance(ms(1_001));
     assert!(passes && exists);
-    assert_eq!(list_push(&mut client, exists, "bob"), 0, "bob passed, and nothing says so");
+    assert_eq!(
+        list_push(&mut client, exists, "bob"),
+        0,
+        "bob passed, and nothing says so"
+    );
     assert!(world.server().keys().is_empty());
 
     for world in World::both() {
@@ -327,7 +343,10 @@ async fn a_list_holds_one_caller_more_than_it_may_and_ours_lists_those_who_may()
             let decision = limiter.check(tollgate::Keys::from(KEY).by(*name)).await;
             assert_eq!(counted(&decision), n < 10);
         }
-        assert_eq!(limiter.callers("p", KEY).await.expect("callers"), names[..10]);
+        assert_eq!(
+            limiter.callers("p", KEY).await.expect("callers"),
+            names[..10]
+        );
         world.advance(ms(1_001));
         assert!(limiter.callers("p", KEY).await.expect("callers").is_empty());
     }
@@ -351,8 +370,17 @@ async fn denied_calls_go_on_counting() {
             let mut charged = limiter.check(KEY).cost(10).await;
             assert!(counted(&charged));
             assert_eq!(ask(&limiter, KEY, 100).await, 0);
-            assert_eq!(limiter.refund(&mut charged, 2).await.expect("a refund"), [2], "{by:?}");
-            assert_eq!(ask(&limiter, KEY, 10).await, 2, "{by:?} on {}", world.name());
+            assert_eq!(
+                limiter.refund(&mut charged, 2).await.expect("a refund"),
+                [2],
+                "{by:?}"
+            );
+            assert_eq!(
+                ask(&limiter, KEY, 10).await,
+                2,
+                "{by:?} on {}",
+                world.name()
+            );
         }
     }
 }
@@ -374,7 +402,13 @@ async fn a_server_that_forgot_the_script_fails_every_call() {
     // The whole script once, and its name from then on.
     world.server().reset_stats();
     assert_eq!(ask(&limiter, Key::new("other"), 10).await, 10);
-    assert_eq!((world.server().calls("eval"), world.server().calls("evalsha")), (0, 10));
+    assert_eq!(
+        (
+            world.server().calls("eval"),
+            world.server().calls("evalsha")
+        ),
+        (0, 10)
+    );
 }
 
 #[tokio::test]
@@ -382,7 +416,12 @@ async fn a_period_below_a_second_is_no_argument_for_expire() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["INCR", "count"]).ok();
-    assert!(client.call(&["EXPIRE", "count", "0.25"]).error().contains("not an integer"));
+    assert!(
+        client
+            .call(&["EXPIRE", "count", "0.25"])
+            .error()
+            .contains("not an integer")
+    );
     // Rounded down it ends the key at once, and everybody passes.
     let mut rounded = || {
         let count = client.call(&["INCR", "count"]).int();
@@ -396,7 +435,12 @@ async fn a_period_below_a_second_is_no_argument_for_expire() {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/250ms")]);
             assert_eq!(ask(&limiter, KEY, 50).await, 10, "{by:?}");
             world.advance(ms(501));
-            assert_eq!(ask(&limiter, KEY, 50).await, 10, "{by:?} on {}", world.name());
+            assert_eq!(
+                ask(&limiter, KEY, 50).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
         }
     }
 }
@@ -420,7 +464,10 @@ async fn a_thousand_a_second_kept_as_a_hundred_per_tenth_refuses_an_honest_burst
         }
         assert_eq!(all, 1_000, "{}", world.name());
         // Who wants the strict tenth has it as a second policy.
-        let policies = [By::Sliding(10).policy("a", "1000/s"), By::Fixed.policy("b", "100/100ms")];
+        let policies = [
+            By::Sliding(10).policy("a", "1000/s"),
+            By::Fixed.policy("b", "100/100ms"),
+        ];
         let strict = world.limiter(policies);
         assert_eq!(strict.check(KEY).times(250).await.admitted(), 100);
     }
@@ -449,7 +496,10 @@ async fn a_bucket_whose_time_to_live_is_in_another_unit_than_its_rate_outlives_i
 async fn the_last_token_cannot_be_taken() {
     let world = World::redis();
     let mut client = Client::of(world.server());
-    assert_eq!(passed(20, || token(&mut client, "10", "0.01", 1_000_000)), 9);
+    assert_eq!(
+        passed(20, || token(&mut client, "10", "0.01", 1_000_000)),
+        9
+    );
     world.server().flush();
     assert_eq!(passed(20, || token(&mut client, "1", "0.01", 1_000_000)), 0);
 
@@ -467,7 +517,8 @@ async fn a_client_whose_clock_is_ahead_fills_the_bucket_by_it() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let now = world.now() / 1_000;
-    let all = [now, now + 3_600_000].map(|now| passed(20, || token(&mut client, "10", "0.01", now)));
+    let all =
+        [now, now + 3_600_000].map(|now| passed(20, || token(&mut client, "10", "0.01", now)));
     assert_eq!(all, [9, 9]);
 
     // There is no clock to send: two clients have ten tokens between them.
@@ -486,7 +537,11 @@ async fn two_keys_can_part_and_the_bucket_is_full_again() {
         assert_eq!(passed(20, || token(&mut client, "10", "0.01", now)), 9);
         // Evicted, or ended first.
         client.call(&["DEL", lost]).ok();
-        assert_eq!(passed(20, || token(&mut client, "10", "0.01", now)), 9, "without {lost}");
+        assert_eq!(
+            passed(20, || token(&mut client, "10", "0.01", now)),
+            9,
+            "without {lost}"
+        );
     }
 
     for by in By::ALL {
@@ -557,11 +612,17 @@ async fn a_counter_that_ends_during_the_slow_call_comes_back_without_an_end() {
             assert!(counted(&reserved));
             world.advance(secs(121));
             // It failed, so it is given back; by now there is nothing that time has not given back.
-            assert_eq!(limiter.refund(&mut reserved, 1).await.expect("a refund"), [0], "{by:?}");
+            assert_eq!(
+                limiter.refund(&mut reserved, 1).await.expect("a refund"),
+                [0],
+                "{by:?}"
+            );
             // It succeeded, and its true cost is charged, in a window that the request never saw.
             assert!(counted(&limiter.charge(KEY, 1).await));
             assert_eq!(left(&limiter, KEY).await, 9, "{by:?} on {}", world.name());
-            let immortal = world.redis_server().map_or(Vec::new(), Server::immortal_keys);
+            let immortal = world
+                .redis_server()
+                .map_or(Vec::new(), Server::immortal_keys);
             assert_eq!(immortal, [""; 0], "{by:?}");
             world.advance(secs(121));
             assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
@@ -587,7 +648,10 @@ async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count(
             world.set(crate::support::START + 500_000);
             let limiter = world.single(by, "10/min");
             assert_eq!(ask(&limiter, KEY, 3).await, 3);
-            let ttl = world.server().command(&["PTTL", &only_key(world.server())]).int();
+            let ttl = world
+                .server()
+                .command(&["PTTL", &only_key(world.server())])
+                .int();
             world.advance(ms(ttl as u64 - 1) + micros * std::time::Duration::from_micros(500));
             assert_eq!(ask(&limiter, KEY, 1).await, 1);
             assert_eq!(world.server().immortal_keys(), [""; 0], "{by:?}");
@@ -608,7 +672,10 @@ async fn callers_who_are_counted_only_afterwards_pass_the_check_together() {
         return count";
     let world = World::redis();
     let mut clients: Vec<_> = (0..64).map(|_| Client::of(world.server())).collect();
-    let checks: Vec<_> = clients.iter_mut().map(|client| client.get("ocr") < 10).collect();
+    let checks: Vec<_> = clients
+        .iter_mut()
+        .map(|client| client.get("ocr") < 10)
+        .collect();
     assert_eq!(checks, [true; 64]);
     for client in &mut clients {
         client.eval(REPAIR, &["ocr"], &[]).ok();
@@ -629,7 +696,12 @@ async fn callers_who_are_counted_only_afterwards_pass_the_check_together() {
             for failed in &mut reserved[..4] {
                 assert_eq!(limiter.refund(failed, 1).await.expect("a refund"), [1]);
             }
-            assert_eq!(ask_at_once(&limiter, KEY, 64).await, 4, "{by:?} on {}", world.name());
+            assert_eq!(
+                ask_at_once(&limiter, KEY, 64).await,
+                4,
+                "{by:?} on {}",
+                world.name()
+            );
         }
     }
 }
@@ -644,7 +716,10 @@ async fn a_counter_that_is_given_back_after_its_end_counts_below_zero_for_ever()
     client.call(&["PEXPIRE", "count", "60000"]).ok();
     world.advance(secs(61));
     client.call(&["DECRBY", "count", "5"]).ok();
-    assert_eq!((client.get("count"), client.call(&["PTTL", "count"]).int()), (-5, -1));
+    assert_eq!(
+        (client.get("count"), client.call(&["PTTL", "count"]).int()),
+        (-5, -1)
+    );
 
     world.server().flush();
     for world in World::both() {
@@ -654,12 +729,27 @@ async fn a_counter_that_is_given_back_after_its_end_counts_below_zero_for_ever()
             assert!(counted(&charged));
             assert_eq!(left(&limiter, KEY).await, 5);
             // Twice is once.
-            assert_eq!(limiter.refund(&mut charged.clone(), 2).await.expect("a refund"), [2]);
+            assert_eq!(
+                limiter
+                    .refund(&mut charged.clone(), 2)
+                    .await
+                    .expect("a refund"),
+                [2]
+            );
             assert_eq!(left(&limiter, KEY).await, 7);
             world.advance(secs(121));
-            assert_eq!(limiter.refund(&mut charged, 5).await.expect("a refund"), [0], "{by:?}");
+            assert_eq!(
+                limiter.refund(&mut charged, 5).await.expect("a refund"),
+                [0],
+                "{by:?}"
+            );
             assert_eq!(left(&limiter, KEY).await, 10);
-            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?} on {}", world.name());
+            assert_eq!(
+                ask(&limiter, KEY, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
         }
     }
 }
@@ -670,7 +760,11 @@ async fn a_reset_tells_what_was_there() {
     let mut client = Client::of(world.server());
     client.call(&["SET", "count", "7", "PX", "60000"]).ok();
     assert_eq!(client.call(&["GETSET", "count", "0"]).text(), "7");
-    assert_eq!(client.call(&["PTTL", "count"]).int(), -1, "and its end is lost");
+    assert_eq!(
+        client.call(&["PTTL", "count"]).int(),
+        -1,
+        "and its end is lost"
+    );
 
     world.server().flush();
     for world in World::both() {
@@ -693,9 +787,19 @@ async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alon
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["SET", "count", "ten"]).ok();
-    assert!(client.eval(LIMITER_2, &["count"], &[]).error().contains("not an integer"));
+    assert!(
+        client
+            .eval(LIMITER_2, &["count"], &[])
+            .error()
+            .contains("not an integer")
+    );
     client.call(&["SET", "count", &i64::MAX.to_string()]).ok();
-    assert!(client.eval(LIMITER_2, &["count"], &[]).error().contains("overflow"));
+    assert!(
+        client
+            .eval(LIMITER_2, &["count"], &[])
+            .error()
+            .contains("overflow")
+    );
 
     for by in By::ALL {
         world.server().flush();
@@ -714,7 +818,11 @@ async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alon
             client.call(&["DEL", &key]).ok();
             client.call(foreign).ok();
             let before = client.call(&["DUMP", &key]);
-            for decision in [limiter.check(KEY).await, limiter.charge(KEY, 1).await, limiter.peek(KEY).await] {
+            for decision in [
+                limiter.check(KEY).await,
+                limiter.charge(KEY, 1).await,
+                limiter.peek(KEY).await,
+            ] {
                 match fault(&decision) {
                     StoreError::Foreign { key: named, .. } => assert_eq!(*named, *key),
                     other => panic!("{by:?} {foreign:?}: {other}"),

@@ -208,7 +208,10 @@ pub(crate) async fn ask_at_once(limiter: &Limiter, key: Key, n: u64) -> u64 {
         tasks.spawn(limiter.check(key).into_future());
     }
     let decisions = tasks.join_all().await;
-    decisions.iter().filter(|decision| counted(decision)).count() as u64
+    decisions
+        .iter()
+        .filter(|decision| counted(decision))
+        .count() as u64
 }
 
 /// What is left under the first policy.
