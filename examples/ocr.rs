@@ -73,7 +73,9 @@ async fn ocr(
     Query(job): Query<Job>,
     admission: Admission,
 ) -> Result<String, (StatusCode, &'static str)> {
-    provider(&job).await.map_err(|()| (StatusCode::BAD_GATEWAY, "the provider failed\n"))?;
+    provider(&job)
+        .await
+        .map_err(|()| (StatusCode::BAD_GATEWAY, "the provider failed\n"))?;
     let left = admission.remaining("ocr").unwrap_or_default();
     Ok(format!("recognised for {}; {left} left\n", job.user))
 }

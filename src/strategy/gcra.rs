@@ -95,7 +95,10 @@ impl Memory for Cells {
         _by: &Key,
     ) -> u64 {
         let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = self.0.held(receipt.left, elapsed).min(want * self.0.interval);
+        let back = self
+            .0
+            .held(receipt.left, elapsed)
+            .min(want * self.0.interval);
         let ahead = self.ahead(state, now);
         *state = self.tat(ahead.saturating_sub(back), now);
         back / self.0.interval

@@ -104,7 +104,10 @@ impl Memory for Tokens {
         _by: &Key,
     ) -> u64 {
         let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = self.0.held(receipt.left, elapsed).min(want * self.0.interval);
+        let back = self
+            .0
+            .held(receipt.left, elapsed)
+            .min(want * self.0.interval);
         let missing = self.missing(state, now);
         *state = self.bucket(missing.saturating_sub(back), now);
         back / self.0.interval

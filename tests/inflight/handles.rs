@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, body::Body, extract::State, routing::get};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::{Admission, Hold, Key, Limiter, Ruling, RateLimitLayer};
+use tollgate::{Admission, Hold, Key, Limiter, RateLimitLayer, Ruling};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free};

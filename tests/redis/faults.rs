@@ -9,7 +9,7 @@ use std::{
 use http::{Request, StatusCode};
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, OnStoreError, Ruling, RateLimitLayer, RedisStore, Source, StoreError, extract,
+    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 

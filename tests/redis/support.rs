@@ -13,8 +13,8 @@ use std::{
 use http::{Request, Response};
 use testkit::{Clock, Server};
 use tollgate::{
-    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Ruling,
-    Policy, RedisStore, SlidingLog, SlidingWindow, Source, StoreError, TokenBucket,
+    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Policy,
+    RedisStore, Ruling, SlidingLog, SlidingWindow, Source, StoreError, TokenBucket,
 };
 
 /// The machine may be busy; where counting is tested, time is not.

@@ -9,7 +9,7 @@ use testkit::{Clock as ServerClock, Server};
 use tokio::task::JoinSet;
 use tollgate::{
     CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, LimiterBuilder, ListWindow,
-    ManualClock, MemoryStore, OnStoreError, Ruling, Policy, Quota, RedisStore, SlidingLog,
+    ManualClock, MemoryStore, OnStoreError, Policy, Quota, RedisStore, Ruling, SlidingLog,
     SlidingWindow, Source, StoreError, Timestamp, TokenBucket,
 };
 
