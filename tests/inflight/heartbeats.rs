@@ -5,24 +5,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tollgate::Decision;
 
-use crate::support::{
-    Books, LIFE, PLACES, check, counted, expiries, fill, free, places, until, until_free,
-};
-
-/// Waits for a renewal of everything that is held, which is by the time that the clock shows now.
-async fn renewed(books: &Books) {
-    match books {
-        Books::Redis(server, clock) => {
-            let ends = clock.micros() + LIFE.as_micros() as u64;
-            until("heartbeats come", async || {
-                expiries(server).iter().all(|at| *at == ends)
-            })
-            .await;
-        }
-        // Nothing shows it in process. Two beats.
-        Books::Memory(..) => tokio::time::sleep(LIFE * 2 / 3 + Duration::from_millis(50)).await,
-    }
-}
+use crate::support::{Books, LIFE, PLACES, check, counted, fill, free, places, until_free};
 
 #[tokio::test]
 async fn a_permit_that_is_held_outlives_its_life() {
@@ -31,7 +14,7 @@ async fn a_permit_that_is_held_outlives_its_life() {
         let held = fill(&limiter).await;
         for _ in 0..3 {
             books.advance(LIFE * 9 / 10);
-            renewed(&books).await;
+            books.beats(PLACES).await;
             assert!(!counted(&check(&limiter).await), "{}", books.name());
         }
         drop(held);
@@ -47,7 +30,7 @@ async fn a_request_for_several_places_has_all_of_them_renewed() {
         assert_eq!(several.admitted(), 3);
         for _ in 0..2 {
             books.advance(LIFE * 9 / 10);
-            renewed(&books).await;
+            books.beats(6).await;
         }
         assert_eq!(free(&limiter).await, 4, "{}", books.name());
         drop(several);
@@ -61,14 +44,7 @@ async fn a_heartbeat_that_comes_too_late_revives_nothing() {
         let limiter = books.limiter([places(LIFE)]);
         let late = fill(&limiter).await;
         books.advance(LIFE);
-        if let Books::Redis(server, _) = &books {
-            // Two beats for each of them, at least the second of which was sent after the step.
-            server.reset_stats();
-            let beats = 2 * PLACES;
-            until("heartbeats come", async || server.calls("zscore") >= beats).await;
-        } else {
-            renewed(&books).await;
-        }
+        books.beats(PLACES).await;
         assert_eq!(free(&limiter).await, PLACES, "{}", books.name());
         let next = fill(&limiter).await;
         assert_eq!(next.len() as u64, PLACES, "{}", books.name());
@@ -114,10 +90,10 @@ fn permits_whose_runtime_has_ended_expire_after_one_life_and_not_before() {
 }
 
 /// Advances the clock by several lives, as fast as heartbeats allow.
-async fn several_lives(books: &Books) {
+async fn several_lives(books: &Books, held: u64) {
     for _ in 0..3 {
         books.advance(LIFE * 9 / 10);
-        renewed(books).await;
+        books.beats(held).await;
     }
 }
 
@@ -138,7 +114,7 @@ fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended
         one.block_on(async { drop(first) });
         other.block_on(until_free(&limiter, PLACES - 1));
         drop(one);
-        other.block_on(several_lives(&books));
+        other.block_on(several_lives(&books, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
             PLACES - 1,
@@ -164,7 +140,7 @@ fn permits_of_one_runtime_are_renewed_while_the_one_that_took_the_first_stands_s
         let second = other.block_on(take(&limiter));
         one.block_on(async { drop(first) });
         one.block_on(until_free(&limiter, PLACES - 1));
-        other.block_on(several_lives(&books));
+        other.block_on(several_lives(&books, 1));
         assert_eq!(
             other.block_on(free(&limiter)),
             PLACES - 1,
@@ -183,7 +159,7 @@ fn permits_are_renewed_again_after_a_runtime_that_held_some_has_ended() {
         for _ in 0..2 {
             let runtime = runtime();
             let held = runtime.block_on(take(&limiter));
-            runtime.block_on(several_lives(&books));
+            runtime.block_on(several_lives(&books, 1));
             assert_eq!(
                 runtime.block_on(free(&limiter)),
                 PLACES - 1,
@@ -206,7 +182,7 @@ fn a_hold_that_moves_to_another_runtime_is_renewed_there() {
         let moved = one.block_on(take(&limiter));
         let own = other.block_on(take(&limiter));
         drop(one);
-        other.block_on(several_lives(&books));
+        other.block_on(several_lives(&books, 2));
         assert_eq!(
             other.block_on(free(&limiter)),
             PLACES - 2,
@@ -227,7 +203,7 @@ async fn nothing_is_sent_while_nothing_is_held() {
     };
     let limiter = books.limiter([places(LIFE)]);
     let held = fill(&limiter).await;
-    renewed(&books).await;
+    books.beats(PLACES).await;
     drop(held);
     until_free(&limiter, PLACES).await;
     server.reset_stats();

@@ -2,13 +2,17 @@
 
 use std::{
     future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Concurrency, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, Quota,
-    RedisStore, Source, Timestamp, extract,
+    Clock, Concurrency, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy,
+    Quota, RedisStore, Source, Timestamp, extract,
 };
 
 /// Places for requests in flight.
@@ -36,9 +40,24 @@ pub(crate) fn places_of(n: u64, life: Duration) -> Policy {
     policy.strategy(Concurrency::life(life))
 }
 
+/// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each question,
+/// and nothing else shows that it was told something.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    time: ManualClock,
+    reads: Arc<AtomicU64>,
+}
+
+impl Clock for Watch {
+    fn now(&self) -> Timestamp {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.time.now()
+    }
+}
+
 /// A store of either kind, by a clock that stands still until it is set.
 pub(crate) enum Books {
-    Memory(MemoryStore, ManualClock),
+    Memory(MemoryStore, Watch),
     Redis(Server, ServerClock),
 }
 
@@ -48,9 +67,12 @@ impl Books {
     }
 
     pub(crate) fn memory() -> Self {
-        let clock = ManualClock::at(Timestamp::from_micros(START as i64));
-        let store = MemoryStore::builder().clock(clock.clone()).build();
-        Self::Memory(store, clock)
+        let watch = Watch {
+            time: ManualClock::at(Timestamp::from_micros(START as i64)),
+            reads: Arc::default(),
+        };
+        let store = MemoryStore::builder().clock(watch.clone()).build();
+        Self::Memory(store, watch)
     }
 
     pub(crate) fn redis() -> Self {
@@ -77,16 +99,28 @@ impl Books {
 
     pub(crate) fn advance(&self, by: Duration) {
         match self {
-            Self::Memory(_, clock) => clock.advance(by),
+            Self::Memory(_, watch) => watch.time.advance(by),
             Self::Redis(_, clock) => clock.advance(by),
         }
     }
 
     pub(crate) fn rewind(&self, by: Duration) {
         match self {
-            Self::Memory(_, clock) => clock.set(tollgate::Clock::now(clock) - by),
+            Self::Memory(_, watch) => watch.time.set(watch.time.now() - by),
             Self::Redis(_, clock) => clock.rewind(by),
         }
+    }
+
+    /// Waits until the heartbeats of `n` requests in flight have come, all of them after this was called.
+    pub(crate) async fn beats(&self, n: u64) {
+        let told = || match self {
+            Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
+            // The server's own count of what is done to each permit, renewals and releases only.
+            Self::Redis(server, _) => server.calls("zscore"),
+        };
+        // One round may have begun before.
+        let enough = told() + 2 * n;
+        until("heartbeats come", async || told() >= enough).await;
     }
 }
 

@@ -233,6 +233,25 @@ async fn a_key_made_immortal_ends_after_whatever_touches_it_next() {
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
+/// Not even until somebody touches it again, which may be never.
+#[tokio::test]
+async fn no_charge_and_no_refund_leaves_a_key_immortal() {
+    let (_clock, server) = on_a_clock();
+    for by in By::ALL {
+        server.flush();
+        let limiter = single(&server, by, "10/h");
+        let check = || limiter.check(Key::new("key")).cost(2).into_future();
+        assert!(counted(&check().await));
+        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, the first charge");
+        let mut second = check().await;
+        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, the second charge");
+        limiter.refund(&mut second, 1).await.expect("an answer");
+        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, a refund");
+        assert!(counted(&limiter.charge(Key::new("key"), 9).await));
+        assert_eq!(server.immortal_keys(), [""; 0], "{by:?}, a debt");
+    }
+}
+
 /// A window that was given back in full counts zero, and is as mortal as any other.
 #[tokio::test]
 async fn a_key_that_counts_nothing_is_not_immortal_either() {
