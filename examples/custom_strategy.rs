@@ -56,7 +56,11 @@ impl State for Used {
 
 impl Once {
     fn used(&self, state: &Used, now: Timestamp) -> u64 {
-        if state.kept_until > now { state.used } else { 0 }
+        if state.kept_until > now {
+            state.used
+        } else {
+            0
+        }
     }
 }
 

@@ -1,14 +1,15 @@
 //! What a handler holds of its own request's decision, and what a refused caller gets.
 
 use std::{
-    error, fmt, mem,
+    error, fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use crate::{
-    decision::{Decision, Outcome},
+    decision::{Counted, Decision, Ruling},
     limiter::Permit,
+    outcome::Outcome,
     strategy::Retry,
 };
 
@@ -104,6 +105,11 @@ impl Admission {
         self.lock().add(decision)
     }
 
+    /// Does something to the decision at a place.
+    pub(crate) fn with<T>(&self, place: usize, with: impl FnOnce(&mut Decision) -> T) -> Option<T> {
+        self.lock().decisions.get_mut(place).map(with)
+    }
+
     /// Looks at the decision at a place, as it stands now.
     pub(crate) fn look_at(&self, place: usize, look: impl FnOnce(&Decision)) {
         if let Some(decision) = self.lock().decisions.get(place) {
@@ -115,13 +121,22 @@ impl Admission {
     pub(crate) fn withdraw(&self) {
         for decision in &mut self.lock().decisions {
             decision.books.give_back(&decision.counted);
+            decision.counted.iter_mut().for_each(Counted::given_back);
+        }
+    }
+
+    /// Whether the charge of the decision at a place depends on what becomes of the request.
+    pub(crate) fn settles(&self, place: usize) -> bool {
+        let judged = self.lock();
+        let decision = judged.decisions.get(place);
+        decision.is_some_and(|d| d.counted.iter().any(|counted| d.books.settles(counted)))
+    }
+
+    /// Settles the decision at a place by what became of its request, without waiting for it.
+    pub(crate) fn settle_by(&self, place: usize, outcome: &Outcome<'_>) {
+        if let Some(decision) = self.lock().decisions.get_mut(place) {
             for counted in &mut decision.counted {
-                // As it stands when all of it is back.
-                let outlook = &mut counted.outlook;
-                outlook.remaining += mem::take(&mut counted.receipt.left);
-                if outlook.remaining >= counted.cost {
-                    outlook.retry = Retry::Now;
-                }
+                decision.books.settle(counted, outcome);
             }
         }
     }
@@ -159,8 +174,8 @@ impl Refused {
 
     /// How long to wait; `None` if waiting doesn't help, or it isn't known.
     pub fn retry_after(&self) -> Option<Duration> {
-        match (self.decision.outcome(), self.decision.retry()) {
-            (Outcome::Exhausted, Retry::After(wait)) => Some(wait),
+        match (self.decision.ruling(), self.decision.retry()) {
+            (Ruling::Exhausted, Retry::After(wait)) => Some(wait),
             _ => None,
         }
     }
@@ -168,9 +183,9 @@ impl Refused {
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.decision.outcome() {
-            Outcome::Admitted => f.write_str("admitted"),
-            Outcome::Exhausted => {
+        match self.decision.ruling() {
+            Ruling::Admitted => f.write_str("admitted"),
+            Ruling::Exhausted => {
                 f.write_str("quota exceeded:")?;
                 let mut refused = self.decision.verdicts().filter(|v| v.refused());
                 refused.try_for_each(|verdict| write!(f, " {}", verdict.policy()))?;
@@ -179,10 +194,10 @@ impl fmt::Display for Refused {
                     _ => f.write_str("; it costs more than the quota ever allows"),
                 }
             }
-            Outcome::MissingKey { policy } => {
+            Ruling::MissingKey { policy } => {
                 write!(f, "the request has no key for policy {policy:?}")
             }
-            Outcome::Fault(error) => write!(f, "the store of the rate limits is at fault: {error}"),
+            Ruling::Fault(error) => write!(f, "the store of the rate limits is at fault: {error}"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The answer to a request, with one verdict per policy.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,9 @@ use crate::{
     error::StoreError,
     key::Key,
     limiter::Permit,
+    outcome,
     quota::Quota,
+    store::{Account, Ask},
     strategy::{Outlook, Receipt, Retry},
 };
 
@@ -17,7 +19,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Decision {
     pub(crate) books: Arc<dyn Books>,
-    pub(crate) outcome: Outcome,
+    pub(crate) ruling: Ruling,
     pub(crate) source: Source,
     pub(crate) admitted: u64,
     pub(crate) at: Timestamp,
@@ -29,7 +31,7 @@ pub struct Decision {
 /// What became of a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum Ruling {
     /// It may pass.
     Admitted,
     /// A quota is used up; nothing was charged.
@@ -61,8 +63,36 @@ pub enum Source {
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
     fn name(&self, policy: usize) -> &str;
+    /// Charges past what is left, or gives units of a receipt back.
+    fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
     /// Gives back what was charged, without waiting for it.
     fn give_back(&self, counted: &[Counted]);
+    /// Whether the charge depends on what becomes of the request.
+    fn settles(&self, counted: &Counted) -> bool;
+    /// Charges or gives back by what became of the request, without waiting for it.
+    fn settle(&self, counted: &mut Counted, outcome: &outcome::Outcome<'_>);
+}
+
+/// A charge that is being made or given back.
+pub(crate) type Adjusting = Pin<Box<dyn Future<Output = Result<Adjusted, StoreError>> + Send>>;
+
+/// A charge that was made or given back.
+#[derive(Debug)]
+pub(crate) struct Adjusted {
+    /// How many units were.
+    pub(crate) units: u64,
+    /// Of a charge.
+    pub(crate) receipt: Receipt,
+    /// How it stands since then.
+    pub(crate) outlook: Outlook,
+}
+
+/// A part of a refund: units of one receipt.
+#[derive(Debug)]
+pub(crate) struct Part {
+    place: usize,
+    pub(crate) receipt: Receipt,
+    pub(crate) units: u64,
 }
 
 /// How it stands with one policy.
@@ -72,16 +102,85 @@ pub(crate) struct Counted {
     pub(crate) key: Key,
     pub(crate) by: Key,
     pub(crate) quota: Quota,
+    /// The request's own quota, if it has one, and its account.
+    pub(crate) tier: Option<(Quota, Account)>,
     pub(crate) limit: u64,
     pub(crate) cost: u64,
     pub(crate) outlook: Outlook,
+    /// What was charged on arrival.
     pub(crate) receipt: Receipt,
+    /// What was charged since then.
+    pub(crate) more: Vec<Receipt>,
+    /// Whether the handler has settled it by itself.
+    pub(crate) settled: bool,
+}
+
+impl Counted {
+    /// What was charged, the oldest first.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        [&self.receipt].into_iter().chain(&self.more)
+    }
+
+    /// What is charged now, as far as was not given back.
+    pub(crate) fn net(&self) -> u64 {
+        self.receipts().map(|receipt| receipt.left).sum()
+    }
+
+    /// Takes up to `units` off the receipts, the newest first, for them to be given back.
+    pub(crate) fn plan_refund(&mut self, mut units: u64) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let receipts = [&mut self.receipt].into_iter().chain(&mut self.more);
+        let newest_first = receipts.enumerate().collect::<Vec<_>>().into_iter().rev();
+        for (place, receipt) in newest_first {
+            let take = units.min(receipt.left);
+            if take > 0 {
+                let receipt_before = *receipt;
+                receipt.left -= take;
+                units -= take;
+                parts.push(Part {
+                    place,
+                    receipt: receipt_before,
+                    units: take,
+                });
+            }
+        }
+        parts
+    }
+
+    /// Notes what became of a part of a refund: what was not given stays on its receipt.
+    pub(crate) fn refunded(&mut self, part: &Part, adjusted: &Adjusted) {
+        let receipt = match part.place {
+            0 => Some(&mut self.receipt),
+            place => self.more.get_mut(place - 1),
+        };
+        if let Some(receipt) = receipt {
+            receipt.left += part.units.saturating_sub(adjusted.units);
+        }
+        self.outlook = adjusted.outlook;
+    }
+
+    /// Notes a charge that was made afterwards.
+    pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
+        self.more.push(adjusted.receipt);
+        self.outlook = adjusted.outlook;
+        self.settled = true;
+    }
+
+    /// Notes that all of it was given back.
+    pub(crate) fn given_back(&mut self) {
+        self.outlook.remaining += self.net();
+        if self.outlook.remaining >= self.cost {
+            self.outlook.retry = Retry::Now;
+        }
+        self.receipt.left = 0;
+        self.more.clear();
+    }
 }
 
 impl Decision {
     /// Whether the request may pass.
     pub fn is_admitted(&self) -> bool {
-        matches!(self.outcome, Outcome::Admitted)
+        matches!(self.ruling, Ruling::Admitted)
     }
 
     /// How many of the requests of a [`check`](crate::Limiter::check) for [several](crate::Check::times) were charged.
@@ -90,8 +189,8 @@ impl Decision {
     }
 
     /// What became of the request.
-    pub fn outcome(&self) -> &Outcome {
-        &self.outcome
+    pub fn ruling(&self) -> &Ruling {
+        &self.ruling
     }
 
     /// Where the answer came from.
@@ -124,7 +223,7 @@ impl Decision {
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
-            .field("outcome", &self.outcome)
+            .field("ruling", &self.ruling)
             .field("source", &self.source)
             .field("verdicts", &self.verdicts().collect::<Vec<_>>())
             .finish_non_exhaustive()
@@ -186,7 +285,7 @@ impl<'a> Verdict<'a> {
 
     /// Whether this policy refused the request.
     pub fn refused(&self) -> bool {
-        matches!(self.decision.outcome, Outcome::Exhausted)
+        matches!(self.decision.ruling, Ruling::Exhausted)
             && self.counted.cost > 0
             && self.counted.outlook.retry != Retry::Now
     }

@@ -40,7 +40,7 @@ pub(crate) const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 /// use tollgate::Key;
 ///
 /// assert_eq!(Key::new("alice").as_str(), "alice");
-/// assert_eq!(Key::secret("sk_live_abc").as_str(), "#BmEh5a-k29pXQnMkRHCR");
+/// assert_eq!(Key::secret("sk_live_abc").as_str(), "#7lEM2SSxGPnYHjFZP0wx");
 /// assert_eq!(Key::ip("2001:db8::7".parse().unwrap()), Key::ip("2001:db8::8".parse().unwrap()));
 /// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
 /// ```

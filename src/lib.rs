@@ -77,12 +77,14 @@
 
 pub mod extract;
 pub mod layer;
+pub mod outcome;
 pub mod store;
 pub mod strategy;
 
 mod admission;
 #[cfg(feature = "axum")]
 mod axum;
+mod charge;
 mod clock;
 mod decision;
 mod error;
@@ -92,12 +94,14 @@ mod log;
 mod policy;
 mod quota;
 mod respond;
+mod settle;
 
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
 pub use admission::{Admission, Hold, Refused};
+pub use charge::{Charge, Denied};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
-pub use decision::{Decision, Outcome, Source, Verdict};
+pub use decision::{Decision, Ruling, Source, Verdict};
 pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::PeerAddr;
 pub use key::Key;
@@ -105,6 +109,7 @@ pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError};
 pub use policy::{Cost, MissingKey, Policy};
 pub use quota::{ParseQuotaError, Quota, Requests};
+pub use settle::Settle;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
@@ -112,3 +117,8 @@ pub use strategy::{
     CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow,
     TokenBucket, Weekday,
 };
+
+/// The README's programs are tests.
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

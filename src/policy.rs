@@ -1,14 +1,16 @@
 //! A named rule: how much, counted how, for whom, at what cost.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
 use crate::{
+    charge::{Charge, Denied, When},
     error::Unfit,
     extract::{self, KeyExtractor},
     key::Key,
     quota::Quota,
+    store::Manner,
     strategy::{Concurrency, Gcra, Strategy},
 };
 
@@ -34,7 +36,25 @@ pub struct Policy {
     missing: Option<MissingKey>,
     cost: Cost,
     caller: Option<Arc<dyn KeyExtractor>>,
+    charge: Charge,
+    denied: Denied,
+    tiers: Tiers,
 }
+
+/// Where a request's own quota is from.
+#[derive(Clone)]
+pub(crate) enum Tiers {
+    /// All have the policy's.
+    None,
+    Found(FindQuota),
+    LookedUp(LookUpQuota, Duration),
+}
+
+type FindQuota = Arc<dyn Fn(&Parts) -> Option<Quota> + Send + Sync>;
+type LookUpQuota = Arc<dyn Fn(&Parts) -> LookUp + Send + Sync>;
+
+/// A quota that is being looked up.
+pub(crate) type LookUp = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
 
 /// What a request costs, in units.
 #[derive(Clone)]
@@ -72,6 +92,9 @@ impl Policy {
             missing: None,
             cost: Cost::Fixed(1),
             caller: None,
+            charge: Charge::on_arrival(),
+            denied: Denied::Free,
+            tiers: Tiers::None,
         }
     }
 
@@ -122,6 +145,60 @@ impl Policy {
         self
     }
 
+    /// When to charge: on arrival, unless set.
+    #[must_use]
+    pub fn charge(mut self, charge: Charge) -> Self {
+        self.charge = charge;
+        self
+    }
+
+    /// Whether refusals count: they are free, unless set.
+    #[must_use]
+    pub fn denied(mut self, denied: Denied) -> Self {
+        self.denied = denied;
+        self
+    }
+
+    /// Gives each request the quota that `find` says, such as its caller's tier's; the policy's own if it says none.
+    ///
+    /// A caller whose quota changes keeps what was used (`docs/changing-policies.md` says how it is read under the new
+    /// one). A quota that the strategy can't count is logged as an error, and the policy's own is used.
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, extract};
+    ///
+    /// #[derive(Clone)]
+    /// struct Paid;
+    ///
+    /// let policy = Policy::new("api", Quota::requests(10).per_minute())
+    ///     .key(extract::header("x-api-key"))
+    ///     .quota_with(|parts| {
+    ///         let paid = parts.extensions.get::<Paid>().is_some();
+    ///         paid.then(|| Quota::requests(1_000).per_minute())
+    ///     });
+    /// ```
+    #[must_use]
+    pub fn quota_with<F>(mut self, find: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<Quota> + Send + Sync + 'static,
+    {
+        self.tiers = Tiers::Found(Arc::new(find));
+        self
+    }
+
+    /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
+    /// takes longer than `deadline`. Keep what you looked up for a while: this asks for every request.
+    #[must_use]
+    pub fn quota_lookup<F, L>(mut self, deadline: Duration, look_up: F) -> Self
+    where
+        F: Fn(&Parts) -> L + Send + Sync + 'static,
+        L: Future<Output = Option<Quota>> + Send + 'static,
+    {
+        let look_up = move |parts: &Parts| -> LookUp { Box::pin(look_up(parts)) };
+        self.tiers = Tiers::LookedUp(Arc::new(look_up), deadline);
+        self
+    }
+
     /// The policy's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -160,12 +237,41 @@ impl Policy {
         }
     }
 
+    pub(crate) fn charges(&self) -> &Charge {
+        &self.charge
+    }
+
+    pub(crate) fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
+    /// What a request's arrival does under this policy.
+    pub(crate) fn manner(&self) -> Manner {
+        match (self.charge.when, self.denied) {
+            (When::Response, _) => Manner::Check,
+            (_, Denied::Counts) => Manner::ChargeDenied,
+            (_, Denied::Free) => Manner::Charge,
+        }
+    }
+
     pub(crate) fn caller_of(&self, parts: &Parts) -> Option<Key> {
         self.caller.as_ref()?.key(parts)
     }
 
-    /// Asks the extractors whether they can find keys.
-    pub(crate) fn check_extractors(&self) -> Result<(), Unfit> {
+    /// Asks the extractors whether they can find keys, and whether charges and refusals go together.
+    pub(crate) fn check_parts(&self) -> Result<(), Unfit> {
+        if self.charge.when == When::Response && self.denied == Denied::Counts {
+            return Err(Unfit::new(
+                "charging by the response, with refusals that count",
+                "Charge::reserve or Charge::on_arrival with Denied::Counts",
+            ));
+        }
+        if self.charge.when == When::Response && self.quota.is_concurrent() {
+            return Err(Unfit::new(
+                "an in-flight limit that charges by the response",
+                "Charge::on_arrival: a request is in flight from its arrival on",
+            ));
+        }
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.check())?;
         self.extractor.check()
@@ -183,10 +289,11 @@ impl Policy {
     pub(crate) fn check_name(&self) -> Result<(), Unfit> {
         let name = &*self.name;
         let visible = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) {
+        let trimmed = name.trim() == name;
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) || !trimmed {
             return Err(Unfit::new(
                 format!("the name {name:?}"),
-                "1 to 64 visible ASCII characters without \" and \\",
+                "1 to 64 visible ASCII characters without \" and \\, and no spaces around them",
             ));
         }
         Ok(())
@@ -202,6 +309,8 @@ impl fmt::Debug for Policy {
             .field("key", &self.extractor)
             .field("missing_key", &self.when_missing())
             .field("cost", &self.cost)
+            .field("charge", &self.charge)
+            .field("denied", &self.denied)
             .finish()
     }
 }

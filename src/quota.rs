@@ -119,7 +119,7 @@ impl Quota {
                 "a period is at least 1 µs",
             ));
         }
-        if nanos % 1_000 != 0 {
+        if !nanos.is_multiple_of(1_000) {
             return Err(Unfit::new(
                 format!("a period of {:?}", self.period),
                 "a period is a whole number of microseconds",
@@ -247,7 +247,7 @@ impl fmt::Display for Quota {
         let nanos = self.period.as_nanos();
         let (name, unit) = PRINTED
             .into_iter()
-            .find(|(_, unit)| nanos > 0 && nanos % u128::from(*unit) == 0)
+            .find(|(_, unit)| nanos > 0 && nanos.is_multiple_of(u128::from(*unit)))
             .unwrap_or(("ns", 1));
         write!(f, "{}/", self.requests)?;
         match nanos / u128::from(unit) {

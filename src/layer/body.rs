@@ -1,6 +1,5 @@
 use std::{
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -8,7 +7,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::limiter::Permit;
+use super::ticket::Ticket;
+use crate::outcome::End;
 
 pin_project! {
     /// The body of a response: the inner service's, or that of a refusal.
@@ -23,16 +23,32 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, permit: Option<Arc<Permit>> },
+        Inner { #[pin] body: B, ticket: Option<Ticket> },
         Own { body: Option<Bytes> },
     }
 }
 
 impl<B> ResponseBody<B> {
-    /// The inner service's body, which holds `permit` until it ends.
-    pub(super) fn inner(body: B, permit: Option<Arc<Permit>>) -> Self {
+    /// The inner service's body, whose end `ticket` waits for.
+    pub(super) fn inner(body: B, ticket: Option<Ticket>) -> Self {
+        // A response without a body is dropped without a look at its end.
+        let ticket = match ticket {
+            Some(ticket) if ticket.is_bodiless() => {
+                ticket.end(End::Completed);
+                None
+            }
+            ticket => ticket,
+        };
         Self {
-            kind: Kind::Inner { body, permit },
+            kind: Kind::Inner { body, ticket },
+        }
+    }
+
+    /// The inner service's body, which nothing waits for.
+    pub(super) fn untouched(body: B) -> Self {
+        let ticket = None;
+        Self {
+            kind: Kind::Inner { body, ticket },
         }
     }
 
@@ -60,10 +76,24 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProj::Inner { body, permit } => {
-                let frame = ready!(body.poll_frame(cx));
-                if !matches!(frame, Some(Ok(_))) {
-                    *permit = None;
+            KindProj::Inner { mut body, ticket } => {
+                let frame = ready!(body.as_mut().poll_frame(cx));
+                let end = match &frame {
+                    None => Some(End::Completed),
+                    Some(Err(_)) => Some(End::BodyFailed),
+                    Some(Ok(frame)) => {
+                        if let (Some(trailers), Some(ticket)) = (frame.trailers_ref(), &mut *ticket)
+                        {
+                            ticket.trailers(trailers);
+                        }
+                        // A body that says so is not polled again.
+                        body.is_end_stream().then_some(End::Completed)
+                    }
+                };
+                if let Some(end) = end
+                    && let Some(ticket) = ticket.take()
+                {
+                    ticket.end(end);
                 }
                 Poll::Ready(frame)
             }
@@ -73,7 +103,13 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, .. } => body.is_end_stream(),
+            Kind::Inner { body, ticket } => {
+                let at_end = body.is_end_stream();
+                if at_end && let Some(ticket) = ticket {
+                    ticket.note_end();
+                }
+                at_end
+            }
             Kind::Own { body } => body.is_none(),
         }
     }

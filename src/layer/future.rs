@@ -2,7 +2,6 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -11,11 +10,12 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::ResponseBody;
+use super::{ResponseBody, ticket::Ticket};
 use crate::{
     admission::{Admission, Refused},
     decision::Decision,
-    limiter::{Pending, Permit},
+    limiter::Pending,
+    outcome::End,
     respond::{fields, refusal},
 };
 
@@ -34,7 +34,8 @@ pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
         Judging { pending: Pending, held: Option<(Request<ReqBody>, S)> },
-        Passed { judged: Option<Place>, #[pin] inner: F },
+        // Dropped in this order: the work ends before its place is given back.
+        Passed { #[pin] inner: F, ticket: Option<Ticket> },
         Refused { response: Option<Response<Bytes>> },
     }
 }
@@ -44,9 +45,9 @@ where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn untouched(inner: S::Future) -> Self {
-        let judged = None;
+        let ticket = None;
         Self {
-            state: State::Passed { judged, inner },
+            state: State::Passed { ticket, inner },
         }
     }
 
@@ -62,14 +63,6 @@ where
             state: follow(decision, request, ready),
         }
     }
-}
-
-/// Where a layer's decision stands in its request's admission, since a layer further in may have its charge given back;
-/// and the permit, which a request holds until its body has been sent.
-struct Place {
-    admission: Admission,
-    place: usize,
-    permit: Option<Arc<Permit>>,
 }
 
 /// Calls the service, or doesn't.
@@ -98,13 +91,8 @@ where
             admission
         }
     };
-    let (place, permit) = admission.join(decision);
     State::Passed {
-        judged: Some(Place {
-            admission,
-            place,
-            permit,
-        }),
+        ticket: Some(Ticket::new(admission, decision, request.method())),
         inner: ready.call(request),
     }
 }
@@ -126,16 +114,22 @@ where
                         None => return Poll::Pending,
                     }
                 }
-                StateProj::Passed { judged, inner } => {
-                    let mut response = ready!(inner.poll(cx))?;
-                    let permit = judged.take().and_then(|judged| {
-                        let headers = response.headers_mut();
-                        let write = |decision: &Decision| fields::write(decision, headers);
-                        judged.admission.look_at(judged.place, write);
-                        judged.permit
-                    });
-                    let body = |body| ResponseBody::inner(body, permit);
-                    return Poll::Ready(Ok(response.map(body)));
+                StateProj::Passed { ticket, inner } => {
+                    let response = ready!(inner.poll(cx));
+                    let Some(ticket) = ticket.take() else {
+                        return Poll::Ready(Ok(response?.map(ResponseBody::untouched)));
+                    };
+                    let mut response = match response {
+                        Ok(response) => response,
+                        Err(error) => {
+                            ticket.end(End::ServiceFailed);
+                            return Poll::Ready(Err(error));
+                        }
+                    };
+                    let headers = response.headers_mut();
+                    ticket.look(|decision| fields::write(decision, headers));
+                    let (response, ticket) = ticket.respond(response);
+                    return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }
                 StateProj::Refused { response } => {
                     return match response.take() {

@@ -21,6 +21,7 @@ mod future;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 mod layer;
 mod service;
+mod ticket;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

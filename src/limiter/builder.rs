@@ -1,4 +1,8 @@
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, RwLock},
+    time::Duration,
+};
 
 use super::{Bound, Inner, Limiter, OnStoreError, permit::Held};
 use crate::{
@@ -62,12 +66,13 @@ impl LimiterBuilder {
                     "each policy of a limiter has a name of its own",
                 )));
             }
-            policy.check_extractors().map_err(of)?;
+            policy.check_parts().map_err(of)?;
             let rule = policy.counted_by().bind(&policy.quota()).map_err(of)?;
             let account = store.open(&name, rule).map_err(of)?;
             policies.push(Bound {
                 policy,
                 account,
+                tiers: RwLock::default(),
                 no_key: Seldom::default(),
             });
         }

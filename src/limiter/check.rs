@@ -5,8 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Judged, Keys, Limiter, Pending};
-use crate::{decision::Decision, store::Ask};
+use super::{Judged, Keys, Limiter, Pending, judge::Own};
+use crate::{decision::Decision, quota::Quota, store::Ask};
 
 /// A question to a [`Limiter`], asked when it is awaited.
 #[must_use = "nothing is asked until this is awaited"]
@@ -15,8 +15,7 @@ pub struct Check {
     limiter: Limiter,
     ask: Ask,
     keys: Keys,
-    cost: Option<u64>,
-    costs: Vec<(String, u64)>,
+    own: Own,
 }
 
 impl Check {
@@ -25,14 +24,13 @@ impl Check {
             limiter,
             ask,
             keys,
-            cost: None,
-            costs: Vec::new(),
+            own: Own::default(),
         }
     }
 
     /// Costs `units` under every policy, in place of each policy's own cost.
     pub fn cost(mut self, units: u64) -> Self {
-        self.cost = Some(units);
+        self.own.cost = Some(units);
         self
     }
 
@@ -59,13 +57,21 @@ impl Check {
     }
 
     fn judge(&self) -> Judged {
-        self.limiter
-            .judge_keys(self.ask, &self.keys, self.cost, &self.costs)
+        self.limiter.judge_keys(self.ask, &self.keys, &self.own)
     }
 
     /// Costs `units` under the policy of that name.
     pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.costs.push((policy.into(), units));
+        self.own.costs.push((policy.into(), units));
+        self
+    }
+}
+
+impl Check {
+    /// Counts by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
+    /// [`Policy::quota_with`](crate::Policy::quota_with).
+    pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+        self.own.quotas.push((policy.into(), quota));
         self
     }
 }
@@ -84,6 +90,10 @@ impl IntoFuture for Check {
 #[must_use = "futures do nothing unless polled"]
 pub struct Checking(State);
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would be one more allocation for each question"
+)]
 enum State {
     Unasked(Check),
     Asked(Pending),
@@ -126,8 +136,7 @@ impl fmt::Debug for Check {
         f.debug_struct("Check")
             .field("ask", &self.ask)
             .field("keys", &self.keys)
-            .field("cost", &self.cost)
-            .field("costs", &self.costs)
+            .field("own", &self.own)
             .finish_non_exhaustive()
     }
 }

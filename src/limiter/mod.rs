@@ -1,17 +1,19 @@
 //! Policies over a store, with or without HTTP.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
-use smallvec::SmallVec;
-
-use self::judge::{Item, Items};
 use crate::{
-    decision::{Books, Counted, Decision},
-    error::StoreError,
+    error::{ConfigError, StoreError},
     key::Key,
     log::Seldom,
     policy::{MissingKey, Policy},
-    store::{Account, Ask, Line, Reply, Store},
+    quota::Quota,
+    store::{Account, Ask, Store},
 };
 
 mod builder;
@@ -19,6 +21,7 @@ mod check;
 mod judge;
 mod keys;
 mod permit;
+mod settle;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
@@ -68,8 +71,13 @@ pub(crate) struct Inner {
 struct Bound {
     policy: Policy,
     account: Account,
+    /// Accounts of quotas other than the policy's own.
+    tiers: RwLock<HashMap<Quota, Account>>,
     no_key: Seldom,
 }
+
+/// Quotas other than a policy's own whose accounts are kept. A caller who could choose his quota must not fill the memory.
+const MOST_TIERS: usize = 1_024;
 
 /// What to answer when the store can't.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,45 +131,6 @@ impl Limiter {
         Check::new(self.clone(), Ask::Reset, keys.into())
     }
 
-    /// Gives back up to `units` of what `decision` charged under each policy: only what time has not already given
-    /// back, never into a later window, and no unit twice. Returns how many that were, by policy in the order of the
-    /// decision's verdicts.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't answer.
-    pub async fn refund(
-        &self,
-        decision: &mut Decision,
-        units: u64,
-    ) -> Result<Vec<u64>, StoreError> {
-        let items: Items = decision
-            .counted
-            .iter()
-            .map(|counted| Item {
-                policy: counted.policy,
-                key: counted.key,
-                cost: units.min(counted.receipt.left),
-                receipt: counted.receipt,
-                by: counted.by,
-            })
-            .collect();
-        // Marked before it is asked for: should this future be dropped, nothing is given twice.
-        let asked: Vec<_> = items.iter().map(|item| item.cost).collect();
-        for (counted, asked) in decision.counted.iter_mut().zip(&asked) {
-            counted.receipt.left -= asked;
-        }
-        let answer = match self.ask(Ask::Give, &items) {
-            Reply::Now(answer) => answer?,
-            Reply::Later(answer) => answer.await?,
-        };
-        let given: Vec<_> = answer.lines.iter().map(|line| line.units).collect();
-        for ((counted, asked), given) in decision.counted.iter_mut().zip(asked).zip(&given) {
-            counted.receipt.left += asked.saturating_sub(*given);
-        }
-        Ok(given)
-    }
-
     /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the
     /// keys that the policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
     /// ([`ListWindow`](crate::ListWindow) does), or there is no such policy.
@@ -184,6 +153,34 @@ impl Limiter {
 }
 
 impl Bound {
+    /// The account of a quota other than the policy's own; `None` if it can't be counted.
+    fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Account> {
+        let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = known.get(&quota) {
+            return Some(account.clone());
+        }
+        drop(known);
+        let policy = &self.policy;
+        let opened = policy
+            .counted_by()
+            .bind(&quota)
+            .and_then(|rule| store.open(policy.name(), rule));
+        match opened {
+            Ok(account) => {
+                let mut tiers = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
+                if tiers.len() >= MOST_TIERS {
+                    tiers.clear();
+                }
+                Some(tiers.entry(quota).or_insert(account).clone())
+            }
+            Err(unfit) => {
+                let error = ConfigError::of(policy.name(), unfit);
+                tracing::error!(%error, "a request's own quota can't be counted; the policy's is used");
+                None
+            }
+        }
+    }
+
     fn is_permit(&self) -> bool {
         self.account.rule().life().is_some()
     }
@@ -211,21 +208,6 @@ impl Bound {
             }
         });
         (missing == MissingKey::Shared).then(Key::missing)
-    }
-}
-
-impl Books for Inner {
-    fn name(&self, policy: usize) -> &str {
-        self.policies
-            .get(policy)
-            .map_or("", |bound| bound.policy.name())
-    }
-
-    fn give_back(&self, counted: &[Counted]) {
-        let lines: SmallVec<[Line<'_>; 2]> = counted.iter().map(|c| self.line(c)).collect();
-        if lines.iter().any(|line| line.units > 0) {
-            self.store.tell(Ask::Give, &lines);
-        }
     }
 }
 

@@ -13,7 +13,8 @@ use tokio::runtime::{self, Handle};
 use super::Inner;
 use crate::{
     decision::{Books, Counted},
-    store::{Ask, Line},
+    quota::Quota,
+    store::{Account, Ask, Line, Manner},
 };
 
 /// A permit is renewed this often in each of its lives: two heartbeats may be lost.
@@ -187,13 +188,23 @@ impl Inner {
     }
 
     /// The line of what was charged, for what is left of it.
-    pub(super) fn line<'a>(&'a self, counted: &Counted) -> Line<'a> {
+    pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> Line<'a> {
         Line {
-            account: &self.policies[counted.policy].account,
+            account: self.account(counted.policy, counted.tier.as_ref()),
             key: counted.key,
             units: counted.receipt.left,
             receipt: counted.receipt,
             by: counted.by,
+            manner: Manner::Charge,
         }
+    }
+
+    /// The account of a policy, or of a request's own quota under it.
+    pub(super) fn account<'a>(
+        &'a self,
+        policy: usize,
+        tier: Option<&'a (Quota, Account)>,
+    ) -> &'a Account {
+        tier.map_or(&self.policies[policy].account, |(_, account)| account)
     }
 }

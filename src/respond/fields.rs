@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
 use crate::{
-    decision::{Decision, Outcome},
+    decision::{Decision, Ruling},
     strategy::Retry,
 };
 
@@ -28,6 +28,9 @@ pub(crate) fn write(decision: &Decision, headers: &mut HeaderMap) {
             // Names hold neither quotes nor backslashes, so that they stand as they are.
             let name = verdict.policy();
             let _ = write!(policies, "{comma}\"{name}\";q={}", quota.units());
+            if quota.is_concurrent() {
+                policies.push_str(";qu=\"concurrent-requests\"");
+            }
             // A window is whole seconds; of a shorter one there is nothing true to say.
             if quota.period() >= Duration::from_secs(1) {
                 let _ = write!(policies, ";w={}", whole_seconds(quota.period()));
@@ -54,9 +57,9 @@ pub(crate) fn write(decision: &Decision, headers: &mut HeaderMap) {
 /// `Retry-After` (RFC 9110, 10.2.3) of a refusal: whole seconds, rounded up, at least one. None where waiting doesn't
 /// help.
 fn retry_after(decision: &Decision) -> Option<u64> {
-    match (decision.outcome(), decision.retry()) {
-        (Outcome::Exhausted, Retry::After(wait)) => Some(whole_seconds(wait).max(1)),
-        (Outcome::Fault(_), _) => Some(FAULT_RETRY),
+    match (decision.ruling(), decision.retry()) {
+        (Ruling::Exhausted, Retry::After(wait)) => Some(whole_seconds(wait).max(1)),
+        (Ruling::Fault(_), _) => Some(FAULT_RETRY),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use http::{
 
 use crate::{
     admission::Refused,
-    decision::{Decision, Outcome},
+    decision::{Decision, Ruling},
     respond::fields,
 };
 
@@ -36,8 +36,8 @@ pub(crate) fn response(refused: &Refused) -> Response<Bytes> {
 
 /// Names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
 fn problem(decision: &Decision) -> (StatusCode, String) {
-    match decision.outcome() {
-        Outcome::Exhausted | Outcome::Admitted => {
+    match decision.ruling() {
+        Ruling::Exhausted | Ruling::Admitted => {
             let refused: Vec<_> = decision
                 .verdicts()
                 .filter(|verdict| verdict.refused())
@@ -51,14 +51,14 @@ fn problem(decision: &Decision) -> (StatusCode, String) {
             );
             (StatusCode::TOO_MANY_REQUESTS, body)
         }
-        Outcome::MissingKey { policy } => {
+        Ruling::MissingKey { policy } => {
             let body = format!(
                 "{{\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
                  \"detail\":\"The request lacks what policy '{policy}' counts by.\"}}"
             );
             (StatusCode::BAD_REQUEST, body)
         }
-        Outcome::Fault(_) => {
+        Ruling::Fault(_) => {
             let body = format!(
                 "{{\"type\":\"{REDUCED_CAPACITY}\",\
                  \"title\":\"Request cannot be satisfied due to temporary server capacity constraints\",\

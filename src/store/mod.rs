@@ -1,7 +1,7 @@
 //! Where counts live.
 //!
-//! [`MemoryStore`] counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for any number of
-//! processes.
+//! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for
+//! any number of processes.
 
 use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -102,6 +102,8 @@ pub enum Ask {
     Force,
     /// Give units of each line's receipt back.
     Give,
+    /// Give units of each line's receipt back, parts of a unit included: as if they had not been charged.
+    Withdraw,
     /// Forget each line's key, and tell how it stood.
     Reset,
     /// Let the permit that each line's caller holds live on.
@@ -121,6 +123,21 @@ pub struct Line<'a> {
     pub receipt: Receipt,
     /// Who charges, where the rule [signs](Rule::signs).
     pub by: Key,
+    /// What a [`Take`](Ask::Take) does under this policy.
+    pub manner: Manner,
+}
+
+/// What a [`Take`](Ask::Take) does under one policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// Charges what it admits.
+    #[default]
+    Charge,
+    /// Sees that there is room, and charges nothing.
+    Check,
+    /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
+    /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
+    ChargeDenied,
 }
 
 /// A store's answer, at once or later.

@@ -27,7 +27,8 @@ local function room(key, p)
       foreign(key, 'not a window, "starts-ends:count"')
     end
     from, to = tonumber(from), tonumber(to)
-    if from <= now and now < to then
+    if now < to then
+      -- one that begins only later was at hand before the clock stepped back
       count = tonumber(counted)
       other = (from ~= starts or to ~= ends) and 1 or 0
     end

@@ -273,12 +273,13 @@ impl Calendar {
     /// The window at hand, and its count.
     fn current(&self, state: &Counter, now: Timestamp) -> Counter {
         let now = now.as_micros();
-        let lasts = (state.starts..state.ends).contains(&now);
-        if lasts && state.kind == self.kind {
+        let lasts = now < state.ends;
+        if lasts && state.starts <= now && state.kind == self.kind {
             return *state;
         }
         let (starts, ends) = self.windows.around(now);
         Counter {
+            // A window that begins only later was at hand before the clock stepped back.
             count: if lasts { state.count } else { 0 },
             starts,
             ends,
@@ -292,7 +293,7 @@ impl Memory for Calendar {
 
     fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
         let current = self.current(state, now);
-        if state.kind != current.kind {
+        if current.count > 0 {
             *state = current;
         }
         self.requests as i64 - current.count as i64

@@ -21,19 +21,18 @@ local function live(key, p)
   return call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) + 1))
 end
 
-local function take(key, p, used, far, _, units, by, n)
+local function take(key, p, used, far, _, units, by, each)
   local ends, permits, added, places = format('%d', now + p[2]), {}, {}, {}
-  for i = 1, n do
-    for _ = 1, units / n do
-      local place = (places[by[i]] or 0) + 1
-      places[by[i]] = place
-      added[#added + 1] = by[i] .. ':' .. place
-      permits[#permits + 1], permits[#permits + 2] = ends, added[#added]
-      -- more would not fit on the stack
-      if #permits == 1000 then
-        call('ZADD', key, unpack(permits))
-        permits = {}
-      end
+  for unit = 1, units do
+    local who = by[ceil(unit / each)]
+    local place = (places[who] or 0) + 1
+    places[who] = place
+    added[unit] = who .. ':' .. place
+    permits[#permits + 1], permits[#permits + 2] = ends, added[unit]
+    -- more would not fit on the stack
+    if #permits == 1000 then
+      call('ZADD', key, unpack(permits))
+      permits = {}
     end
   end
   if #permits > 0 then

@@ -182,6 +182,10 @@ impl Rule for Places {
         Some(self.life)
     }
 
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("concurrency.lua"),

@@ -49,6 +49,16 @@ local function give(key, p, ahead, _, _, at, _, left, want)
   return back, ahead, 0
 end
 
+-- What time has not given back, parts of a unit included.
+local function withdraw(key, p, ahead, _, _, at, _, left, want)
+  local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * p[7]))
+  if back > 0 and ahead > 0 then
+    ahead = max(0, ahead - back)
+    write(key, p, ahead)
+  end
+  return floor(back / p[2]), ahead, 0
+end
+
 local function mend(key, p)
   -- what came later in the same trip may have charged since
   local _, ahead, cut = room(key, p)
@@ -59,4 +69,4 @@ local function mend(key, p)
   end
 end
 
-return { room = room, take = take, give = give, mend = mend }
+return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }

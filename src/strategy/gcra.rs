@@ -86,6 +86,24 @@ impl Memory for Cells {
         back
     }
 
+    fn withdraw(
+        &self,
+        state: &mut Tat,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
+        let elapsed = now.since(receipt.at).as_micros() as u64;
+        let back = self
+            .0
+            .held(receipt.left, elapsed)
+            .min(want * self.0.interval);
+        let ahead = self.ahead(state, now);
+        *state = self.tat(ahead.saturating_sub(back), now);
+        back / self.0.interval
+    }
+
     fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Seen {
         [self.ahead(state, now) as i64, 0, 0]
     }

@@ -33,7 +33,7 @@ local function last(ends)
   return max(ends / 1000 - 1, now_ms + 1)
 end
 
-local function take(key, p, count, ends, fresh, units, by, n)
+local function take(key, p, count, ends, fresh, units, by, each)
   if fresh == 2 then
     call('DEL', key)
   end
@@ -41,14 +41,12 @@ local function take(key, p, count, ends, fresh, units, by, n)
   if fresh == 2 or fresh == 1 and count == 0 and call('EXISTS', key) == 0 then
     entries[1] = header
   end
-  for i = 1, n do
-    for _ = 1, units / n do
-      entries[#entries + 1] = by[i]
-      -- more would not fit on the stack
-      if #entries == 1000 then
-        call('RPUSH', key, unpack(entries))
-        entries = {}
-      end
+  for unit = 1, units do
+    entries[#entries + 1] = by[ceil(unit / each)]
+    -- more would not fit on the stack
+    if #entries == 1000 then
+      call('RPUSH', key, unpack(entries))
+      entries = {}
     end
   end
   if #entries > 0 then

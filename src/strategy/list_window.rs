@@ -145,6 +145,10 @@ impl Rule for Listed {
         true
     }
 
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("list_window.lua"),

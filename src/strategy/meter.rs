@@ -77,6 +77,12 @@ impl Meter {
         left.saturating_sub(drained.div_ceil(self.interval))
     }
 
+    /// What a charge of `left`, made `elapsed` microseconds ago, still holds, in units of time.
+    pub(super) fn held(&self, left: u64, elapsed: u64) -> u64 {
+        let drained = elapsed.saturating_mul(self.units_per_micro());
+        left.saturating_mul(self.interval).saturating_sub(drained)
+    }
+
     /// How many units there is room for while `used` of the tolerance is in use.
     pub(super) fn room(&self, used: u64) -> i64 {
         (self.tolerance as i64 - used as i64).div_euclid(self.interval as i64)

@@ -82,6 +82,11 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the state grows with each unit, so that what is refused must not be kept.
+    fn grows(&self) -> bool {
+        false
+    }
+
     /// How long a charge lives that isn't renewed, if it is a permit: one that its request holds and then gives back.
     fn life(&self) -> Option<Duration> {
         None
@@ -153,10 +158,13 @@ impl Receipt {
 /// reports as [`Seen`]. Numbers are integers below 2^53.
 ///
 /// - `room(key, p)` returns the room, then the state; it writes nothing.
-/// - `take(key, p, a, b, c, units, by, n)` charges n equal requests, `units` in all, and returns the state. If it can't, it
-///   raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists who asks, at least n.
+/// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
+///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
+///   who asks, one for each request.
 /// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
 ///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
+/// - `withdraw(key, p, a, b, c, at, mark, left, want, by)`, if there is one, does what [`Memory::withdraw`] does; else
+///   `give` does.
 /// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the
 ///   state.
 /// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
@@ -197,6 +205,19 @@ pub trait Memory: Rule {
         by: &Key,
     ) -> u64;
 
+    /// Gives up to `want` units of `receipt` back, parts of a unit included: where time gives back continuously, in whole
+    /// units a charge of one could never be taken back. Returns how many whole units that were.
+    fn withdraw(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        self.give(state, now, receipt, want, by)
+    }
+
     /// Lets the permit that `by` holds live for one life from now; returns its units, or 0 if it is gone.
     fn renew(&self, _state: &mut Self::State, _now: Timestamp, _by: &Key) -> u64 {
         0
@@ -224,6 +245,15 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
     fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
     /// See [`Memory::take`].
     fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
+    /// See [`Memory::withdraw`]; `None` is a key that was never charged.
+    fn withdraw(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64;
     /// See [`Memory::give`]; `None` is a key that was never charged.
     fn give(
         &self,
@@ -257,6 +287,21 @@ impl<M: Memory> AnyMemory for M {
     fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key) {
         if let Some(state) = state.downcast_mut() {
             Memory::take(self, state, now, units, by);
+        }
+    }
+
+    fn withdraw(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        let want = want.min(receipt.left);
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::withdraw(self, state, now, receipt, want, by),
+            None => 0,
         }
     }
 

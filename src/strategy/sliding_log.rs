@@ -150,6 +150,10 @@ impl Rule for Log {
         }
     }
 
+    fn grows(&self) -> bool {
+        true
+    }
+
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("sliding_log.lua"),

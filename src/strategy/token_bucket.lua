@@ -50,6 +50,16 @@ local function give(key, p, missing, _, _, at, _, left, want)
   return back, missing, 0
 end
 
+-- What time has not given back, parts of a unit included.
+local function withdraw(key, p, missing, _, _, at, _, left, want)
+  local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * p[7]))
+  if back > 0 and missing > 0 then
+    missing = max(0, missing - back)
+    write(key, p, missing)
+  end
+  return floor(back / p[2]), missing, 0
+end
+
 local function mend(key, p)
   -- what came later in the same trip may have charged since
   local _, missing, off = room(key, p)
@@ -60,4 +70,4 @@ local function mend(key, p)
   end
 end
 
-return { room = room, take = take, give = give, mend = mend }
+return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }

@@ -95,6 +95,24 @@ impl Memory for Tokens {
         back
     }
 
+    fn withdraw(
+        &self,
+        state: &mut Bucket,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
+        let elapsed = now.since(receipt.at).as_micros() as u64;
+        let back = self
+            .0
+            .held(receipt.left, elapsed)
+            .min(want * self.0.interval);
+        let missing = self.missing(state, now);
+        *state = self.bucket(missing.saturating_sub(back), now);
+        back / self.0.interval
+    }
+
     fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Seen {
         [self.missing(state, now) as i64, 0, 0]
     }

@@ -105,15 +105,8 @@ async fn a_refund_learns_the_time_too() {
     let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
     books.step(-40 * DAY);
-    assert_eq!(
-        limiter.refund(&mut charged, 1).await.expect("an answer"),
-        [0]
-    );
-    books.step(40 * DAY);
-    assert_eq!(
-        limiter.refund(&mut charged, 1).await.expect("an answer"),
-        [1]
-    );
+    let back = limiter.refund(&mut charged, 1).await.expect("an answer");
+    assert_eq!(back, [0]);
 }
 
 /// Each of many keys gets exactly its quota, however their questions travel.

@@ -3,6 +3,7 @@
 //! Runs the traces in `traces/`, and those in the folder that `TOLLGATE_TRACES` names.
 
 #![allow(missing_docs)]
+#![cfg(feature = "redis")]
 
 mod run;
 mod trace;

@@ -1,6 +1,6 @@
 //! What else may stand under the key.
 
-use tollgate::{Outcome, StoreError};
+use tollgate::{Ruling, StoreError};
 
 use crate::support::{
     Books, LIFE, PLACES, check, counted, fill, free, only_key, permits, places, strand, until_free,
@@ -27,8 +27,8 @@ async fn a_foreign_value_is_reported_and_left_alone() {
             check(&limiter).await,
             limiter.peek(tollgate::Key::global()).await,
         ] {
-            match decision.outcome() {
-                Outcome::Fault(StoreError::Foreign { key: named, .. }) => assert_eq!(**named, *key),
+            match decision.ruling() {
+                Ruling::Fault(StoreError::Foreign { key: named, .. }) => assert_eq!(**named, *key),
                 other => panic!("{other:?}"),
             }
         }

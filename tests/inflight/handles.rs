@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, body::Body, extract::State, routing::get};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::{Admission, Hold, Key, Limiter, Outcome, RateLimitLayer};
+use tollgate::{Admission, Hold, Key, Limiter, RateLimitLayer, Ruling};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free};
@@ -66,7 +66,7 @@ async fn looks_and_refusals_hold_no_permit() {
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, PLACES);
         let refused = check(&limiter).await;
-        assert!(matches!(refused.outcome(), Outcome::Exhausted));
+        assert!(matches!(refused.ruling(), Ruling::Exhausted));
         drop(held);
         until_free(&limiter, PLACES).await;
         drop((look, refused));

@@ -9,7 +9,7 @@ use std::{
 use http::{Request, StatusCode};
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, OnStoreError, Outcome, RateLimitLayer, RedisStore, Source, StoreError, extract,
+    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -421,9 +421,9 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
                     lacking.check(Key::new("begun"))
                 );
                 for (decision, charged) in [new, begun].into_iter().zip(&mut expected) {
-                    match decision.outcome() {
-                        Outcome::Admitted => *charged += 1,
-                        Outcome::Fault(error @ StoreError::Server { code, message }) => {
+                    match decision.ruling() {
+                        Ruling::Admitted => *charged += 1,
+                        Ruling::Fault(error @ StoreError::Server { code, message }) => {
                             needed.insert(command);
                             // In a script Redis 7.0 has no code for it.
                             let text = format!("{code} {message}");

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, sync::mpsc, thread};
 
 use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Key, Limiter, Outcome};
+use tollgate::{Key, Limiter, Ruling};
 
 use crate::support::{By, counted, hammer, single, store, used};
 
@@ -164,8 +164,8 @@ fn asked_outside_any_runtime_it_says_so() {
     let decision = poll_outside(&limiter);
     assert!(
         matches!(
-            decision.outcome(),
-            Outcome::Fault(tollgate::StoreError::Unsupported(_))
+            decision.ruling(),
+            Ruling::Fault(tollgate::StoreError::Unsupported(_))
         ),
         "{decision:?}"
     );

@@ -13,8 +13,8 @@ use std::{
 use http::{Request, Response};
 use testkit::{Clock, Server};
 use tollgate::{
-    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Outcome,
-    Policy, RedisStore, SlidingLog, SlidingWindow, Source, StoreError, TokenBucket,
+    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, ListWindow, OnStoreError, Policy,
+    RedisStore, Ruling, SlidingLog, SlidingWindow, Source, StoreError, TokenBucket,
 };
 
 /// The machine may be busy; where counting is tested, time is not.
@@ -123,8 +123,8 @@ pub(crate) fn counted(decision: &Decision) -> bool {
 /// The store error that a request was refused for.
 #[track_caller]
 pub(crate) fn fault(decision: &Decision) -> StoreError {
-    match decision.outcome() {
-        Outcome::Fault(error) => error.clone(),
+    match decision.ruling() {
+        Ruling::Fault(error) => error.clone(),
         other => panic!("{other:?} in place of a fault"),
     }
 }

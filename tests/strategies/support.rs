@@ -9,7 +9,7 @@ use testkit::{Clock as ServerClock, Server};
 use tokio::task::JoinSet;
 use tollgate::{
     CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, LimiterBuilder, ListWindow,
-    ManualClock, MemoryStore, OnStoreError, Outcome, Policy, Quota, RedisStore, SlidingLog,
+    ManualClock, MemoryStore, OnStoreError, Policy, Quota, RedisStore, Ruling, SlidingLog,
     SlidingWindow, Source, StoreError, Timestamp, TokenBucket,
 };
 
@@ -35,6 +35,7 @@ pub(crate) struct World {
     time: Time,
 }
 
+#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum Backing {
     Memory(MemoryStore),
     Redis(RedisStore, Server),
@@ -224,8 +225,8 @@ pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
 /// The store error that a request was refused for.
 #[track_caller]
 pub(crate) fn fault(decision: &Decision) -> StoreError {
-    match decision.outcome() {
-        Outcome::Fault(error) => error.clone(),
+    match decision.ruling() {
+        Ruling::Fault(error) => error.clone(),
         other => panic!("{other:?} in place of a fault"),
     }
 }

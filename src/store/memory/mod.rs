@@ -14,7 +14,7 @@ use std::{
 use smallvec::SmallVec;
 
 use self::shard::Shard;
-use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Reply, Store};
+use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock},
     decision::Source,
@@ -143,21 +143,44 @@ impl MemoryStore {
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
                 let room = memory(line)?.room(shard.get(line, place), now);
-                let room = u64::try_from(room).unwrap_or(0);
-                admitted = admitted.min(room.checked_div(line.units).unwrap_or(times));
+                let fits = match (u64::try_from(room).unwrap_or(0), line.manner) {
+                    (room, Manner::Check) if room >= line.units => times,
+                    (_, Manner::Check) => 0,
+                    (room, _) => room.checked_div(line.units).unwrap_or(times),
+                };
+                admitted = admitted.min(fits);
             }
         }
         let mut answers = SmallVec::new();
         for (line, place) in lines.iter().zip(&locked.places) {
             let shard = &mut *locked.guards[place.guard];
             let rule = memory(line)?;
+            let mut charge = 0;
             let units = match ask {
-                Ask::Take(_) => line.units * admitted,
-                Ask::Peek | Ask::Reset => 0,
+                Ask::Take(times) => {
+                    let units = match line.manner {
+                        Manner::Check => 0,
+                        Manner::Charge | Manner::ChargeDenied => line.units * admitted,
+                    };
+                    charge = units;
+                    if line.manner == Manner::ChargeDenied && admitted < times {
+                        let denied = line.units.saturating_mul(times - admitted);
+                        let room = rule.room(shard.get(line, place), now);
+                        charge += denied_charge(line, room.saturating_sub_unsigned(units), denied);
+                    }
+                    units
+                }
+                Ask::Peek => {
+                    // A state that can't be is mended by a look too, so that what it tells comes true.
+                    rule.room(shard.get(line, place), now);
+                    0
+                }
+                Ask::Reset => 0,
                 Ask::Force => {
                     let room = rule.room(shard.get(line, place), now);
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());
-                    line.units.min(u64::try_from(most).unwrap_or(0))
+                    charge = line.units.min(u64::try_from(most).unwrap_or(0));
+                    charge
                 }
                 Ask::Renew => shard
                     .get(line, place)
@@ -166,10 +189,14 @@ impl MemoryStore {
                     let state = shard.get(line, place);
                     rule.give(state, now, &line.receipt, line.units, &line.by)
                 }
+                Ask::Withdraw => {
+                    let state = shard.get(line, place);
+                    rule.withdraw(state, now, &line.receipt, line.units, &line.by)
+                }
             };
-            if units > 0 && matches!(ask, Ask::Take(_) | Ask::Force) {
+            if charge > 0 {
                 let (state, dropped) = shard.entry(line, place, now);
-                rule.take(state, now, units, &line.by);
+                rule.take(state, now, charge, &line.by);
                 if dropped > 0 {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }
@@ -240,6 +267,18 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
+/// refuses, and only its refusals count.
+fn denied_charge(line: &Line<'_>, room: i64, denied: u64) -> u64 {
+    let rule = line.account.rule();
+    if room >= line.units as i64 {
+        return 0;
+    }
+    let debt = if rule.grows() { 0 } else { rule.capacity() };
+    let most = room.saturating_add_unsigned(debt);
+    denied.min(u64::try_from(most).unwrap_or(0))
+}
+
 fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {
     line.account.rule().memory()
 }
@@ -292,6 +331,7 @@ impl Store for MemoryStore {
             units: 0,
             receipt: Receipt::NONE,
             by: *key,
+            manner: Manner::Charge,
         };
         let callers = self.lock(&[line]).and_then(|mut locked| {
             let place = &locked.places[0];

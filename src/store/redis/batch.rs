@@ -16,11 +16,15 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
-    store::{Account, Ask},
+    store::{Account, Ask, Manner},
+    strategy::Rule,
 };
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MOST_KEYS: usize = 128;
+
+/// Equal requests that one question stands for at most: ten thousand of such questions are a number still.
+const MOST_TIMES: u64 = 1 << 40;
 
 /// What a Redis store knows of an account.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ pub(super) struct Batch {
 struct Segment {
     ask: Ask,
     accounts: SmallVec<[Account; 2]>,
-    units: SmallVec<[u64; 2]>,
+    units: SmallVec<[(u64, Manner); 2]>,
     entries: Vec<Entry>,
     /// Where the entry of these keys is.
     places: HashMap<SmallVec<[Key; 2]>, usize>,
@@ -83,7 +87,7 @@ impl Batch {
             self.segments.push(Segment {
                 ask: question.ask,
                 accounts: question.lines.iter().map(|l| l.account.clone()).collect(),
-                units: question.lines.iter().map(|l| l.units).collect(),
+                units: question.lines.iter().map(|l| (l.units, l.manner)).collect(),
                 entries: Vec::new(),
                 places: HashMap::new(),
             });
@@ -193,7 +197,10 @@ impl Batch {
                     .position(|policy| policy.id() == account.id());
                 cmd.arg(place.map(|place| place + 1));
             }
-            cmd.arg(&segment.units[..]).arg(segment.entries.len());
+            for ((units, manner), account) in segment.units.iter().zip(&segment.accounts) {
+                cmd.arg(*units).arg(manner_number(*manner, account.rule()));
+            }
+            cmd.arg(segment.entries.len());
             for entry in &segment.entries {
                 entry.write(segment.ask, &mut cmd);
             }
@@ -211,7 +218,7 @@ impl Segment {
                 .iter()
                 .zip(self.accounts.iter().zip(&self.units))
                 .all(|(line, (account, units))| {
-                    line.account.id() == account.id() && line.units == *units
+                    line.account.id() == account.id() && (line.units, line.manner) == *units
                 })
     }
 }
@@ -225,13 +232,17 @@ impl Entry {
 
     /// Writes how many equal requests it stands for, what is to be given back, and who asks.
     fn write(&self, ask: Ask, cmd: &mut Cmd) {
+        // Signatures are written out one by one; more than the quota are not needed.
+        let signing = self.lines().iter().filter(|line| line.signs());
+        let most = signing.map(|line| line.account.rule().capacity());
+        let most = most.min().unwrap_or(MOST_TIMES);
         let times = |question: &Question| match question.ask {
-            Ask::Take(times) => times,
+            Ask::Take(times) => times.min(most),
             Ask::Peek => 0,
-            Ask::Force | Ask::Give | Ask::Reset | Ask::Renew => 1,
+            Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
         };
         cmd.arg(self.questions.iter().map(times).sum::<u64>());
-        if matches!(ask, Ask::Give | Ask::Renew) {
+        if matches!(ask, Ask::Give | Ask::Withdraw | Ask::Renew) {
             for line in self.lines() {
                 let receipt = &line.receipt;
                 cmd.arg(receipt.at.as_micros())
@@ -240,7 +251,7 @@ impl Entry {
             }
         }
         for (place, line) in self.lines().iter().enumerate() {
-            if line.account.rule().signs() {
+            if line.signs() {
                 for question in &self.questions {
                     for _ in 0..times(question) {
                         cmd.arg(question.lines[place].by.as_str());
@@ -259,5 +270,16 @@ fn number(ask: Ask) -> usize {
         Ask::Give => 3,
         Ask::Reset => 4,
         Ask::Renew => 5,
+        Ask::Withdraw => 6,
+    }
+}
+
+/// What the driver calls it.
+fn manner_number(manner: Manner, rule: &dyn Rule) -> u8 {
+    match manner {
+        Manner::Charge => 0,
+        Manner::Check => 1,
+        Manner::ChargeDenied if rule.grows() => 3,
+        Manner::ChargeDenied => 2,
     }
 }

@@ -9,6 +9,9 @@ use crate::error::ConfigError;
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
 const OWN_POOL: usize = 1_024;
 
+/// The longest deadline. Past all time, adding it to an instant would panic.
+const LONGEST: Duration = Duration::from_secs(86_400);
+
 /// Builds a [`RedisStore`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -83,10 +86,10 @@ impl RedisStoreBuilder {
     /// lanes, or a prefix that keys can't begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         names::check_prefix(&self.prefix)?;
-        if self.deadline < Duration::from_millis(1) {
+        if !(Duration::from_millis(1)..=LONGEST).contains(&self.deadline) {
             return Err(ConfigError::new(
                 format!("a deadline of {:?}", self.deadline),
-                "at least 1 ms",
+                "at least 1 ms, at most a day",
             ));
         }
         if !(1..=64).contains(&self.lanes) {

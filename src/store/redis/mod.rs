@@ -171,32 +171,39 @@ impl RedisStore {
             return Ok(lane);
         }
         let mut sets = inner.sets.write().unwrap_or_else(PoisonError::into_inner);
-        if sets.iter().all(|set| set.runtime != handle.id()) {
-            sets.push(inner.lay(&handle));
+        if let Some(lane) = lane_of(&sets) {
+            return Ok(lane);
         }
-        lane_of(&sets).ok_or(outside)
+        let lanes = inner.lay();
+        sets.push(Set {
+            runtime: handle.id(),
+            lanes: lanes.clone(),
+        });
+        let lane = lane_of(&sets);
+        // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
+        drop(sets);
+        inner.start(&handle, lanes);
+        lane.ok_or(outside)
     }
 }
 
 impl Inner {
-    /// Lays the lanes of a runtime.
-    fn lay(&self, handle: &Handle) -> Set {
-        let lanes = (0..self.lanes).map(|_| {
-            let lane = Arc::new(Lane::new(self.shared.clone()));
+    fn lay(&self) -> Vec<Arc<Lane>> {
+        let lane = |_| Arc::new(Lane::new(self.shared.clone()));
+        (0..self.lanes).map(lane).collect()
+    }
+
+    /// Has a runtime drive its lanes.
+    fn start(&self, handle: &Handle, lanes: Vec<Arc<Lane>>) {
+        for lane in lanes {
             let ends = Ends {
                 runtime: handle.id(),
                 sets: self.sets.clone(),
             };
-            let run = lane.clone().run();
             drop(handle.spawn(async move {
                 let _ends = ends;
-                run.await;
+                lane.run().await;
             }));
-            lane
-        });
-        Set {
-            runtime: handle.id(),
-            lanes: lanes.collect(),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::lane::Lane;
 use crate::{
     error::StoreError,
     key::Key,
-    store::{Account, Answer, Ask, Line},
+    store::{Account, Answer, Ask, Line, Manner},
     strategy::Receipt,
 };
 
@@ -34,9 +34,15 @@ pub(super) struct OwnLine {
     pub(super) units: u64,
     pub(super) receipt: Receipt,
     pub(super) by: Key,
+    pub(super) manner: Manner,
 }
 
 impl OwnLine {
+    /// Whether it is signed: what costs nothing is not.
+    pub(super) fn signs(&self) -> bool {
+        self.units > 0 && self.account.rule().signs()
+    }
+
     pub(super) fn of(line: &Line<'_>) -> Self {
         Self {
             account: line.account.clone(),
@@ -44,14 +50,16 @@ impl OwnLine {
             units: line.units,
             receipt: line.receipt,
             by: line.by,
+            manner: line.manner,
         }
     }
 }
 
 impl Question {
-    /// Whether whoever asked has gone.
+    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed)
+        let gone = self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed);
+        gone && matches!(self.ask, Ask::Take(_) | Ask::Peek)
     }
 
     pub(super) fn fail(self, error: StoreError) {
@@ -102,12 +110,13 @@ impl Drop for Delivery {
         };
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
             let rule = line.account.rule();
+            line.units = charged.units;
             line.receipt = Receipt {
                 at: answer.at,
                 left: charged.units,
                 mark: rule.mark(&charged.seen, answer.at),
             };
         }
-        lane.tell(Ask::Give, lines);
+        lane.tell(Ask::Withdraw, lines);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     clock::Timestamp,
     decision::Source,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer},
+    store::{Answer, Ask, LineAnswer, Manner},
 };
 
 /// What is to be done once a batch's answers are handed out.
@@ -86,19 +86,23 @@ fn hand_out(
 ) {
     for question in entry.questions.drain(..) {
         let mut lines = lines.clone();
-        let mut own = 0;
+        let (mut own, mut later) = (0, 0);
         if let Ask::Take(times) = question.ask {
             own = times.min(admitted);
             admitted -= own;
+            later = admitted;
             // What moved is what all of them took.
             for (line, asked) in lines.iter_mut().zip(&question.lines) {
-                line.units = own * asked.units;
+                line.units = match asked.manner {
+                    Manner::Check => 0,
+                    Manner::Charge | Manner::ChargeDenied => own * asked.units,
+                };
             }
         }
         let answer = Answer {
             admitted: own,
             at,
-            later: admitted,
+            later,
             source: Source::Store,
             lines,
         };

@@ -1,0 +1,87 @@
+//! An OCR service that calls a paid provider: five successes a minute for each user.
+//!
+//! By default it counts as the articles' service did: it checks on arrival, and counts when the provider has succeeded, so
+//! that requests under way together can exceed the limit. With `RESERVE=1` it charges on arrival and gives back what
+//! failed, so that they can't.
+//!
+//! ```text
+//! PORT=3000 cargo run --example ocr
+//! curl -X POST 'http://127.0.0.1:3000/ocr?user=alice&ms=100'         # a provider that takes 100 ms
+//! curl -X POST 'http://127.0.0.1:3000/ocr?user=alice&ms=100&fail=1'  # and one that fails
+//! ```
+
+use std::{env, error::Error, time::Duration};
+
+use axum::{
+    Router,
+    extract::Query,
+    http::{StatusCode, request::Parts},
+    routing::post,
+};
+use tokio::net::TcpListener;
+use tollgate::{Admission, Charge, Key, Policy, Quota, RateLimitLayer, extract, outcome};
+
+#[derive(serde::Deserialize)]
+struct Job {
+    user: String,
+    #[serde(default)]
+    ms: u64,
+    #[serde(default)]
+    fail: u8,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    tracing_subscriber::fmt::init();
+    let app = Router::new().route("/ocr", post(ocr)).layer(layer()?);
+
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    println!("Listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, app).await?;
+    Ok(())
+}
+
+fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
+    let charge = if env::var("RESERVE").is_ok_and(|reserve| reserve == "1") {
+        println!("Reserving: charged on arrival, given back on failure.");
+        Charge::reserve(outcome::success)
+    } else {
+        println!("The articles' way: checked on arrival, counted on success.");
+        Charge::on_response(outcome::success)
+    };
+    let per_user = Policy::new("ocr", Quota::requests(5).per_minute())
+        .strategy(tollgate::FixedWindow)
+        .key(extract::from_fn(user))
+        .charge(charge);
+    let layer = RateLimitLayer::builder().policy(per_user);
+    #[cfg(feature = "redis")]
+    if let Ok(url) = env::var("REDIS_URL") {
+        println!("Counting on Redis.");
+        return Ok(layer.store(tollgate::RedisStore::open(url)?).build()?);
+    }
+    Ok(layer.build()?)
+}
+
+/// Who is asking: the user in the query.
+fn user(parts: &Parts) -> Option<Key> {
+    let Query(job) = Query::<Job>::try_from_uri(&parts.uri).ok()?;
+    Some(Key::new(job.user))
+}
+
+async fn ocr(
+    Query(job): Query<Job>,
+    admission: Admission,
+) -> Result<String, (StatusCode, &'static str)> {
+    provider(&job)
+        .await
+        .map_err(|()| (StatusCode::BAD_GATEWAY, "the provider failed\n"))?;
+    let left = admission.remaining("ocr").unwrap_or_default();
+    Ok(format!("recognised for {}; {left} left\n", job.user))
+}
+
+/// Stands for the paid provider: as slow and as unreliable as it is told to be.
+async fn provider(job: &Job) -> Result<(), ()> {
+    tokio::time::sleep(Duration::from_millis(job.ms)).await;
+    if job.fail == 1 { Err(()) } else { Ok(()) }
+}

@@ -1,0 +1,119 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use http::{HeaderMap, Method, Response, StatusCode};
+
+use crate::{
+    admission::Admission,
+    decision::Decision,
+    limiter::Permit,
+    outcome::{End, Head, Outcome},
+};
+
+/// What a layer holds of a request that it let in, until its response's body has ended: where the decision stands in the
+/// request's admission, the permit, and what has to be known to settle the charge.
+///
+/// Dropped, it settles as for a request that was dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    admission: Admission,
+    place: usize,
+    permit: Option<Arc<Permit>>,
+    /// None if the charge doesn't depend on what becomes of the request.
+    course: Option<Box<Course>>,
+}
+
+/// What is known so far of what becomes of a request.
+#[derive(Debug, Default)]
+struct Course {
+    head: Option<Head>,
+    trailers: Option<HeaderMap>,
+    /// Whether nobody polls the body, since none is sent.
+    bodiless: bool,
+    /// Whether the body has said that it is at its end, so that it may not be polled again.
+    at_end: AtomicBool,
+}
+
+impl Ticket {
+    pub(super) fn new(admission: Admission, decision: Decision, method: &Method) -> Self {
+        let (place, permit) = admission.join(decision);
+        let course = admission.settles(place).then(|| {
+            Box::new(Course {
+                bodiless: *method == Method::HEAD,
+                ..Course::default()
+            })
+        });
+        Self {
+            admission,
+            place,
+            permit,
+            course,
+        }
+    }
+
+    /// Looks at the decision, as it stands now.
+    pub(super) fn look(&self, look: impl FnOnce(&Decision)) {
+        self.admission.look_at(self.place, look);
+    }
+
+    /// There is a response; returns what its body is to carry.
+    pub(super) fn respond<B>(mut self, response: Response<B>) -> (Response<B>, Option<Self>) {
+        if self.course.is_none() {
+            let holds = self.permit.is_some();
+            return (response, holds.then_some(self));
+        }
+        let (parts, body) = response.into_parts();
+        let status = parts.status;
+        let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
+        if let Some(course) = &mut self.course {
+            course.head = Some(Head::of(&parts));
+            course.bodiless |= bodiless;
+        }
+        (Response::from_parts(parts, body), Some(self))
+    }
+
+    /// Whether nobody will ever poll the body.
+    pub(super) fn is_bodiless(&self) -> bool {
+        self.course.as_ref().is_some_and(|course| course.bodiless)
+    }
+
+    /// The body has said that it is at its end.
+    pub(super) fn note_end(&self) {
+        if let Some(course) = &self.course {
+            course.at_end.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn trailers(&mut self, trailers: &HeaderMap) {
+        if let Some(course) = &mut self.course {
+            course.trailers = Some(trailers.clone());
+        }
+    }
+
+    /// It is over.
+    pub(super) fn end(mut self, end: End) {
+        self.settle(end);
+    }
+
+    fn settle(&mut self, end: End) {
+        if let Some(course) = self.course.take() {
+            let outcome = Outcome::new(course.head.as_ref(), course.trailers.as_ref(), end);
+            self.admission.settle_by(self.place, &outcome);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let end = self.course.as_ref().map(|course| match course.head {
+            None => End::Dropped,
+            Some(_) if course.at_end.load(Ordering::Relaxed) => End::Completed,
+            Some(_) => End::BodyDropped,
+        });
+        if let Some(end) = end {
+            self.settle(end);
+        }
+    }
+}

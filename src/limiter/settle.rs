@@ -1,0 +1,122 @@
+//! Charging and giving back once a request was let in.
+
+use super::{Inner, Limiter};
+use crate::{
+    charge::When,
+    decision::{Adjusted, Adjusting, Books, Counted, Decision},
+    error::StoreError,
+    outcome::Outcome,
+    store::{Ask, Line, Manner, Reply},
+    strategy::Receipt,
+};
+
+impl Limiter {
+    /// Gives back up to `units` of what `decision` charged under each policy: only what time has not already given
+    /// back, never into a later window, and no unit twice. Returns how many that were, by policy in the order of the
+    /// decision's verdicts.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn refund(
+        &self,
+        decision: &mut Decision,
+        units: u64,
+    ) -> Result<Vec<u64>, StoreError> {
+        let books = decision.books.clone();
+        let mut given = Vec::with_capacity(decision.counted.len());
+        for counted in &mut decision.counted {
+            let mut back = 0;
+            // Planned before it is asked for: should this future be dropped, nothing is given twice.
+            for part in counted.plan_refund(units) {
+                let adjusting = books.adjust(Ask::Give, counted, part.receipt, part.units);
+                let adjusted = adjusting.await?;
+                counted.refunded(&part, &adjusted);
+                back += adjusted.units;
+            }
+            given.push(back);
+        }
+        Ok(given)
+    }
+}
+
+impl Books for Inner {
+    fn name(&self, policy: usize) -> &str {
+        self.policies
+            .get(policy)
+            .map_or("", |bound| bound.policy.name())
+    }
+
+    fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
+        let account = self.account(counted.policy, counted.tier.as_ref()).clone();
+        let line = Line {
+            account: &account,
+            key: counted.key,
+            units,
+            receipt,
+            by: counted.by,
+            manner: Manner::Charge,
+        };
+        let reply = self.store.ask(ask, &[line]);
+        let cost = counted.cost;
+        Box::pin(async move {
+            let answer = match reply {
+                Reply::Now(answer) => answer?,
+                Reply::Later(answer) => answer.await?,
+            };
+            let line = answer.lines.first();
+            let line = line.ok_or(StoreError::Unsupported("an answer without lines"))?;
+            let rule = account.rule();
+            Ok(Adjusted {
+                units: line.units,
+                receipt: Receipt {
+                    at: answer.at,
+                    left: line.units,
+                    mark: rule.mark(&line.seen, answer.at),
+                },
+                outlook: rule.outlook(&line.seen, answer.at, cost),
+            })
+        })
+    }
+
+    fn give_back(&self, counted: &[Counted]) {
+        for counted in counted {
+            for receipt in counted.receipts().filter(|receipt| receipt.left > 0) {
+                let mut line = self.line(counted);
+                line.receipt = *receipt;
+                line.units = receipt.left;
+                self.store.tell(Ask::Withdraw, &[line]);
+            }
+        }
+    }
+
+    fn settles(&self, counted: &Counted) -> bool {
+        self.charge_of(counted).when != When::Arrival
+    }
+
+    fn settle(&self, counted: &mut Counted, outcome: &Outcome<'_>) {
+        let charge = self.charge_of(counted);
+        let charges = charge.charges(outcome);
+        match charge.when {
+            When::Reserve if !charges => {
+                self.give_back(std::slice::from_ref(counted));
+                counted.given_back();
+            }
+            // What the handler has charged by itself is not charged again.
+            When::Response if charges && !counted.settled => {
+                let line = Line {
+                    units: counted.cost,
+                    ..self.line(counted)
+                };
+                self.store.tell(Ask::Force, &[line]);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Inner {
+    fn charge_of(&self, counted: &Counted) -> &crate::charge::Charge {
+        self.policies[counted.policy].policy.charges()
+    }
+}

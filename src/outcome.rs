@@ -1,0 +1,141 @@
+//! What became of a request that was let through: for policies that [charge](crate::Charge) by it.
+
+use std::fmt;
+
+use http::{HeaderMap, StatusCode, response::Parts};
+
+/// What became of a request that was let through.
+#[derive(Clone, Copy)]
+pub struct Outcome<'a> {
+    response: Option<&'a Head>,
+    trailers: Option<&'a HeaderMap>,
+    end: End,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// The response's body was sent in full.
+    Completed,
+    /// The response's body failed half-way.
+    BodyFailed,
+    /// There was a response, but its body was dropped half-way: the client has gone.
+    BodyDropped,
+    /// The service failed, and there was no response.
+    ServiceFailed,
+    /// The request was dropped before there was a response: the client has gone, a timeout further out has struck, or the
+    /// handler panicked.
+    Dropped,
+}
+
+/// A response's head, kept until its body has ended.
+#[derive(Debug)]
+pub(crate) struct Head {
+    status: StatusCode,
+    headers: HeaderMap,
+}
+
+impl Head {
+    pub(crate) fn of(parts: &Parts) -> Self {
+        Self {
+            status: parts.status,
+            headers: parts.headers.clone(),
+        }
+    }
+}
+
+impl<'a> Outcome<'a> {
+    pub(crate) fn new(
+        response: Option<&'a Head>,
+        trailers: Option<&'a HeaderMap>,
+        end: End,
+    ) -> Self {
+        Self {
+            response,
+            trailers,
+            end,
+        }
+    }
+
+    /// The response's status; `None` if there was no response. A gRPC response's is 200, whatever became of the call.
+    pub fn status(&self) -> Option<StatusCode> {
+        self.response.map(|head| head.status)
+    }
+
+    /// The response's header fields; `None` if there was no response.
+    pub fn headers(&self) -> Option<&'a HeaderMap> {
+        self.response.map(|head| &head.headers)
+    }
+
+    /// The code of a gRPC call, from its trailers or, where it has no others, from its header fields; `None` if it is no
+    /// gRPC call, or ended without one.
+    pub fn grpc_status(&self) -> Option<i32> {
+        let code = |fields: &HeaderMap| fields.get("grpc-status")?.to_str().ok()?.parse().ok();
+        let trailers = self.trailers.and_then(code);
+        trailers.or_else(|| self.headers().and_then(code))
+    }
+
+    /// How it ended.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// Whether it was dropped before anybody could know what became of it.
+    pub(crate) fn is_unknown(&self) -> bool {
+        match self.end {
+            End::Dropped => true,
+            End::BodyDropped => self.is_grpc() && self.grpc_status().is_none(),
+            _ => false,
+        }
+    }
+
+    /// Whether this is a gRPC call, by its response's content type.
+    fn is_grpc(&self) -> bool {
+        let content_type = self
+            .headers()
+            .and_then(|h| h.get(http::header::CONTENT_TYPE));
+        content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    }
+}
+
+impl fmt::Debug for Outcome<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outcome")
+            .field("status", &self.status())
+            .field("grpc_status", &self.grpc_status())
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether it succeeded: a status below 400, a body that didn't fail, and, of a gRPC call, code 0. A client that hangs up
+/// before the body has been sent in full makes no success a failure.
+pub fn success(outcome: &Outcome<'_>) -> bool {
+    let status = outcome.status().is_some_and(|status| status.as_u16() < 400);
+    let code = match outcome.grpc_status() {
+        Some(code) => code == 0,
+        None => !outcome.is_grpc(),
+    };
+    status && code && matches!(outcome.end, End::Completed | End::BodyDropped)
+}
+
+/// Whether it failed, in any way: what [`success`] is not.
+pub fn failure(outcome: &Outcome<'_>) -> bool {
+    !success(outcome)
+}
+
+/// Whether the response's status is 4xx.
+pub fn client_error(outcome: &Outcome<'_>) -> bool {
+    outcome
+        .status()
+        .is_some_and(|status| status.is_client_error())
+}
+
+/// Whether the response's status is 5xx, or there was none because the service failed.
+pub fn server_error(outcome: &Outcome<'_>) -> bool {
+    let status = outcome
+        .status()
+        .is_some_and(|status| status.is_server_error());
+    status || outcome.end == End::ServiceFailed
+}

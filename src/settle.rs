@@ -1,0 +1,174 @@
+//! Charging and giving back from a handler.
+
+use crate::{
+    admission::Admission,
+    decision::{Counted, Decision},
+    error::StoreError,
+    store::Ask,
+    strategy::Receipt,
+};
+
+/// A handler's handle to what its request was charged, under every policy or [one of them](Admission::policy).
+///
+/// Everything here may be done at any time while a clone of the [`Admission`] lives: in the handler, in a layer further
+/// in, and after the response, in a task that goes on.
+#[derive(Clone, Debug)]
+pub struct Settle {
+    admission: Admission,
+    policy: Option<String>,
+}
+
+impl Admission {
+    /// What the request was charged under the policy of that name, alone. Nothing happens if it didn't apply.
+    pub fn policy(&self, name: impl Into<String>) -> Settle {
+        Settle {
+            admission: self.clone(),
+            policy: Some(name.into()),
+        }
+    }
+
+    fn every_policy(&self) -> Settle {
+        Settle {
+            admission: self.clone(),
+            policy: None,
+        }
+    }
+
+    /// See [`Settle::charge`]; under every policy.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
+        self.every_policy().charge(units).await
+    }
+
+    /// See [`Settle::refund`]; under every policy.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
+        self.every_policy().refund(units).await
+    }
+
+    /// See [`Settle::settle`]; under every policy.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
+        self.every_policy().settle(true_cost).await
+    }
+}
+
+impl Settle {
+    /// Charges `units` more, past what is left if need be: down to a debt of at most one capacity, which later requests
+    /// wait for.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer. Whether it was charged is not known then.
+    pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
+        for at in self.places() {
+            self.charge_at(at, units).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back up to `units`: only what time has not already given back, never into a later window, and no unit twice.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer. What was asked for is not given back a second time then.
+    pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
+        for at in self.places() {
+            self.refund_at(at, units).await?;
+        }
+        Ok(())
+    }
+
+    /// Charges or gives back, until what the request is charged is its `true_cost`: for costs that are known only when the
+    /// work is done, such as an LLM's tokens. May be called again as the cost becomes clearer.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
+        for at in self.places() {
+            let net = self.with(at, |_, counted| {
+                counted.settled = true;
+                counted.net()
+            });
+            let net = net.unwrap_or(true_cost);
+            if true_cost > net {
+                self.charge_at(at, true_cost - net).await?;
+            } else {
+                self.refund_at(at, net - true_cost).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the charges that this is about stand: decision and policy.
+    fn places(&self) -> Vec<(usize, usize)> {
+        let decisions = self.admission.decisions();
+        let mut places = Vec::new();
+        for (place, decision) in decisions.iter().enumerate() {
+            for (index, verdict) in decision.verdicts().enumerate() {
+                if self
+                    .policy
+                    .as_deref()
+                    .is_none_or(|name| name == verdict.policy())
+                {
+                    places.push((place, index));
+                }
+            }
+        }
+        places
+    }
+
+    fn with<T>(
+        &self,
+        (place, index): (usize, usize),
+        with: impl FnOnce(&Decision, &mut Counted) -> T,
+    ) -> Option<T> {
+        self.admission.with(place, |decision| {
+            let mut counted = decision.counted.get(index)?.clone();
+            let result = with(decision, &mut counted);
+            *decision.counted.get_mut(index)? = counted;
+            Some(result)
+        })?
+    }
+
+    async fn charge_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
+        let asked = self.with(at, |decision, counted| {
+            (units > 0).then(|| {
+                decision
+                    .books
+                    .adjust(Ask::Force, counted, Receipt::NONE, units)
+            })
+        });
+        if let Some(Some(adjusting)) = asked {
+            let adjusted = adjusting.await?;
+            self.with(at, |_, counted| counted.charged(&adjusted));
+        }
+        Ok(())
+    }
+
+    async fn refund_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
+        // Taken off the receipts before it is asked for: should this future be dropped, nothing is given twice.
+        let parts = self.with(at, |_, counted| counted.plan_refund(units));
+        for part in parts.into_iter().flatten() {
+            let asked = self.with(at, |decision, counted| {
+                let books = &decision.books;
+                books.adjust(Ask::Withdraw, counted, part.receipt, part.units)
+            });
+            if let Some(adjusting) = asked {
+                let adjusted = adjusting.await?;
+                self.with(at, |_, counted| counted.outlook = adjusted.outlook);
+            }
+        }
+        Ok(())
+    }
+}
