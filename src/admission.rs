@@ -7,8 +7,7 @@ use std::{
 };
 
 use crate::{
-    decision::{Counted, Decision, Ruling},
-    limiter::Permit,
+    decision::{Counted, Decision, Permit, Ruling},
     outcome::Outcome,
     strategy::Retry,
 };
@@ -32,7 +31,7 @@ use crate::{
 pub struct Admission {
     judged: Arc<Mutex<Judged>>,
     /// The permit, where there is no layer to hold it.
-    _permit: Option<Arc<Permit>>,
+    _permit: Option<Arc<dyn Permit>>,
 }
 
 #[derive(Default)]
@@ -40,12 +39,12 @@ struct Judged {
     /// The outermost layer's first.
     decisions: Vec<Decision>,
     /// Their permits, which the layers hold.
-    permits: Vec<Weak<Permit>>,
+    permits: Vec<Weak<dyn Permit>>,
 }
 
 impl Judged {
     /// Notes a decision; returns its place, and its permit.
-    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<Permit>>) {
+    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
         let permit = decision.permit.take();
         self.permits.extend(permit.as_ref().map(Arc::downgrade));
         self.decisions.push(decision);
@@ -57,7 +56,7 @@ impl Judged {
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct Hold {
-    _permits: Vec<Arc<Permit>>,
+    _permits: Vec<Arc<dyn Permit>>,
 }
 
 impl Admission {
@@ -101,7 +100,7 @@ impl Admission {
     }
 
     /// Joins the decision of a layer, which holds its permit; returns where it stands.
-    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<Permit>>) {
+    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
         self.lock().add(decision)
     }
 

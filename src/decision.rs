@@ -8,10 +8,9 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
-    limiter::Permit,
     outcome,
     quota::Quota,
-    store::{Account, Ask},
+    store::{Account, Ask, Source},
     strategy::{Outlook, Receipt, Retry},
 };
 
@@ -25,7 +24,7 @@ pub struct Decision {
     pub(crate) at: Timestamp,
     pub(crate) counted: SmallVec<[Counted; 2]>,
     /// The places of in-flight limits, for as long as the decision or a clone of it lives.
-    pub(crate) permit: Option<Arc<Permit>>,
+    pub(crate) permit: Option<Arc<dyn Permit>>,
 }
 
 /// What became of a request.
@@ -45,19 +44,8 @@ pub enum Ruling {
     Fault(StoreError),
 }
 
-/// Where an answer came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Source {
-    /// The store counted.
-    Store,
-    /// A denial that the store gave before, and that still holds.
-    Cache,
-    /// Not from the store, which could not answer: what the limiter was told to do then.
-    Fallback,
-    /// Nothing was asked: no policy applied, or one found no key.
-    Unasked,
-}
+/// Places of in-flight limits, given back when it is dropped.
+pub(crate) trait Permit: fmt::Debug + Send + Sync {}
 
 /// Those who keep the counts: what a decision needs of its limiter.
 pub(crate) trait Books: Send + Sync {

@@ -7,7 +7,7 @@ use http::request::Parts;
 use crate::{
     charge::{Charge, Denied, When},
     error::Unfit,
-    extract::{self, KeyExtractor},
+    extract::{self, KeyExtractor, MissingKey},
     key::Key,
     quota::Quota,
     store::Manner,
@@ -64,18 +64,6 @@ pub enum Cost {
     Fixed(u64),
     /// As many as the function says.
     With(Arc<dyn Fn(&Parts) -> u64 + Send + Sync>),
-}
-
-/// What to do with a request in which a policy finds no key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum MissingKey {
-    /// The policy does not apply to it.
-    Skip,
-    /// It is refused: 400 Bad Request.
-    Refuse,
-    /// All such requests are counted together, under one key that no request can name.
-    Shared,
 }
 
 impl Policy {

@@ -2,8 +2,8 @@ use std::fmt;
 
 use http::request::Parts;
 
-use super::KeyExtractor;
-use crate::{error::Unfit, key::Key, log::Seldom, policy::MissingKey};
+use super::{KeyExtractor, MissingKey};
+use crate::{error::Unfit, key::Key, log::Seldom};
 
 /// Counts by what a closure finds in a request's head; `None` if the request has no key.
 ///

@@ -26,7 +26,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{error::Unfit, key::Key, policy::MissingKey};
+use crate::{error::Unfit, key::Key};
 
 mod combine;
 mod credentials;
@@ -39,6 +39,18 @@ pub use peer::{Peer, PeerAddr, peer};
 pub use target::{Global, Method, Path, global, method, path};
 #[cfg(feature = "axum")]
 pub use target::{RoutePath, matched_path};
+
+/// What to do with a request in which a policy finds no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MissingKey {
+    /// The policy does not apply to it.
+    Skip,
+    /// It is refused: 400 Bad Request.
+    Refuse,
+    /// All such requests are counted together, under one key that no request can name.
+    Shared,
+}
 
 /// Finds out who is asking.
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {

@@ -2,8 +2,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, request::Parts};
 
-use super::KeyExtractor;
-use crate::{error::Unfit, key::Key, policy::MissingKey};
+use super::{KeyExtractor, MissingKey};
+use crate::{error::Unfit, key::Key};
 
 /// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
 ///

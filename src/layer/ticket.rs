@@ -7,8 +7,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{
     admission::Admission,
-    decision::Decision,
-    limiter::Permit,
+    decision::{Decision, Permit},
     outcome::{End, Head, Outcome},
 };
 
@@ -20,7 +19,7 @@ use crate::{
 pub(super) struct Ticket {
     admission: Admission,
     place: usize,
-    permit: Option<Arc<Permit>>,
+    permit: Option<Arc<dyn Permit>>,
     /// None if the charge doesn't depend on what becomes of the request.
     course: Option<Box<Course>>,
 }

@@ -12,16 +12,17 @@ use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Bound, Keys, Limiter, OnStoreError, Permit};
+use super::{Bound, Keys, Limiter, OnStoreError, permit::Taken};
 use crate::{
     clock::Timestamp,
-    decision::{Counted, Decision, Ruling, Source},
+    decision::{Counted, Decision, Ruling},
     error::StoreError,
+    extract::MissingKey,
     key::Key,
     log::Seldom,
-    policy::{LookUp, MissingKey, Tiers},
+    policy::{LookUp, Tiers},
     quota::Quota,
-    store::{Account, Answer, Ask, Line, Manner, Reply},
+    store::{Account, Answer, Ask, Line, Manner, Reply, Source},
     strategy::{Receipt, Retry},
 };
 
@@ -238,7 +239,7 @@ impl Limiter {
             let counted = decision.counted.iter();
             let places = counted.filter(|counted| self.inner.policies[counted.policy].is_permit());
             let places = places.filter(|counted| counted.receipt.left > 0).cloned();
-            decision.permit = Permit::hold(&self.inner, places.collect(), self.inner.life);
+            decision.permit = Taken::hold(&self.inner, places.collect(), self.inner.life);
         }
         decision
     }

@@ -9,9 +9,10 @@ use std::{
 
 use crate::{
     error::{ConfigError, StoreError},
+    extract::MissingKey,
     key::Key,
     log::Seldom,
-    policy::{MissingKey, Policy},
+    policy::Policy,
     quota::Quota,
     store::{Account, Ask, Store},
 };
@@ -27,7 +28,6 @@ pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
 pub(crate) use judge::{Judged, Pending};
 pub use keys::Keys;
-pub(crate) use permit::Permit;
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///

@@ -12,7 +12,7 @@ use tokio::runtime::{self, Handle};
 
 use super::Inner;
 use crate::{
-    decision::{Books, Counted},
+    decision::{Books, Counted, Permit},
     quota::Quota,
     store::{Account, Ask, Line, Manner},
 };
@@ -23,7 +23,7 @@ const BEATS: u32 = 3;
 type Places = SmallVec<[Counted; 1]>;
 
 /// The places that one request holds. They are given back when it is dropped.
-pub(crate) struct Permit {
+pub(super) struct Taken {
     limiter: Arc<Inner>,
     id: u64,
     places: Places,
@@ -50,9 +50,13 @@ struct Ward {
     heart: Option<runtime::Id>,
 }
 
-impl Permit {
+impl Taken {
     /// Holds `places`, which were charged; none if there are none.
-    pub(super) fn hold(limiter: &Arc<Inner>, places: Places, life: Duration) -> Option<Arc<Self>> {
+    pub(super) fn hold(
+        limiter: &Arc<Inner>,
+        places: Places,
+        life: Duration,
+    ) -> Option<Arc<dyn Permit>> {
         if places.is_empty() {
             return None;
         }
@@ -74,7 +78,9 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Permit for Taken {}
+
+impl Drop for Taken {
     fn drop(&mut self) {
         self.limiter.held.wards().permits.remove(&self.id);
         // A thread of the application's own, where nothing could be sent.
@@ -85,7 +91,7 @@ impl Drop for Permit {
     }
 }
 
-impl fmt::Debug for Permit {
+impl fmt::Debug for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
             .field("id", &self.id)

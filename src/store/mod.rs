@@ -9,7 +9,6 @@ use smallvec::SmallVec;
 
 use crate::{
     clock::Timestamp,
-    decision::Source,
     error::{StoreError, Unfit},
     key::Key,
     strategy::{Receipt, Rule, Seen},
@@ -159,6 +158,20 @@ impl fmt::Debug for Reply {
             Self::Later(_) => f.debug_tuple("Later").finish_non_exhaustive(),
         }
     }
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The store counted.
+    Store,
+    /// A denial that the store gave before, and that still holds.
+    Cache,
+    /// Not from the store, which could not answer: what the limiter was told to do then.
+    Fallback,
+    /// Nothing was asked: no policy applied, or one found no key.
+    Unasked,
 }
 
 /// What a store answers.

@@ -3,7 +3,15 @@
 //! | strategy | counts | at once, at most | over one period, at worst | choose it |
 //! |---|---|---|---|---|
 //! | [`Gcra`] (default) | a theoretical arrival time | burst | requests + burst | almost always: smooth, and the smallest |
+//! | [`TokenBucket`] | what is missing of a bucket, and since when | burst | requests + burst | when others read the keys |
 //! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when people must be told "so many per window" |
+//! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for what people count by the calendar |
+//! | [`ListWindow`] | who called, for one period from the first request | requests | 2 x requests | when a limit that is hit must say by whom |
+//! | [`SlidingWindow`] | the newest buckets, the oldest weighted | requests | 2 x requests with one bucket, one bucket's worth more with several | for large limits that should slide |
+//! | [`SlidingLog`] | the instant of every unit | requests | requests | for small limits that must hold in any period |
+//! | [`Concurrency`] | permits of what is in flight | concurrent | | for what is slow and dear |
+//!
+#![doc = include_str!("../../docs/changing-policies.md")]
 //!
 //! # One of your own
 //!

@@ -14,10 +14,9 @@ use std::{
 use smallvec::SmallVec;
 
 use self::shard::Shard;
-use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Store};
+use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Source, Store};
 use crate::{
     clock::{Clock, SystemClock},
-    decision::Source,
     error::{StoreError, Unfit},
     key::Key,
     strategy::{AnyMemory, Receipt, Rule},

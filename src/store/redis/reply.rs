@@ -13,9 +13,8 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    decision::Source,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer, Manner},
+    store::{Answer, Ask, LineAnswer, Manner, Source},
 };
 
 /// What is to be done once a batch's answers are handed out.
