@@ -61,14 +61,6 @@ impl Scene {
         );
     }
 
-    /// What a step back gives: nothing, except where windows stand on the clock, and the step leads into another one.
-    fn by_a_step_back(&self) -> u64 {
-        match self.by {
-            By::Calendar => BURST,
-            _ => 0,
-        }
-    }
-
     /// The longest wait for one unit there ever is, without a step of the clock.
     fn longest(&self) -> Duration {
         match self.by {
@@ -105,7 +97,7 @@ async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_a_period() {
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        assert_eq!(admitted, 0, "{by:?}");
         assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
         scene.wait_out(wait).await;
         scene.is_as_new_after_a_period().await;
@@ -135,7 +127,7 @@ async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
         assert_eq!(scene.exhaust().await.0, BURST, "{by:?}");
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        assert_eq!(admitted, 0, "{by:?}");
         assert!(wait <= scene.longest(), "{by:?}: {wait:?}");
         // Not a second time by the same hour: what was charged there is remembered.
         scene.clock.advance(HOUR);
@@ -143,7 +135,7 @@ async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
         assert!(admitted <= BURST, "{by:?}: {admitted}");
         scene.clock.rewind(HOUR);
         let (admitted, wait) = scene.exhaust().await;
-        assert_eq!(admitted, scene.by_a_step_back(), "{by:?}");
+        assert_eq!(admitted, 0, "{by:?}");
         scene.wait_out(wait).await;
         scene.is_as_new_after_a_period().await;
     }
@@ -180,7 +172,7 @@ async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
             assert_eq!(scene.exhaust().await.0, BURST);
             scene.clock.rewind(step);
             let (admitted, wait) = scene.exhaust().await;
-            assert!(admitted <= scene.by_a_step_back(), "{by:?} by {step:?}");
+            assert_eq!(admitted, 0, "{by:?} by {step:?}");
             // A step that could be a debt is taken for one: GCRA then waits for it, and for its next unit.
             let most = match by {
                 By::Gcra => PERIOD + PERIOD / BURST as u32,
@@ -197,9 +189,6 @@ async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
 async fn who_looks_after_a_step_back_is_told_the_same_as_who_asks() {
     for by in By::ALL {
         let scene = Scene::of(by);
-        if scene.by_a_step_back() > 0 {
-            continue;
-        }
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);
         let seen = scene.limiter.peek(Key::new("key")).await;
