@@ -12,7 +12,8 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 /// - **Rule**: a request of n units is admitted if, with them, no more than the quota are in flight.
 /// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than a permit's life, and the
 ///   store loses no writes (a failover of an asynchronously replicated Redis may). A process that is stopped for longer
-///   finds its permits expired when it goes on, and others in their places.
+///   finds its permits expired when it goes on, and others in their places; so does everybody when the server's clock steps
+///   forward by more than a life.
 /// - **Retry-After** can only be a hint: one second.
 /// - **Memory**: O(concurrent) a key, some 100 bytes a permit. Quotas are limited to 10,000 for that reason.
 /// - **Choose it** for what is slow and dear: exports, calls to a model, connections that stay open.

@@ -37,8 +37,8 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::support::{PATIENCE, PLACES, build, check, counted, free, places, store};
 
-/// Long enough that a busy machine keeps its heartbeats.
-const LIFE: Duration = Duration::from_millis(1_000);
+/// Long enough that a busy machine keeps its heartbeats: two thirds of it without one are a permit lost.
+const LIFE: Duration = Duration::from_millis(1_500);
 
 const REQUESTS: usize = 500;
 const CLIENTS: usize = 25;
@@ -270,6 +270,25 @@ async fn send(address: SocketAddr, kind: Kind, request: usize, work: &Work) -> S
     }
 }
 
+/// For how long, in milliseconds, this process was kept from its work at most.
+static STALL: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether it lost permits as the docs say that a process does which is stopped for longer than they live: on a machine
+/// under such load the count proves nothing.
+fn stood_still() -> bool {
+    let stall = Duration::from_millis(STALL.load(Ordering::SeqCst) as u64);
+    println!("kept from its work for {stall:?} at most");
+    stall > LIFE / 2
+}
+
+async fn longest_stall() {
+    loop {
+        let began = Instant::now();
+        sleep(Duration::from_millis(10)).await;
+        STALL.fetch_max(began.elapsed().as_millis() as usize, Ordering::SeqCst);
+    }
+}
+
 async fn at_work(work: &Work, request: usize) {
     while !work.ran.lock().expect("no panic").contains(&request) {
         sleep(Duration::from_millis(1)).await;
@@ -299,6 +318,7 @@ async fn five_hundred_requests(limiter: Limiter) {
     let address = listener.local_addr().expect("its address");
     let server = tokio::spawn(async move { axum::serve(listener, app).await });
 
+    let stall = tokio::spawn(longest_stall());
     let tickets = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
@@ -345,6 +365,7 @@ async fn five_hundred_requests(limiter: Limiter) {
         sleep(Duration::from_millis(5)).await;
     }
 
+    stall.abort();
     let (most, ran) = (
         work.most.load(Ordering::SeqCst),
         work.ran.lock().expect("no panic"),
@@ -354,9 +375,12 @@ async fn five_hundred_requests(limiter: Limiter) {
         refused.len(),
         passed.len()
     );
-    assert!(most <= PLACES as usize, "{most} at work at once");
-    assert_eq!(
-        most, PLACES as usize,
+    assert!(
+        most <= PLACES as usize || stood_still(),
+        "{most} at work at once"
+    );
+    assert!(
+        most >= PLACES as usize,
         "it never came to that, and the test says nothing"
     );
     assert!(
@@ -420,17 +444,19 @@ async fn a_stream_that_outlasts_its_permits_life_keeps_its_place_to_the_end() {
         while work.now.load(Ordering::SeqCst) < PLACES as usize {
             sleep(Duration::from_millis(1)).await;
         }
+        let stall = tokio::spawn(longest_stall());
         let mut asked = 0;
         while work.streams.load(Ordering::SeqCst) == 0 {
             let decision = check(&limiter).await;
             let ended = work.streams.load(Ordering::SeqCst) > 0;
             assert!(
-                !counted(&decision) || ended,
+                !counted(&decision) || ended || stood_still(),
                 "a place of a stream that goes on"
             );
             asked += 1;
             sleep(Duration::from_millis(5)).await;
         }
+        stall.abort();
         assert!(asked > 10);
         for stream in streams {
             assert!(admitted(Kind::Stream, &stream.await.expect("a client")));
