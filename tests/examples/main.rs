@@ -3,6 +3,7 @@
 #![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
+mod charging;
 mod process;
 
 use std::time::{Duration, Instant};

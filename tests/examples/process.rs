@@ -20,13 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A running example, killed on drop.
 pub(crate) struct Example {
     child: Child,
-    lines: Receiver<String>,
+    lines: Mutex<Receiver<String>>,
     output: Mutex<String>,
     address: SocketAddr,
 }
 
 /// An answer over HTTP/1.1.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
@@ -60,7 +60,7 @@ impl Example {
         });
         let mut example = Self {
             child,
-            lines,
+            lines: Mutex::new(lines),
             output: Mutex::default(),
             address: ([127, 0, 0, 1], 0).into(),
         };
@@ -80,7 +80,7 @@ impl Example {
     pub(crate) fn output_until(&self, text: &str) -> String {
         let mut output = self.output.lock().expect("the output");
         while !output.contains(text) {
-            let line = self.lines.recv_timeout(PATIENCE);
+            let line = self.lines.lock().expect("no panic").recv_timeout(PATIENCE);
             let line = line.unwrap_or_else(|error| panic!("no {text:?} in {output:?}: {error}"));
             *output += &line;
             output.push('\n');
@@ -91,7 +91,7 @@ impl Example {
     /// What it has printed so far.
     pub(crate) fn output(&self) -> String {
         let mut output = self.output.lock().expect("the output");
-        for line in self.lines.try_iter() {
+        for line in self.lines.lock().expect("no panic").try_iter() {
             *output += &line;
             output.push('\n');
         }
@@ -100,13 +100,28 @@ impl Example {
 
     /// Sends a GET over a connection of its own.
     pub(crate) fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.ask("GET", path, headers, "")
+    }
+
+    /// Posts a form over a connection of its own.
+    pub(crate) fn post(&self, path: &str, form: &str) -> Answer {
+        let length = form.len().to_string();
+        let headers = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("content-length", &length),
+        ];
+        self.ask("POST", path, &headers, form)
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
         request += "\r\n";
+        request += body;
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

@@ -1,0 +1,153 @@
+//! The examples that charge by the outcome, by the true cost, and by tiers.
+
+use std::{
+    sync::Barrier,
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::Server;
+
+use crate::process::{Answer, Example};
+
+/// Sends `n` requests at once; returns how many were answered with each status.
+fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
+    let start = Barrier::new(n);
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..n)
+            .map(|i| {
+                let (start, ask) = (&start, &ask);
+                scope.spawn(move || {
+                    start.wait();
+                    ask(i).status
+                })
+            })
+            .collect();
+        let statuses = asking.into_iter().map(|asked| asked.join());
+        statuses.map(|status| status.expect("an answer")).collect()
+    })
+}
+
+fn count(statuses: &[u16], status: u16) -> usize {
+    statuses.iter().filter(|other| **other == status).count()
+}
+
+/// Both in process and on Redis.
+fn each_store(name: &str, variables: &[(&str, &str)], test: impl Fn(&Example)) {
+    test(&Example::start(name, variables));
+    let server = Server::start();
+    let url = server.url();
+    let on_redis = [variables, &[("REDIS_URL", &url)]].concat();
+    test(&Example::start(name, &on_redis));
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[test]
+fn ocr_that_reserves_never_has_more_than_five_successes_and_gives_failures_back() {
+    each_store("ocr", &[("RESERVE", "1")], |ocr| {
+        // Eight failures at once hold at most five places, and give them all back.
+        let failures = at_once(8, |_| ocr.post("/ocr?user=alice&ms=50&fail=1", ""));
+        assert!(count(&failures, 502) >= 5, "{failures:?}");
+        assert_eq!(count(&failures, 502) + count(&failures, 429), 8);
+        // What is given back on Redis may be on its way still when its answer is here.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut successes = 0;
+        while successes < 5 && Instant::now() < deadline {
+            let statuses = at_once(16, |_| ocr.post("/ocr?user=alice&ms=20", ""));
+            successes += count(&statuses, 200);
+        }
+        assert_eq!(successes, 5);
+        assert_eq!(ocr.post("/ocr?user=alice", "").status, 429);
+        assert_eq!(ocr.post("/ocr?user=bob", "").status, 200);
+    });
+}
+
+#[test]
+fn ocr_in_the_articles_way_counts_successes_and_lets_those_pass_that_come_together() {
+    each_store("ocr", &[], |ocr| {
+        for _ in 0..6 {
+            assert_eq!(ocr.post("/ocr?user=alice&fail=1", "").status, 502);
+        }
+        let together = at_once(8, |_| ocr.post("/ocr?user=alice&ms=300", ""));
+        assert!(count(&together, 200) > 5, "{together:?}");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while ocr.post("/ocr?user=alice&fail=1", "").status != 429 {
+            assert!(Instant::now() < deadline, "successes are not counted");
+        }
+    });
+}
+
+#[test]
+fn login_counts_failures_alone() {
+    each_store("login", &[], |login| {
+        let right = "user=alice&password=correct+horse";
+        for _ in 0..30 {
+            assert_eq!(login.post("/login", right).status, 200);
+        }
+        let guesses = |user: &str, n| -> Vec<u16> {
+            let form = format!("user={user}&password=guess");
+            (0..n).map(|_| login.post("/login", &form).status).collect()
+        };
+        let wrong = guesses("bob", 8);
+        assert_eq!(count(&wrong, 401), 5, "{wrong:?}");
+        // The account's refusals are failures of the address too; its 20 are used up in the end.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut refused = Answer::default();
+        while refused
+            .field("ratelimit-policy")
+            .is_none_or(|list| !list.contains("address"))
+            || refused.status != 429
+            || !refused.body.contains("address")
+        {
+            assert!(Instant::now() < deadline, "{refused:?}");
+            refused = login.post("/login", "user=carol&password=guess");
+        }
+    });
+}
+
+#[test]
+fn llm_tokens_are_settled_when_the_stream_has_ended() {
+    each_store("llm_tokens", &[], |llm| {
+        let chat = |estimate: u64, tokens: u64| {
+            let path = format!("/chat?estimate={estimate}&tokens={tokens}");
+            llm.get(&path, &[("x-api-key", "k")])
+        };
+        let answer = chat(900, 10);
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.body.matches("data: token").count(), 10);
+        // 890 of the estimate come back.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while chat(900, 10).status != 200 {
+            assert!(Instant::now() < deadline, "the estimate stays");
+        }
+        // A stream that was longer than expected leaves a debt.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while chat(1, 1_500).status != 200 {
+            assert!(Instant::now() < deadline, "the estimate stays");
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while chat(1, 0).status != 429 {
+            assert!(
+                Instant::now() < deadline,
+                "nobody pays for what was streamed"
+            );
+        }
+    });
+}
+
+#[test]
+fn tiers_have_quotas_of_their_own_and_a_stuck_look_up_makes_a_free_caller() {
+    each_store("tiers", &[], |tiers| {
+        let ask = |key: &str, n: usize| -> Vec<u16> {
+            let ask = |_| tiers.get("/", &[("x-api-key", key)]).status;
+            (0..n).map(ask).collect()
+        };
+        assert_eq!(count(&ask("paid-bob", 60), 200), 60);
+        for key in ["free-alice", "slow-carol"] {
+            let statuses = ask(key, 16);
+            let passed = count(&statuses, 200);
+            assert!((10..=13).contains(&passed), "{key}: {statuses:?}");
+        }
+        assert_eq!(tiers.get("/", &[]).status, 400);
+    });
+}
