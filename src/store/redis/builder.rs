@@ -169,7 +169,9 @@ fn own_pool(server: impl IntoConnectionInfo, config: PoolConfig) -> Result<Pool,
     let manager = Manager::new_with_config(
         info.set_tcp_settings(tcp),
         // The lanes keep the time themselves.
-        AsyncConnectionConfig::new().set_response_timeout(None),
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None),
     );
     Pool::builder(manager.map_err(wrong)?)
         .config(config)
