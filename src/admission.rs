@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    decision::{Counted, Decision, Permit, Ruling},
+    decision::{Decision, Permit, Ruling},
     outcome::Outcome,
     strategy::Retry,
 };
@@ -30,6 +30,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Admission {
     judged: Arc<Mutex<Judged>>,
+    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     /// The permit, where there is no layer to hold it.
     _permit: Option<Arc<dyn Permit>>,
 }
@@ -66,6 +67,7 @@ impl Admission {
         let (_, permit) = judged.add(decision);
         Self {
             judged: Arc::new(Mutex::new(judged)),
+            turn: Arc::default(),
             _permit: permit,
         }
     }
@@ -83,6 +85,7 @@ impl Admission {
     pub(crate) fn unlimited() -> Self {
         Self {
             judged: Arc::default(),
+            turn: Arc::default(),
             _permit: None,
         }
     }
@@ -120,7 +123,10 @@ impl Admission {
     pub(crate) fn withdraw(&self) {
         for decision in &mut self.lock().decisions {
             decision.books.give_back(&decision.counted);
-            decision.counted.iter_mut().for_each(Counted::given_back);
+            for counted in &mut decision.counted {
+                counted.given_back();
+                counted.settled = true;
+            }
         }
     }
 

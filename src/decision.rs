@@ -101,6 +101,8 @@ pub(crate) struct Counted {
     pub(crate) more: Vec<Receipt>,
     /// Whether the handler has settled it by itself.
     pub(crate) settled: bool,
+    /// What was charged by the response, without a receipt.
+    pub(crate) told: u64,
 }
 
 impl Counted {
@@ -111,7 +113,7 @@ impl Counted {
 
     /// What is charged now, as far as was not given back.
     pub(crate) fn net(&self) -> u64 {
-        self.receipts().map(|receipt| receipt.left).sum()
+        self.told + self.receipts().map(|receipt| receipt.left).sum::<u64>()
     }
 
     /// Takes up to `units` off the receipts, the newest first, for them to be given back.

@@ -86,6 +86,9 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                         {
                             ticket.trailers(trailers);
                         }
+                        if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut *ticket) {
+                            ticket.sent(data.len());
+                        }
                         // A body that says so is not polled again.
                         body.is_end_stream().then_some(End::Completed)
                     }

@@ -33,6 +33,8 @@ struct Course {
     bodiless: bool,
     /// Whether the body has said that it is at its end, so that it may not be polled again.
     at_end: AtomicBool,
+    /// How many bytes of the body are yet to come, if its length was told.
+    due: Option<u64>,
 }
 
 impl Ticket {
@@ -67,6 +69,8 @@ impl Ticket {
         let status = parts.status;
         let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
         if let Some(course) = &mut self.course {
+            let length = parts.headers.get(http::header::CONTENT_LENGTH);
+            course.due = length.and_then(|length| length.to_str().ok()?.parse().ok());
             course.head = Some(Head::of(&parts));
             course.bodiless |= bodiless;
         }
@@ -82,6 +86,13 @@ impl Ticket {
     pub(super) fn note_end(&self) {
         if let Some(course) = &self.course {
             course.at_end.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of the body are on their way.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        if let Some(due) = self.course.as_mut().and_then(|course| course.due.as_mut()) {
+            *due = due.saturating_sub(bytes as u64);
         }
     }
 
@@ -108,7 +119,9 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let end = self.course.as_ref().map(|course| match course.head {
             None => End::Dropped,
-            Some(_) if course.at_end.load(Ordering::Relaxed) => End::Completed,
+            Some(_) if course.at_end.load(Ordering::Relaxed) || course.due == Some(0) => {
+                End::Completed
+            }
             Some(_) => End::BodyDropped,
         });
         if let Some(end) = end {

@@ -225,6 +225,7 @@ impl Limiter {
                 tier: item.tier,
                 more: Vec::new(),
                 settled: false,
+                told: 0,
             });
         }
         let passes = match ask {
@@ -278,22 +279,43 @@ impl Limiter {
 async fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
     let start = Instant::now();
     let mut found = Vec::new();
-    for (item, mut look_up, deadline) in lookups {
-        let quota = timeout_at(start + deadline, &mut look_up).await;
-        match quota {
-            Ok(quota) => found.extend(quota.map(|quota| (item, quota))),
-            Err(_) => {
-                static LATE: Seldom = Seldom::new();
-                LATE.then(|unsaid| {
-                    tracing::warn!(
-                        ?deadline,
-                        unsaid,
-                        "a quota was not found in time; the policy's is used"
-                    );
-                });
+    let mut waiting: Vec<_> = lookups
+        .into_iter()
+        .map(|(item, look_up, deadline)| {
+            (
+                item,
+                deadline,
+                Box::pin(timeout_at(start + deadline, look_up)),
+            )
+        })
+        .collect();
+    std::future::poll_fn(|cx| {
+        waiting.retain_mut(|(item, deadline, look_up)| {
+            let Poll::Ready(quota) = look_up.as_mut().poll(cx) else {
+                return true;
+            };
+            match quota {
+                Ok(quota) => found.extend(quota.map(|quota| (*item, quota))),
+                Err(_) => {
+                    static LATE: Seldom = Seldom::new();
+                    LATE.then(|unsaid| {
+                        tracing::warn!(
+                            ?deadline,
+                            unsaid,
+                            "a quota was not found in time; the policy's is used"
+                        );
+                    });
+                }
             }
+            false
+        });
+        if waiting.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
         }
-    }
+    })
+    .await;
     found
 }
 

@@ -109,6 +109,7 @@ impl Books for Inner {
                     ..self.line(counted)
                 };
                 self.store.tell(Ask::Force, &[line]);
+                counted.told = counted.cost;
             }
             _ => {}
         }

@@ -566,6 +566,49 @@ async fn a_look_is_as_honest_as_a_refusal() {
     }
 }
 
+/// Not even if nobody looks, and the first to ask after the step passes: what he finds ahead of him must not stay there.
+#[tokio::test]
+async fn a_clock_that_stepped_back_while_some_was_left_locks_nobody_out() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.single(by, "10/min");
+            let [key, other] = [fresh_key(), fresh_key()];
+            world.set(NOW + 3_600_000_000);
+            assert_eq!(ask(&limiter, key, 4).await, 4);
+            world.set(NOW);
+            for _ in 0..8 {
+                // Who goes on asking keeps his key alive, and with it whatever is in it.
+                ask(&limiter, key, 1).await;
+                ask(&limiter, other, 1).await;
+                world.advance(secs(20));
+            }
+            let [left, as_new] = [left(&limiter, key).await, left(&limiter, other).await];
+            assert_eq!(left, as_new, "{by:?} on {}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
+    let world = World::redis();
+    for quota in ["10/min", "10/day"] {
+        world.set(NOW);
+        let limiter = world.single(By::Calendar, quota);
+        let key = fresh_key();
+        assert_eq!(ask(&limiter, key, 20).await, 10);
+        let seen = limiter.peek(key).await;
+        let ends = seen.verdicts().next().expect("a verdict").reset_after();
+        for name in world.server().keys() {
+            world.server().command(&["PERSIST", &name]).ok();
+        }
+        // In its first microsecond, the next window is as good as new.
+        world.advance(ends);
+        assert_eq!(left(&limiter, key).await, 10, "{quota}");
+        assert_eq!(ask(&limiter, key, 20).await, 10, "{quota}");
+        world.server().flush();
+    }
+}
+
 /// While a change is rolled out, processes with the old quota and with the new one ask in turns.
 #[tokio::test]
 async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_allows() {

@@ -1,0 +1,291 @@
+//! Refusals that count.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tollgate::{
+    CalendarWindow, Charge, Denied, Limiter, ListWindow, Policy, Quota, SlidingLog, SlidingWindow,
+    TokenBucket, extract, outcome,
+};
+
+use crate::support::{
+    KEY, World, answer, counted, even, pass, read, secs, text, used, waits, window,
+};
+
+/// A policy of each strategy, of 5 a minute.
+fn all() -> Vec<Policy> {
+    let quota = || "5/min".parse::<Quota>().expect("a quota");
+    let policy = |name| Policy::new(name, quota()).key(extract::global());
+    vec![
+        even("even", "5/min"),
+        window("window", "5/min"),
+        policy("bucket").strategy(TokenBucket),
+        policy("calendar").strategy(CalendarWindow::utc()),
+        policy("list").strategy(ListWindow),
+        policy("log").strategy(SlidingLog),
+        policy("sliding").strategy(SlidingWindow::buckets(6)),
+    ]
+}
+
+fn name(limiter: &Limiter) -> String {
+    let mut policies = limiter.policies();
+    policies.next().expect("a policy").name().to_owned()
+}
+
+/// Asks one after the other; returns the waits that the refused are told.
+async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
+    let mut told = Vec::new();
+    for _ in 0..times {
+        let decision = limiter.check(KEY).await;
+        if !counted(&decision) {
+            let refused = decision.into_result().expect_err("a refusal");
+            told.push(refused.retry_after().expect("a wait"));
+        }
+    }
+    told
+}
+
+#[tokio::test]
+async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
+    for world in World::both() {
+        let limiter = world.limiter([even("p", "5/min").denied(Denied::Counts)]);
+        let told = hammer(&limiter, 15).await;
+        let mut expected = [24, 36, 48, 60, 72].map(secs).to_vec();
+        expected.resize(10, secs(72));
+        assert_eq!(told, expected, "{}", world.name());
+        assert_eq!(waits(&limiter, "p").await, (secs(72), secs(120)));
+        world.no_key_is_immortal();
+        // What was told is true.
+        world.advance(secs(72) - Duration::from_micros(1));
+        assert!(!limiter.peek(KEY).await.is_admitted(), "{}", world.name());
+        world.advance(Duration::from_micros(1));
+        assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_refused_for_free_waits_no_longer_for_it() {
+    for world in World::both() {
+        for policy in all() {
+            let limiter = world.limiter([policy]);
+            let name = name(&limiter);
+            assert_eq!(hammer(&limiter, 5).await, []);
+            let before = waits(&limiter, &name).await;
+            let told = hammer(&limiter, 20).await;
+            assert_eq!(told, vec![before.0; 20], "{name} on {}", world.name());
+            assert_eq!(waits(&limiter, &name).await, before);
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
+    for world in World::both() {
+        for policy in all() {
+            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let name = name(&limiter);
+            hammer(&limiter, 10).await;
+            let deepest = waits(&limiter, &name).await;
+            hammer(&limiter, 100).await;
+            assert_eq!(waits(&limiter, &name).await, deepest, "{name}");
+            assert!(deepest.1 <= secs(120), "{deepest:?} of {name}");
+            world.no_key_is_immortal();
+            world.advance(deepest.0);
+            // A key on Redis lives to the end of its millisecond.
+            world.advance(Duration::from_millis(1));
+            assert!(counted(&limiter.check(KEY).await), "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn logs_and_lists_do_not_grow_past_the_limit() {
+    for world in World::both() {
+        for policy in all().drain(4..6) {
+            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let name = name(&limiter);
+            hammer(&limiter, 5).await;
+            let before = waits(&limiter, &name).await;
+            let size = || {
+                let server = world.server()?;
+                let sizes = server.keys().into_iter();
+                let sizes = sizes.map(|key| server.command(&["MEMORY", "USAGE", &key]).int());
+                Some(sizes.collect::<Vec<_>>())
+            };
+            let size_before = size();
+            hammer(&limiter, 100).await;
+            assert_eq!(size(), size_before, "{name}");
+            let callers = limiter.callers(&name, KEY).await.expect("an answer");
+            assert!(callers.len() <= 5, "{callers:?}");
+            assert_eq!(waits(&limiter, &name).await, before, "{name}");
+            world.advance(secs(61));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() {
+    for world in World::both() {
+        for policy in all().drain(4..6) {
+            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let name = name(&limiter);
+            hammer(&limiter, 3).await;
+            assert!(!counted(&limiter.check(KEY).cost(4).await), "{name}");
+            assert_eq!(used(&limiter, &name).await, 5, "{name}");
+            world.advance(secs(61));
+            assert_eq!(limiter.check(KEY).times(6).await.admitted(), 5, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_the_policy_that_refuses_charges_it() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            even("counts", "5/min").denied(Denied::Counts),
+            even("has room", "50/min").denied(Denied::Counts),
+            even("is free", "5/min"),
+        ]);
+        for _ in 0..20 {
+            let _ = limiter.check(KEY).await;
+        }
+        assert_eq!(waits(&limiter, "counts").await, (secs(72), secs(120)));
+        assert_eq!(used(&limiter, "has room").await, 5, "{}", world.name());
+        assert_eq!(waits(&limiter, "is free").await, (secs(12), secs(60)));
+    }
+}
+
+#[tokio::test]
+async fn a_policy_with_room_charges_nothing_that_another_refuses() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            even("full", "2/min"),
+            even("counts", "5/min").denied(Denied::Counts),
+        ]);
+        let at_once = limiter.check(KEY).times(20).await;
+        assert_eq!(at_once.admitted(), 2, "{}", world.name());
+        for _ in 0..20 {
+            assert!(!counted(&limiter.check(KEY).await));
+        }
+        assert_eq!(used(&limiter, "counts").await, 2, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn refusals_at_once_count_as_much_as_one_after_the_other() {
+    for world in World::both() {
+        for policy in all() {
+            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let name = name(&limiter);
+            for refused in [1, 2, 3, 5, 8] {
+                let _ = limiter.reset(KEY).await;
+                hammer(&limiter, 5 + refused).await;
+                let alone = waits(&limiter, &name).await;
+
+                let _ = limiter.reset(KEY).await;
+                let asked = (0..5 + refused).map(|_| limiter.check(KEY).into_future());
+                let decisions = join_all(asked).await;
+                let admitted = decisions.iter().filter(|d| counted(d)).count();
+                assert_eq!(admitted, 5, "{name} on {}", world.name());
+                assert_eq!(waits(&limiter, &name).await, alone, "{name} {refused}");
+
+                let _ = limiter.reset(KEY).await;
+                let together = limiter.check(KEY).times(5 + refused).await;
+                assert_eq!(together.admitted(), 5, "{name} on {}", world.name());
+                assert_eq!(waits(&limiter, &name).await, alone, "{name} {refused}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn both_stores_say_the_same_of_whoever_hammers() {
+    let mut said = Vec::new();
+    for world in World::both() {
+        let mut says = Vec::new();
+        for policy in all() {
+            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let name = name(&limiter);
+            // A little of everything, and a pause now and then.
+            for (cost, times, pause) in [
+                (1, 3, 0),
+                (2, 2, 500),
+                (5, 3, 7_000),
+                (3, 1, 11_000),
+                (1, 9, 40_000),
+                (4, 2, 25_000),
+                (9, 2, 70_000),
+                (2, 6, 130_000),
+            ] {
+                let decision = limiter.check(KEY).cost(cost).times(times).await;
+                let verdict = decision.verdict(&name).expect("a verdict");
+                let (retry, reset) = (verdict.retry(), verdict.reset_after());
+                let decided = (decision.admitted(), verdict.remaining(), retry, reset);
+                says.push((name.clone(), cost, times, decided));
+                world.advance(Duration::from_millis(pause));
+            }
+        }
+        said.push(says);
+    }
+    let (memory, redis) = (&said[0], &said[1]);
+    for (memory, redis) in memory.iter().zip(redis) {
+        assert_eq!(memory, redis);
+    }
+}
+
+#[tokio::test]
+async fn the_refusals_of_a_layer_tell_the_longer_wait() {
+    for world in World::both() {
+        let layer = world.layer([even("p", "5/min").denied(Denied::Counts)]);
+        for _ in 0..5 {
+            assert_eq!(pass(&layer, text(200)).await, 200);
+        }
+        for expected in ["24", "36", "48", "60", "72", "72", "72"] {
+            let refused = answer(&layer, text(200)).await;
+            assert_eq!(refused.status(), 429);
+            assert_eq!(refused.headers()["retry-after"], expected);
+            read(refused).await.expect("a body");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_of_a_reserved_charge_pays_no_refusal() {
+    for world in World::both() {
+        let charge = Charge::reserve(outcome::success);
+        let policy = window("p", "2/min").charge(charge);
+        let layer = world.layer([policy.denied(Denied::Counts)]);
+        assert_eq!(pass(&layer, text(200)).await, 200);
+        let under_way = answer(&layer, text(500)).await;
+        // Two places are taken, and one refusal counts.
+        assert_eq!(pass(&layer, text(200)).await, 429);
+        read(under_way).await.expect("a body");
+        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+        world.advance(secs(61));
+        assert_eq!(pass(&layer, text(200)).await, 200, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn requests_in_flight_go_into_no_debt() {
+    for world in World::both() {
+        let policy = Policy::new("p", Quota::concurrent(2)).key(extract::global());
+        let limiter = world.limiter([policy.denied(Denied::Counts)]);
+        let held = [limiter.check(KEY).await, limiter.check(KEY).await];
+        assert!(held.iter().all(counted));
+        for _ in 0..20 {
+            assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        }
+        drop(held);
+        let again = [limiter.check(KEY).await, limiter.check(KEY).await];
+        assert!(again.iter().all(counted), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn refusals_that_count_and_charges_by_the_response_are_an_error() {
+    let policy = window("p", "2/min").charge(Charge::on_response(outcome::failure));
+    let limiter = Limiter::builder().policy(policy.denied(Denied::Counts));
+    let error = limiter.build().expect_err("an error").to_string();
+    assert!(error.contains("Charge::reserve"), "{error}");
+}

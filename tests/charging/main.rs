@@ -1,0 +1,10 @@
+//! When a policy charges, and what is given back: charge modes, settling, refusals that count, tiers.
+#![allow(missing_docs)]
+#![cfg(feature = "redis")]
+
+mod denied;
+mod modes;
+mod ocr;
+mod settle;
+mod support;
+mod tiers;

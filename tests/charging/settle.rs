@@ -1,0 +1,335 @@
+//! What a handler charges and gives back by itself.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::Request;
+use tollgate::{
+    Admission, CalendarWindow, Charge, ListWindow, Policy, SlidingLog, SlidingWindow, TokenBucket,
+    extract, outcome,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{
+    KEY, World, call, counted, even, ms, pass, read, request, secs, text, used, waits, window,
+};
+
+/// A policy `p` of each strategy, of 10 a minute.
+fn all() -> Vec<Policy> {
+    let policy = || Policy::new("p", "10/min".parse().expect("a quota")).key(extract::global());
+    vec![
+        even("p", "10/min"),
+        window("p", "10/min"),
+        policy().strategy(TokenBucket),
+        policy().strategy(CalendarWindow::utc()),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::buckets(6)),
+    ]
+}
+
+/// An admission of one request, and its limiter.
+async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
+    let limiter = world.limiter([policy]);
+    let _ = limiter.reset(KEY).await;
+    let admission = limiter.check(KEY).await.into_result().expect("room");
+    (limiter, admission)
+}
+
+fn admission_of(request: &Request<()>) -> Admission {
+    let admission = request.extensions().get::<Admission>();
+    admission.expect("an admission").clone()
+}
+
+#[tokio::test]
+async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
+                admission.settle(true_cost).await.expect("an answer");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
+                let left = admission.remaining("p");
+                assert_eq!(left, Some(10 - true_cost), "{strategy}");
+            }
+            assert!(!counted(&limiter.check(KEY).await), "{strategy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            admission.settle(1_000_000).await.expect("an answer");
+            let (wait, reset) = waits(&limiter, "p").await;
+            assert!(wait > Duration::ZERO, "{strategy}");
+            // Two periods pay twice the capacity back, whatever counts it.
+            assert!(reset <= secs(120), "{reset:?} {strategy}");
+            admission.charge(1_000_000).await.expect("an answer");
+            admission.settle(2_000_000).await.expect("an answer");
+            assert_eq!(waits(&limiter, "p").await, (wait, reset), "{strategy}");
+            // It is honest about it, to the microsecond.
+            world.advance(wait - Duration::from_micros(1_000));
+            assert!(!counted(&limiter.check(KEY).await), "{strategy}");
+            world.advance(Duration::from_micros(1_000));
+            if !counted(&limiter.check(KEY).await) {
+                // A key on Redis lives to the end of its millisecond.
+                world.advance(ms(1));
+                assert!(counted(&limiter.check(KEY).await), "{strategy}");
+            }
+            world.no_key_is_immortal();
+            world.advance(secs(180));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_debt_is_waited_for_at_an_even_rate() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, even("p", "10/min")).await;
+        admission.settle(15).await.expect("an answer");
+        assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
+        admission.settle(500).await.expect("an answer");
+        assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
+        // What was charged of it is given back, and not what was asked for.
+        admission.settle(3).await.expect("an answer");
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_given_back_twice() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+            for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
+                admission.refund(units).await.expect("an answer");
+                assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
+            }
+            admission.charge(3).await.expect("an answer");
+            for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
+                admission.refund(units).await.expect("an answer");
+                assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
+            }
+            let clone = admission.clone();
+            clone.refund(1).await.expect("an answer");
+            clone.settle(0).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn refunds_at_once_give_back_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min").cost(2)).await;
+        assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+        let refunds = (0..8).map(|_| admission.refund(2));
+        for refund in futures_util::future::join_all(refunds).await {
+            refund.expect("an answer");
+        }
+        assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn settling_at_once_charges_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min")).await;
+        let settling = (0..3).map(|_| admission.settle(3));
+        for settled in futures_util::future::join_all(settling).await {
+            settled.expect("an answer");
+        }
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_refund_never_lands_in_a_later_window() {
+    for world in World::both() {
+        for policy in [
+            window("p", "10/min"),
+            all().remove(3),
+            all().remove(4),
+            all().remove(5),
+        ] {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(5)).await;
+            world.advance(secs(61));
+            assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
+            admission.refund(3).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+            admission.settle(0).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
+            world.no_key_is_immortal();
+            world.advance(secs(120));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_true_cost_that_is_known_in_a_later_window_is_charged_what_is_missing() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
+        world.advance(secs(61));
+        admission.settle(8).await.expect("an answer");
+        assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
+        world.no_key_is_immortal();
+    }
+}
+
+#[tokio::test]
+async fn one_policy_is_settled_alone() {
+    for world in World::both() {
+        let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);
+        let admission = limiter.check(KEY).await.into_result().expect("room");
+        let tokens = admission.policy("tokens");
+        tokens.settle(40).await.expect("an answer");
+        assert_eq!(used(&limiter, "tokens").await, 40, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        tokens.refund(15).await.expect("an answer");
+        tokens.charge(5).await.expect("an answer");
+        assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
+        admission.policy("nobody").charge(5).await.expect("nothing");
+        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+        // All together.
+        admission.settle(2).await.expect("an answer");
+        assert_eq!(used(&limiter, "tokens").await, 2, "{}", world.name());
+        assert_eq!(used(&limiter, "requests").await, 2, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_outlives_the_response_settles() {
+    for world in World::both() {
+        let layer = world.layer([window("p", "10/min").cost(5)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        };
+        let Ok(answer) = call(&layer, request(), handler).await;
+        read(answer).await.expect("a body");
+        assert_eq!(used(layer.limiter(), "p").await, 5);
+        let admission = receive.recv().expect("an admission");
+        tokio::spawn(async move { admission.settle(8).await })
+            .await
+            .expect("no panic")
+            .expect("an answer");
+        assert_eq!(used(layer.limiter(), "p").await, 8, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_handler_in_a_stacked_layer_settles_what_every_layer_charged() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "10/min")]);
+        let inner = world.layer([even("inner", "10/min")]);
+        let handler = service_fn(|request: Request<()>| async move {
+            let admission = admission_of(&request);
+            assert_eq!(admission.decisions().len(), 2);
+            admission.settle(4).await.expect("an answer");
+            let outer = admission.policy("outer");
+            outer.charge(2).await.expect("an answer");
+            Ok::<_, Infallible>(text(200))
+        });
+        let Ok(answer) = outer.layer(inner.layer(handler)).oneshot(request()).await;
+        let lists = answer.headers().get_all("ratelimit").iter();
+        let lists: Vec<_> = lists.map(|list| list.to_str().expect("ASCII")).collect();
+        assert_eq!(lists, [r#""inner";r=6;t=24"#, r#""outer";r=4;t=60"#]);
+        assert_eq!(used(outer.limiter(), "outer").await, 6, "{}", world.name());
+        assert_eq!(used(inner.limiter(), "inner").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn the_response_shows_what_the_handler_settled() {
+    for world in World::both() {
+        for (true_cost, expected) in [
+            (0, r#""p";r=10;t=0"#),
+            (3, r#""p";r=7;t=18"#),
+            (10, r#""p";r=0;t=6"#),
+            (15, r#""p";r=0;t=36"#),
+        ] {
+            let layer = world.layer([even("p", "10/min")]);
+            let _ = layer.limiter().reset(KEY).await;
+            let handler = move |request: Request<()>| async move {
+                let admission = admission_of(&request);
+                admission.settle(true_cost).await.expect("an answer");
+                Ok::<_, Infallible>(text(200))
+            };
+            let Ok(answer) = call(&layer, request(), handler).await;
+            let shown = answer.headers()["ratelimit"].to_str().expect("ASCII");
+            assert_eq!(shown, expected, "{}", world.name());
+            assert!(!answer.headers().contains_key("retry-after"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
+    for world in World::both() {
+        for settled in [0, 1, 6] {
+            let charge = Charge::on_response(outcome::success);
+            let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+            let _ = layer.limiter().reset(KEY).await;
+            let handler = move |request: Request<()>| async move {
+                let admission = admission_of(&request);
+                admission.settle(settled).await.expect("an answer");
+                Ok::<_, Infallible>(text(200))
+            };
+            let Ok(answer) = call(&layer, request(), handler).await;
+            read(answer).await.expect("a body");
+            let used = used(layer.limiter(), "p").await;
+            assert_eq!(used, settled, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_task_that_settles_after_an_on_response_charge_counts_that_in() {
+    for world in World::both() {
+        let charge = Charge::on_response(outcome::success);
+        let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+        let (send, receive) = std::sync::mpsc::channel();
+        let handler = move |request: Request<()>| {
+            send.send(admission_of(&request)).expect("a test");
+            async { Ok::<_, Infallible>(text(200)) }
+        };
+        let Ok(answer) = call(&layer, request(), handler).await;
+        read(answer).await.expect("a body");
+        let admission = receive.recv().expect("an admission");
+        admission.settle(5).await.expect("an answer");
+        assert_eq!(used(layer.limiter(), "p").await, 5, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_reserved_request_that_settles_and_then_fails_gets_all_of_it_back() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let charge = Charge::reserve(outcome::success);
+            let layer = world.layer([policy.cost(4).charge(charge)]);
+            let _ = layer.limiter().reset(KEY).await;
+            for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
+                let handler = move |request: Request<()>| async move {
+                    let admission = admission_of(&request);
+                    admission.settle(true_cost).await.expect("an answer");
+                    Ok::<_, Infallible>(text(status))
+                };
+                let Ok(answer) = call(&layer, request(), handler).await;
+                read(answer).await.expect("a body");
+                let used = used(layer.limiter(), "p").await;
+                assert_eq!(used, expected, "{strategy}");
+            }
+            assert_eq!(pass(&layer, text(200)).await, 200, "{strategy}");
+            assert_eq!(pass(&layer, text(200)).await, 429, "{strategy}");
+        }
+    }
+}

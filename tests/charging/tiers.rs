@@ -1,0 +1,342 @@
+//! Quotas by request.
+
+use std::{
+    convert::Infallible,
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use http::{Request, request::Parts};
+use tokio::sync::{Notify, mpsc};
+use tollgate::{Admission, Charge, Limiter, Policy, Quota, RateLimitLayer, outcome};
+
+use crate::support::{KEY, World, call, counted, even, read, request, secs, text, waits, window};
+
+/// Longer than any machine is busy.
+const LONG: Duration = secs(5);
+
+fn quota(quota: &str) -> Quota {
+    quota.parse().expect(quota)
+}
+
+#[derive(Clone)]
+struct Paid;
+
+fn paying() -> Request<()> {
+    let mut request = request();
+    request.extensions_mut().insert(Paid);
+    request
+}
+
+/// A policy of 3 a minute, and of 6 for those who pay.
+fn two_tiers(name: &str) -> Policy {
+    window(name, "3/min").quota_with(|parts| {
+        let paid = parts.extensions.get::<Paid>().is_some();
+        paid.then(|| quota("6/min"))
+    })
+}
+
+/// The status, and the header field that tells the quota.
+async fn send(layer: &RateLimitLayer, request: Request<()>) -> (u16, String) {
+    let handler = |_| async { Ok::<_, Infallible>(text(200)) };
+    let Ok(answer) = call(layer, request, handler).await;
+    let told = answer.headers()["ratelimit-policy"].to_str();
+    let told = told.expect("ASCII").to_owned();
+    (read(answer).await.expect("a body"), told)
+}
+
+/// How many of `n` requests pass.
+async fn passes(layer: &RateLimitLayer, n: usize, request: fn() -> Request<()>) -> usize {
+    let mut passed = 0;
+    for _ in 0..n {
+        passed += usize::from(send(layer, request()).await.0 == 200);
+    }
+    passed
+}
+
+#[tokio::test]
+async fn an_extension_says_whose_quota_it_is() {
+    for world in World::both() {
+        let layer = world.layer([two_tiers("p")]);
+        assert_eq!(passes(&layer, 9, request).await, 3, "{}", world.name());
+        world.advance(secs(61));
+        assert_eq!(passes(&layer, 9, paying).await, 6, "{}", world.name());
+        assert_eq!(send(&layer, paying()).await.1, r#""p";q=6;w=60"#);
+        assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
+    }
+}
+
+#[tokio::test]
+async fn a_header_says_whose_quota_it_is() {
+    let by_header = |parts: &Parts| {
+        let tier = parts.headers.get("x-tier")?;
+        (tier == "paid").then(|| quota("6/min"))
+    };
+    let with = |tier: &'static str| {
+        let request = Request::get("/").header("x-tier", tier);
+        request.body(()).expect("a request")
+    };
+    for world in World::both() {
+        let layer = world.layer([window("p", "3/min").quota_with(by_header)]);
+        for _ in 0..3 {
+            assert_eq!(send(&layer, with("free")).await.0, 200);
+        }
+        assert_eq!(send(&layer, with("free")).await.0, 429);
+        assert_eq!(send(&layer, with("paid")).await.0, 200, "{}", world.name());
+        assert_eq!(send(&layer, request()).await.0, 429, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_tier_in_the_middle_of_a_window_keeps_what_was_used() {
+    for world in World::both() {
+        let layer = world.layer([two_tiers("p")]);
+        assert_eq!(passes(&layer, 5, request).await, 3);
+        world.advance(secs(30));
+        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, request).await, 0, "{}", world.name());
+        // The window is the one that the first opened.
+        world.advance(secs(31));
+        assert_eq!(passes(&layer, 5, request).await, 3, "{}", world.name());
+        world.no_key_is_immortal();
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_tier_keeps_the_share_that_was_used_of_an_even_rate() {
+    for world in World::both() {
+        let limiter = world.limiter([even("p", "10/min")]);
+        assert_eq!(limiter.check(KEY).times(6).await.admitted(), 6);
+        let paid = |times| {
+            limiter
+                .check(KEY)
+                .quota_of("p", quota("20/min"))
+                .times(times)
+        };
+        assert_eq!(paid(20).await.admitted(), 8, "{}", world.name());
+        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
+    for world in World::both() {
+        for name in ["window", "even"] {
+            let policy = match name {
+                "window" => window(name, "3/min"),
+                _ => even(name, "3/min"),
+            };
+            let limiter = world.limiter([policy]);
+            for _ in 0..10 {
+                let _ = limiter.reset(KEY).await;
+                let asked = (0..40).map(|n| {
+                    let check = limiter.check(KEY);
+                    match n % 2 {
+                        0 => check.into_future(),
+                        _ => check.quota_of(name, quota("6/min")).into_future(),
+                    }
+                });
+                let decisions = join_all(asked).await;
+                let (mut free, mut paid) = (0, 0);
+                for (n, decision) in decisions.iter().enumerate() {
+                    let admitted = u64::from(counted(decision));
+                    let verdict = decision.verdict(name).expect("a verdict");
+                    if n % 2 == 0 {
+                        assert_eq!((verdict.limit(), verdict.quota().units()), (3, 3));
+                        free += admitted;
+                    } else {
+                        assert_eq!((verdict.limit(), verdict.quota().units()), (6, 6));
+                        paid += admitted;
+                    }
+                }
+                assert!(free <= 3, "{free} of {name} on {}", world.name());
+                match name {
+                    "window" => assert_eq!(free + paid, 6, "{}", world.name()),
+                    // A free one uses a third of a minute, one that is paid for a sixth.
+                    _ => assert_eq!(2 * free + paid, 6, "{free} {paid} {}", world.name()),
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
+    for world in World::both() {
+        for unfit in ["6/min burst 12", "6/1500us"] {
+            let policy = window("p", "3/min").quota_with(move |_| Some(quota(unfit)));
+            let layer = world.layer([policy]);
+            let _ = layer.limiter().reset(KEY).await;
+            assert_eq!(passes(&layer, 9, request).await, 3, "{unfit}");
+            assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
+            let check = layer.limiter().check(KEY).quota_of("p", quota(unfit));
+            let decision = check.await;
+            assert!(!counted(&decision), "{unfit} on {}", world.name());
+            assert_eq!(decision.verdict("p").expect("a verdict").limit(), 3);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_says_whose_quota_it_is() {
+    for world in World::both() {
+        let policy = window("p", "3/min").quota_lookup(LONG, |parts: &Parts| {
+            let paid = parts.extensions.get::<Paid>().is_some();
+            async move {
+                tokio::task::yield_now().await;
+                paid.then(|| quota("6/min"))
+            }
+        });
+        let layer = world.layer([policy]);
+        assert_eq!(passes(&layer, 5, request).await, 3, "{}", world.name());
+        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(send(&layer, paying()).await.1, r#""p";q=6;w=60"#);
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_that_finds_none_leaves_the_policys_quota() {
+    for world in World::both() {
+        let policy = window("p", "3/min").quota_lookup(LONG, |_| ready(None));
+        let layer = world.layer([policy]);
+        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+        assert_eq!(send(&layer, paying()).await.1, r#""p";q=3;w=60"#);
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_past_its_deadline_leaves_the_policys_quota() {
+    for world in World::both() {
+        let deadline = Duration::from_millis(20);
+        let policy = window("p", "3/min").quota_lookup(deadline, |_| pending());
+        let layer = world.layer([policy]);
+        let asked = passes(&layer, 5, paying);
+        let passed = tokio::time::timeout(secs(20), asked).await;
+        assert_eq!(passed, Ok(3), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_that_fails_under_one_policy_is_none_of_the_others() {
+    for world in World::both() {
+        let deadline = Duration::from_millis(20);
+        let layer = world.layer([
+            window("slow", "5/min").quota_lookup(deadline, |_| pending()),
+            window("quick", "2/min").quota_lookup(LONG, |_| ready(Some(quota("4/min")))),
+            two_tiers("found").cost(1),
+        ]);
+        assert_eq!(passes(&layer, 6, paying).await, 4, "{}", world.name());
+        let (_, told) = send(&layer, paying()).await;
+        let expected = r#""slow";q=5;w=60, "quick";q=4;w=60, "found";q=6;w=60"#;
+        assert_eq!(told, expected, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn look_ups_of_several_policies_run_side_by_side() {
+    for world in World::both() {
+        // The first finds nothing before the second has begun.
+        let begun = Arc::new(Notify::new());
+        let begins = begun.clone();
+        let layer = world.layer([
+            window("first", "3/min").quota_lookup(LONG, move |_| {
+                let begun = begun.clone();
+                async move {
+                    begun.notified().await;
+                    Some(quota("6/min"))
+                }
+            }),
+            window("second", "3/min").quota_lookup(LONG, move |_| {
+                let begins = begins.clone();
+                async move {
+                    begins.notify_one();
+                    Some(quota("6/min"))
+                }
+            }),
+        ]);
+        let (_, told) = send(&layer, request()).await;
+        let expected = r#""first";q=6;w=60, "second";q=6;w=60"#;
+        assert_eq!(told, expected, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
+    for world in World::both() {
+        let (started, mut starts) = mpsc::channel::<()>(1);
+        let policy = window("p", "3/min").quota_lookup(LONG, move |_| {
+            let started = started.clone();
+            async move {
+                started.send(()).await.expect("a test");
+                pending().await
+            }
+        });
+        let layer = world.layer([policy]);
+        let handler = |_| async { unreachable!("a request whose quota is not known is handled") };
+        let mut asked = Box::pin(call::<_, _, Infallible>(&layer, request(), handler));
+        tokio::select! {
+            _ = &mut asked => panic!("an answer"),
+            started = starts.recv() => started.expect("a look-up"),
+        }
+        drop(asked);
+        let seen = layer.limiter().peek(KEY).await;
+        let left = seen.verdict("p").expect("a verdict").remaining();
+        assert_eq!(left, 3, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_tiers_charge_is_settled_by_its_own_quota() {
+    for world in World::both() {
+        let layer = world.layer([even("p", "3/min").quota_with(|_| Some(quota("6/min")))]);
+        let handler = |request: Request<()>| async move {
+            let admission = request.extensions().get::<Admission>().cloned();
+            let admission = admission.expect("an admission");
+            admission.settle(500).await.expect("an answer");
+            Ok::<_, Infallible>(text(200))
+        };
+        let Ok(answer) = call(&layer, request(), handler).await;
+        read(answer).await.expect("a body");
+        // Two capacities of six, ten seconds each.
+        let limiter = world.limiter([even("p", "6/min")]);
+        assert_eq!(waits(&limiter, "p").await, (secs(70), secs(120)));
+    }
+}
+
+#[tokio::test]
+async fn a_tiers_reserved_charge_is_given_back_by_its_own_quota() {
+    for world in World::both() {
+        for paid in [quota("6/min"), quota("600/min")] {
+            let policy = even("p", "3/min").quota_with(move |_| Some(paid));
+            let layer = world.layer([policy.charge(Charge::reserve(outcome::success))]);
+            let limiter: &Limiter = layer.limiter();
+            let handler = |_| async { Ok::<_, Infallible>(text(500)) };
+            let Ok(answer) = call(&layer, request(), handler).await;
+            assert!(waits(limiter, "p").await.1 > Duration::ZERO);
+            read(answer).await.expect("a body");
+            let (_, full) = waits(limiter, "p").await;
+            assert_eq!(full, Duration::ZERO, "{paid} on {}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_tiers_than_are_kept_share_one_count() {
+    for world in World::both() {
+        let limiter = world.limiter([window("p", "1/min")]);
+        for n in 2..1_500 {
+            let check = limiter
+                .check(KEY)
+                .quota_of("p", Quota::requests(n).per_minute());
+            let decision = check.await;
+            assert!(counted(&decision), "{n} on {}", world.name());
+            let left = decision.verdict("p").expect("a verdict").remaining();
+            assert_eq!(left, 1, "{n} on {}", world.name());
+            if n == 2 {
+                assert!(!counted(&limiter.check(KEY).await));
+            }
+        }
+    }
+}
