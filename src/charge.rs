@@ -67,8 +67,10 @@ impl Charge {
     /// Charges on arrival, and gives back when the request is over, unless `charges` says of its outcome that it is to be
     /// charged.
     ///
-    /// What is given back is only what time has not given back already, and only into the window it was taken from. If the
-    /// process dies meanwhile the charge stays, no longer than its window.
+    /// What is given back is only what time has not given back already, and only into the window it was taken from. Under
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where others
+    /// were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) gives back whole. If the process dies
+    /// meanwhile the charge stays, no longer than its window.
     pub fn reserve<F>(charges: F) -> Self
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,

@@ -59,9 +59,7 @@ local function withdraw(key, p, ahead, _, _, at, _, left, want)
   return floor(back / p[2]), ahead, 0
 end
 
-local function mend(key, p)
-  -- what came later in the same trip may have charged since
-  local _, ahead, cut = room(key, p)
+local function mend(key, p, ahead, cut)
   if cut == 1 then
     write(key, p, ahead)
   else

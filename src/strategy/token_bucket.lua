@@ -60,9 +60,7 @@ local function withdraw(key, p, missing, _, _, at, _, left, want)
   return floor(back / p[2]), missing, 0
 end
 
-local function mend(key, p)
-  -- what came later in the same trip may have charged since
-  local _, missing, off = room(key, p)
+local function mend(key, p, missing, off)
   if off == 1 then
     write(key, p, missing)
   else
