@@ -191,6 +191,7 @@ impl Rule for Places {
         Some(Script {
             source: include_str!("concurrency.lua"),
             params: vec![self.concurrent as i64, self.life.as_micros() as i64],
+            seen: 1,
         })
     }
 

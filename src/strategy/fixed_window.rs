@@ -129,6 +129,7 @@ impl Rule for Fixed {
         Some(Script {
             source: include_str!("fixed_window.lua"),
             params: vec![self.requests as i64, self.period / 1_000],
+            seen: 3,
         })
     }
 

@@ -9,28 +9,36 @@ local second = 1e10
 local at_s, at_f = now_s - 1577836800, now_us * 10000
 
 local function room(key, p)
-  local ahead, cut = 0, 0
   local tat = call('GET', key)
-  if tat then
-    number(key, tat, 19)
-    ahead = ceil(((tonumber(sub(tat, 1, -11)) or 0) - at_s) * p[5] + (tonumber(sub(tat, -10)) - at_f) / p[4])
-    if ahead < 0 then
-      ahead = 0
-    elseif ahead > 2 * p[3] then
-      -- further than any debt: the clock stepped back, or the quota was another one
-      ahead, cut = p[3], 1
-    end
+  if not tat then
+    return p[1], 0, 0
   end
-  return floor((p[3] - ahead) / p[2]), ahead, cut
+  if #tat > 19 or not find(tat, '^%d+$') then
+    foreign(key, 'not a whole number of at most 19 digits')
+  end
+  local ahead, cut = ceil(((tonumber(sub(tat, 1, -11)) or 0) - at_s) * p[5] + (sub(tat, -10) - at_f) / p[4]), 0
+  local free = p[3] - ahead
+  if ahead < 0 then
+    ahead, free = 0, p[3]
+  elseif free < -p[3] then
+    -- further than any debt: the clock stepped back, or the quota was another one
+    ahead, free, cut = p[3], 0, 1
+  end
+  return floor(free / p[2]), ahead, cut
 end
 
+-- Quotients are below 2^52 / 10^10, so that the rests are exact.
 local function write(key, p, ahead)
-  local s = floor(ahead / p[5])
-  local f = at_f + (ahead - s * p[5]) * p[4]
+  local f, r = ahead % p[5], ahead % p[6]
+  local s, ms = (ahead - f) / p[5], (ahead - r) / p[6]
+  f = at_f + f * p[4]
   if f >= second then
     s, f = s + 1, f - second
   end
-  call('SET', key, format('%d%010d', at_s + s, f), 'PXAT', format('%d', now_ms + ceil(ahead / p[6])))
+  if r > 0 then
+    ms = ms + 1
+  end
+  call('SET', key, format('%d%010d', at_s + s, f), 'PXAT', format('%d', now_ms + ms))
 end
 
 local function take(key, p, ahead, _, _, units)

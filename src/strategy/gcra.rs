@@ -126,6 +126,7 @@ impl Rule for Cells {
         Some(Script {
             source: include_str!("gcra.lua"),
             params: self.0.params(),
+            seen: 1,
         })
     }
 

@@ -153,6 +153,7 @@ impl Rule for Listed {
         Some(Script {
             source: include_str!("list_window.lua"),
             params: vec![self.requests as i64, self.period / 1_000],
+            seen: 3,
         })
     }
 

@@ -190,6 +190,9 @@ pub struct Script {
     pub source: &'static str,
     /// `p`. The first is the capacity.
     pub params: Vec<i64>,
+    /// How many of the three numbers of [`Seen`] it reports, one at least; the others are 0. Each one that is spared makes
+    /// answers shorter.
+    pub seen: usize,
 }
 
 /// The half of a rule that counts in process. Its state is of a type of its own.

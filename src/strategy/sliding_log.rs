@@ -158,6 +158,7 @@ impl Rule for Log {
         Some(Script {
             source: include_str!("sliding_log.lua"),
             params: vec![self.requests as i64, self.period],
+            seen: 3,
         })
     }
 

@@ -317,6 +317,7 @@ impl Rule for Sliding {
                 1_000 / self.grain,
                 self.grain,
             ],
+            seen: 3,
         })
     }
 

@@ -135,6 +135,7 @@ impl Rule for Tokens {
         Some(Script {
             source: include_str!("token_bucket.lua"),
             params: self.0.params(),
+            seen: 1,
         })
     }
 

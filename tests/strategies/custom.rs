@@ -157,6 +157,7 @@ impl Strategy for Broken {
             script: Some(Script {
                 source: BROKEN,
                 params: vec![quota.units() as i64, i64::from(self.tidy)],
+                seen: 3,
             }),
         }))
     }

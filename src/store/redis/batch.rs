@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    names::Names,
+    names::{Name, Names},
+    packed::Packed,
     question::{OwnLine, Question},
     script::Script,
 };
@@ -17,7 +18,7 @@ use crate::{
     error::StoreError,
     key::Key,
     store::{Account, Ask, Manner},
-    strategy::Rule,
+    strategy::{self, Rule},
 };
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
@@ -30,9 +31,13 @@ const MOST_TIMES: u64 = 1 << 40;
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) names: Names,
-    /// The half's number in the script, and its parameters, as they are sent.
-    pub(super) half: usize,
-    pub(super) params: Vec<i64>,
+    /// The half's number in the script.
+    half: usize,
+    /// How many numbers of a state are answered.
+    pub(super) words: usize,
+    params: Vec<i64>,
+    /// All of it, as it is sent, where it's the same at all times.
+    packed: Option<Packed>,
 }
 
 /// Questions on one trip: like ones in segments, equal ones merged.
@@ -152,60 +157,86 @@ impl Batch {
         entries.flat_map(|entry| entry.questions)
     }
 
-    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script.
+    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
+    /// one argument as far as they can be: each argument costs the server about as much as reading a key.
     pub(super) fn call(&self, script: &Script, whole: bool, now: Timestamp) -> Cmd {
-        let mut cmd = Cmd::with_capacity(16 + 2 * self.keys, 512 + 48 * self.keys);
+        let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
         cmd.arg(self.keys);
-        let mut policies: SmallVec<[&Account; 4]> = SmallVec::new();
+        let mut name = Name::default();
+        let mut policies = Policies::new();
         for segment in &self.segments {
-            let known: SmallVec<[Option<&Known>; 2]> = segment
-                .accounts
-                .iter()
-                .map(Account::context::<Known>)
-                .collect();
             for account in &segment.accounts {
                 if policies.iter().all(|policy| policy.id() != account.id()) {
                     policies.push(account);
                 }
             }
             for entry in &segment.entries {
-                for (line, known) in entry.lines().iter().zip(&known) {
-                    cmd.arg(known.map(|known| known.names.of(&line.key)));
+                for line in entry.lines() {
+                    if let Some(known) = line.account.context::<Known>() {
+                        cmd.arg(known.names.write(&line.key, &mut name));
+                    }
                 }
             }
         }
-        cmd.arg(policies.len());
+        let mut plan = Packed::with_capacity(128);
+        plan.uint(policies.len() as u64);
         for policy in &policies {
             if let Some(known) = policy.context::<Known>() {
-                let more = policy.rule().params_at(now);
-                cmd.arg(known.half)
-                    .arg(u8::from(policy.rule().signs()))
-                    .arg(known.params.len() + more.len())
-                    .arg(&known.params)
-                    .arg(more);
+                known.write(policy.rule(), now, &mut plan);
             }
         }
         for segment in &self.segments {
-            cmd.arg(number(segment.ask)).arg(segment.accounts.len());
-            for account in &segment.accounts {
-                let place = policies
-                    .iter()
-                    .position(|policy| policy.id() == account.id());
-                cmd.arg(place.map(|place| place + 1));
-            }
-            for ((units, manner), account) in segment.units.iter().zip(&segment.accounts) {
-                cmd.arg(*units).arg(manner_number(*manner, account.rule()));
-            }
-            cmd.arg(segment.entries.len());
-            for entry in &segment.entries {
-                entry.write(segment.ask, &mut cmd);
-            }
+            segment.write(&policies, &mut plan);
         }
+        cmd.arg(plan.as_bytes());
         cmd
+    }
+}
+
+/// The policies of a batch, as the driver counts them.
+type Policies<'a> = SmallVec<[&'a Account; 4]>;
+
+impl Known {
+    pub(super) fn new(
+        names: Names,
+        half: usize,
+        rule: &dyn Rule,
+        script: &strategy::Script,
+    ) -> Self {
+        let mut known = Self {
+            names,
+            half,
+            words: script.seen.clamp(1, 3),
+            params: script.params.clone(),
+            packed: None,
+        };
+        if rule.params_at(Timestamp::default()).is_empty() {
+            let mut packed = Packed::default();
+            known.write(rule, Timestamp::default(), &mut packed);
+            known.packed = Some(packed);
+        }
+        known
+    }
+
+    /// Writes what the driver has to know of a policy.
+    fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) {
+        if let Some(packed) = &self.packed {
+            plan.append(packed);
+            return;
+        }
+        let more = rule.params_at(now);
+        plan.list(4);
+        plan.uint(self.half as u64);
+        plan.uint(rule.signs().into());
+        plan.uint(self.words as u64);
+        plan.list(self.params.len() + more.len());
+        for param in self.params.iter().chain(&more) {
+            plan.int(*param);
+        }
     }
 }
 
@@ -223,47 +254,92 @@ impl Segment {
     }
 }
 
+impl Segment {
+    fn write(&self, policies: &Policies<'_>, plan: &mut Packed) {
+        let listed = self.entries.iter().any(|entry| entry.times() != 1);
+        let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
+        let own = |entry: &Entry| {
+            let receipts = if gives { 3 * self.accounts.len() } else { 0 };
+            usize::from(listed) + receipts + entry.signatures().count()
+        };
+        let own: usize = self.entries.iter().map(own).sum();
+        plan.list(3 + 3 * self.accounts.len() + 1 + own);
+        plan.uint(number(self.ask));
+        plan.uint(self.entries.len() as u64);
+        plan.uint(self.accounts.len() as u64);
+        for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
+            let mut places = policies.iter();
+            let place = places.position(|policy| policy.id() == account.id());
+            plan.uint(place.map_or(0, |place| place as u64 + 1));
+            plan.uint(*units);
+            plan.uint(manner_number(*manner, account.rule()));
+        }
+        plan.uint(listed.into());
+        for entry in &self.entries {
+            if listed {
+                plan.uint(entry.times());
+            }
+            if gives {
+                for line in entry.lines() {
+                    plan.int(line.receipt.at.as_micros());
+                    plan.int(line.receipt.mark);
+                    plan.uint(line.receipt.left);
+                }
+            }
+            entry.signatures().for_each(|by| plan.text(by));
+        }
+    }
+}
+
 impl Entry {
+    /// What is asked; a list that is empty asks nothing.
+    pub(super) fn ask(&self) -> Ask {
+        self.questions.first().map_or(Ask::Peek, |q| q.ask)
+    }
+
     pub(super) fn lines(&self) -> &[OwnLine] {
         self.questions
             .first()
             .map_or(&[], |question| &question.lines)
     }
 
-    /// Writes how many equal requests it stands for, what is to be given back, and who asks.
-    fn write(&self, ask: Ask, cmd: &mut Cmd) {
-        // Signatures are written out one by one; more than the quota are not needed.
+    /// How many equal requests it stands for.
+    fn times(&self) -> u64 {
+        let most = self.most();
+        self.questions.iter().map(|q| times(q, most)).sum()
+    }
+
+    /// Signatures are written out one by one; more than the quota are not needed.
+    fn most(&self) -> u64 {
         let signing = self.lines().iter().filter(|line| line.signs());
         let most = signing.map(|line| line.account.rule().capacity());
-        let most = most.min().unwrap_or(MOST_TIMES);
-        let times = |question: &Question| match question.ask {
-            Ask::Take(times) => times.min(most),
-            Ask::Peek => 0,
-            Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
-        };
-        cmd.arg(self.questions.iter().map(times).sum::<u64>());
-        if matches!(ask, Ask::Give | Ask::Withdraw | Ask::Renew) {
-            for line in self.lines() {
-                let receipt = &line.receipt;
-                cmd.arg(receipt.at.as_micros())
-                    .arg(receipt.mark)
-                    .arg(receipt.left);
-            }
-        }
-        for (place, line) in self.lines().iter().enumerate() {
-            if line.signs() {
-                for question in &self.questions {
-                    for _ in 0..times(question) {
-                        cmd.arg(question.lines[place].by.as_str());
-                    }
-                }
-            }
-        }
+        most.min().unwrap_or(MOST_TIMES)
+    }
+
+    /// Who asks, where that is signed: as many as there are equal requests.
+    fn signatures(&self) -> impl Iterator<Item = &str> {
+        let most = self.most();
+        let signing = self.lines().iter().enumerate();
+        let signing = signing.filter(|(_, line)| line.signs());
+        signing.flat_map(move |(place, _)| {
+            self.questions.iter().flat_map(move |question| {
+                let by = question.lines[place].by.as_str();
+                (0..times(question, most)).map(move |_| by)
+            })
+        })
+    }
+}
+
+fn times(question: &Question, most: u64) -> u64 {
+    match question.ask {
+        Ask::Take(times) => times.min(most),
+        Ask::Peek => 0,
+        Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
     }
 }
 
 /// What the driver calls it. A look is a take for nobody.
-fn number(ask: Ask) -> usize {
+fn number(ask: Ask) -> u64 {
     match ask {
         Ask::Take(_) | Ask::Peek => 1,
         Ask::Force => 2,
@@ -275,7 +351,7 @@ fn number(ask: Ask) -> usize {
 }
 
 /// What the driver calls it.
-fn manner_number(manner: Manner, rule: &dyn Rule) -> u8 {
+fn manner_number(manner: Manner, rule: &dyn Rule) -> u64 {
     match manner {
         Manner::Charge => 0,
         Manner::Check => 1,

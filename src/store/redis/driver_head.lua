@@ -5,8 +5,11 @@ local floor, ceil, min, max, abs = math.floor, math.ceil, math.min, math.max, ma
 local format, sub, find, match = string.format, string.sub, string.find, string.match
 
 -- One instant for the whole batch, by the server's clock.
-local time = call('TIME')
-local now_s, now_us = tonumber(time[1]), tonumber(time[2])
+local now_s, now_us
+do
+  local time = call('TIME')
+  now_s, now_us = tonumber(time[1]), tonumber(time[2])
+end
 local now = now_s * 1000000 + now_us
 local now_ms = floor(now / 1000)
 
@@ -16,7 +19,7 @@ local function foreign(key, why)
 end
 
 local function number(key, text, digits)
-  if text == '' or #text > digits or find(text, '%D') then
+  if #text > digits or not find(text, '^%d+$') then
     foreign(key, 'not a whole number of at most ' .. digits .. ' digits')
   end
   return tonumber(text)
@@ -24,17 +27,15 @@ end
 
 -- When a key ends, in ms since the epoch (it still lives in that ms); -1 never, -2 no key.
 local function expiry(key)
-  return call('PEXPIRETIME', key)
-end
-if not redis.REDIS_VERSION_NUM then
-  -- Before 7.0 only the time to live can be had, from a clock that has moved on: late by a ms, never early.
-  expiry = function(key)
-    local ttl = call('PTTL', key)
-    if ttl < 0 then
-      return ttl
-    end
-    return now_ms + ttl + 1
+  if redis.REDIS_VERSION_NUM then
+    return call('PEXPIRETIME', key)
   end
+  -- Before 7.0 only the time to live can be had, from a clock that has moved on: late by a ms, never early.
+  local ttl = call('PTTL', key)
+  if ttl < 0 then
+    return ttl
+  end
+  return now_ms + ttl + 1
 end
 
 -- Ends a key that would live for longer than so many ms from now, or for ever.

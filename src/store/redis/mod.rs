@@ -38,6 +38,7 @@ mod fault;
 mod lane;
 mod link;
 mod names;
+mod packed;
 mod question;
 mod reply;
 mod script;
@@ -246,11 +247,8 @@ impl Store for RedisStore {
         };
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
-        let known = Known {
-            names: Names::new(&self.inner.prefix, &*rule, policy),
-            half: scripts.number(script.source),
-            params: script.params,
-        };
+        let names = Names::new(&self.inner.prefix, &*rule, policy);
+        let known = Known::new(names, scripts.number(script.source), &*rule, &script);
         Ok(Account::new(policy, rule, known))
     }
 

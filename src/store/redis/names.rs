@@ -1,6 +1,6 @@
 //! What a key is called in Redis.
 
-use std::fmt::Write;
+use smallvec::SmallVec;
 
 use crate::{
     error::ConfigError,
@@ -52,11 +52,17 @@ impl Names {
 
     /// The name of a policy's key.
     pub(super) fn of(&self, key: &Key) -> String {
-        let mut name = String::with_capacity(LONGEST);
+        let mut name = Name::default();
+        String::from_utf8_lossy(self.write(key, &mut name)).into_owned()
+    }
+
+    /// Writes the name of a policy's key in place of what `name` holds.
+    pub(super) fn write<'a>(&self, key: &Key, name: &'a mut Name) -> &'a [u8] {
+        name.clear();
         match &self.head {
-            Some(head) if head.len() + key.as_str().len() <= LONGEST => {
-                name.push_str(head);
-                name.push_str(key.as_str());
+            Some(head) if head.len() + key.as_bytes().len() <= LONGEST => {
+                name.extend_from_slice(head.as_bytes());
+                name.extend_from_slice(key.as_bytes());
             }
             _ => {
                 let mut hasher = blake3::Hasher::new();
@@ -64,16 +70,16 @@ impl Names {
                     .update(&[self.policy.len() as u8])
                     .update(self.policy.as_bytes())
                     .update(key.as_bytes());
-                name.push_str(&self.hashed_head);
-                let text = hash_text(&hasher.finalize());
-                text.iter().for_each(|byte| {
-                    let _ = name.write_char(char::from(*byte));
-                });
+                name.extend_from_slice(self.hashed_head.as_bytes());
+                name.extend_from_slice(&hash_text(&hasher.finalize()));
             }
         }
         name
     }
 }
+
+/// A key's name in ASCII, no longer than [`LONGEST`].
+pub(super) type Name = SmallVec<[u8; 32]>;
 
 #[cfg(test)]
 mod tests {

@@ -9,12 +9,14 @@ use super::{
     batch::{Batch, Entry, Known},
     fault,
     lane::Lane,
-    question::Question,
+    packed::Unpacked,
+    question::{OwnLine, Question},
 };
 use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{Answer, Ask, LineAnswer, Manner, Source},
+    strategy::Seen,
 };
 
 /// What is to be done once a batch's answers are handed out.
@@ -43,12 +45,11 @@ pub(super) fn deliver(
         severs: false,
         stale: Vec::new(),
     };
-    let Value::Array(values) = reply else {
-        return Err(garbled("not a list"));
+    let Value::BulkString(reply) = reply else {
+        return Err(garbled("not a string"));
     };
-    let mut reply = Reply {
-        values: values.into_iter(),
-    };
+    let list = Unpacked::list(&reply).ok_or_else(|| garbled("not a list"))?;
+    let mut reply = Reply(list);
     delivered.at = Timestamp::from_micros(reply.int()?);
     for entry in batch.entries() {
         match reply.int()? {
@@ -66,7 +67,8 @@ pub(super) fn deliver(
                 }
             }
             admitted => {
-                let lines = entry.lines().iter().map(|_| reply.line());
+                let takes = matches!(entry.ask(), Ask::Take(_) | Ask::Peek);
+                let lines = entry.lines().iter().map(|line| reply.line(line, takes));
                 let lines = lines.collect::<Result<_, _>>()?;
                 hand_out(entry, delivered.at, admitted.max(0) as u64, lines, lane);
             }
@@ -109,32 +111,34 @@ fn hand_out(
     }
 }
 
-struct Reply {
-    values: std::vec::IntoIter<Value>,
-}
+struct Reply<'a>(Unpacked<'a>);
 
-impl Reply {
+impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
-        match self.values.next() {
-            Some(Value::Int(int)) => Ok(int),
-            _ => Err(garbled("a number is missing")),
-        }
+        self.0.int().ok_or_else(|| garbled("a number is missing"))
     }
 
-    fn line(&mut self) -> Result<LineAnswer, StoreError> {
-        Ok(LineAnswer {
-            units: self.int()?.max(0) as u64,
-            seen: [self.int()?, self.int()?, self.int()?],
-        })
+    fn line(&mut self, line: &OwnLine, takes: bool) -> Result<LineAnswer, StoreError> {
+        // What a take moved is known from how many it admitted.
+        let units = if takes { 0 } else { self.int()?.max(0) as u64 };
+        let words = line
+            .account
+            .context::<Known>()
+            .map_or(0, |known| known.words);
+        let mut seen = Seen::default();
+        for word in &mut seen[..words] {
+            *word = self.int()?;
+        }
+        Ok(LineAnswer { units, seen })
     }
 
     /// Why one entry failed, while the rest of its batch went on.
     fn failure(&mut self, entry: &Entry) -> Result<StoreError, StoreError> {
-        let message = match self.values.next() {
-            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-            Some(Value::SimpleString(text)) => text,
-            _ => return Err(garbled("an error is missing")),
-        };
+        let message = self
+            .0
+            .text()
+            .ok_or_else(|| garbled("an error is missing"))?;
+        let message = String::from_utf8_lossy(message);
         let (code, rest) = message.split_once(' ').unwrap_or((&message, ""));
         if !matches!(code, "FOREIGN" | "WRONGTYPE") {
             return Ok(StoreError::Server {

@@ -44,7 +44,7 @@ impl Script {
     fn of(sources: &[&str]) -> Self {
         let halves = sources
             .iter()
-            .map(|source| format!("(function()\n{source}\nend)(),\n"));
+            .map(|source| format!("function()\n{source}\nend,\n"));
         let text = format!(
             "{}\nlocal strategies = {{\n{}}}\n\n{}",
             include_str!("driver_head.lua"),
