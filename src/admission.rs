@@ -125,7 +125,7 @@ impl Admission {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
                 counted.given_back();
-                counted.settled = true;
+                counted.settled();
             }
         }
     }

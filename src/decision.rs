@@ -22,7 +22,7 @@ pub struct Decision {
     pub(crate) source: Source,
     pub(crate) admitted: u64,
     pub(crate) at: Timestamp,
-    pub(crate) counted: SmallVec<[Counted; 2]>,
+    pub(crate) counted: SmallVec<[Counted; 1]>,
     /// The places of in-flight limits, for as long as the decision or a clone of it lives.
     pub(crate) permit: Option<Arc<dyn Permit>>,
 }
@@ -50,7 +50,9 @@ pub(crate) trait Permit: fmt::Debug + Send + Sync {}
 /// Those who keep the counts: what a decision needs of its limiter.
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
-    fn name(&self, policy: usize) -> &str;
+    fn name(&self, policy: u32) -> &str;
+    /// The quota that was applied, and the most units that can pass at once.
+    fn quota(&self, counted: &Counted) -> (Quota, u64);
     /// Charges past what is left, or gives units of a receipt back.
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
     /// Gives back what was charged, without waiting for it.
@@ -83,43 +85,98 @@ pub(crate) struct Part {
     pub(crate) units: u64,
 }
 
+/// A request's own quota under a policy, and its account.
+pub(crate) type Tier = Arc<(Quota, Account)>;
+
 /// How it stands with one policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
-    pub(crate) policy: usize,
-    pub(crate) key: Key,
-    pub(crate) by: Key,
-    pub(crate) quota: Quota,
-    /// The request's own quota, if it has one, and its account.
-    pub(crate) tier: Option<(Quota, Account)>,
-    pub(crate) limit: u64,
+    pub(crate) policy: u32,
     pub(crate) cost: u64,
+    pub(crate) key: Key,
+    /// Who signs, where charges are signed.
+    pub(crate) by: Option<Box<Key>>,
+    /// The request's own quota, if it has one.
+    pub(crate) tier: Option<Tier>,
     pub(crate) outlook: Outlook,
     /// What was charged on arrival.
     pub(crate) receipt: Receipt,
-    /// What was charged since then.
-    pub(crate) more: Vec<Receipt>,
+    /// What became of it since.
+    pub(crate) since: Option<Box<Since>>,
+}
+
+/// What became of a charge since the request's arrival.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Since {
+    /// What was charged.
+    more: Vec<Receipt>,
     /// Whether the handler has settled it by itself.
-    pub(crate) settled: bool,
+    settled: bool,
     /// What was charged by the response, without a receipt.
-    pub(crate) told: u64,
+    told: u64,
 }
 
 impl Counted {
+    /// What is known before the store is asked.
+    pub(crate) fn unasked(
+        policy: u32,
+        key: Key,
+        cost: u64,
+        by: Option<Box<Key>>,
+        tier: Option<Tier>,
+    ) -> Self {
+        Self {
+            policy,
+            cost,
+            key,
+            by,
+            tier,
+            outlook: Outlook {
+                remaining: 0,
+                retry: Retry::Now,
+                reset_after: Duration::ZERO,
+            },
+            receipt: Receipt::NONE,
+            since: None,
+        }
+    }
+
     /// What was charged, the oldest first.
     pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
-        [&self.receipt].into_iter().chain(&self.more)
+        let more = self.since.iter().flat_map(|since| &since.more);
+        [&self.receipt].into_iter().chain(more)
+    }
+
+    fn since(&mut self) -> &mut Since {
+        self.since.get_or_insert_default()
+    }
+
+    /// Whether the handler has settled it by itself.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.since.as_ref().is_some_and(|since| since.settled)
+    }
+
+    /// Notes that the handler has settled it by itself.
+    pub(crate) fn settled(&mut self) {
+        self.since().settled = true;
+    }
+
+    /// Notes what the response charged, without a receipt.
+    pub(crate) fn told(&mut self, units: u64) {
+        self.since().told = units;
     }
 
     /// What is charged now, as far as was not given back.
     pub(crate) fn net(&self) -> u64 {
-        self.told + self.receipts().map(|receipt| receipt.left).sum::<u64>()
+        let told = self.since.as_ref().map_or(0, |since| since.told);
+        told + self.receipts().map(|receipt| receipt.left).sum::<u64>()
     }
 
     /// Takes up to `units` off the receipts, the newest first, for them to be given back.
     pub(crate) fn plan_refund(&mut self, mut units: u64) -> Vec<Part> {
         let mut parts = Vec::new();
-        let receipts = [&mut self.receipt].into_iter().chain(&mut self.more);
+        let more = self.since.iter_mut().flat_map(|since| &mut since.more);
+        let receipts = [&mut self.receipt].into_iter().chain(more);
         let newest_first = receipts.enumerate().collect::<Vec<_>>().into_iter().rev();
         for (place, receipt) in newest_first {
             let take = units.min(receipt.left);
@@ -141,7 +198,7 @@ impl Counted {
     pub(crate) fn refunded(&mut self, part: &Part, adjusted: &Adjusted) {
         let receipt = match part.place {
             0 => Some(&mut self.receipt),
-            place => self.more.get_mut(place - 1),
+            place => self.since().more.get_mut(place - 1),
         };
         if let Some(receipt) = receipt {
             receipt.left += part.units.saturating_sub(adjusted.units);
@@ -151,9 +208,10 @@ impl Counted {
 
     /// Notes a charge that was made afterwards.
     pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
-        self.more.push(adjusted.receipt);
         self.outlook = adjusted.outlook;
-        self.settled = true;
+        let since = self.since();
+        since.more.push(adjusted.receipt);
+        since.settled = true;
     }
 
     /// Notes that all of it was given back.
@@ -163,7 +221,9 @@ impl Counted {
             self.outlook.retry = Retry::Now;
         }
         self.receipt.left = 0;
-        self.more.clear();
+        if let Some(since) = &mut self.since {
+            since.more.clear();
+        }
     }
 }
 
@@ -235,12 +295,12 @@ impl<'a> Verdict<'a> {
 
     /// The quota that was applied.
     pub fn quota(&self) -> Quota {
-        self.counted.quota
+        self.decision.books.quota(self.counted).0
     }
 
     /// The most units that can pass at once.
     pub fn limit(&self) -> u64 {
-        self.counted.limit
+        self.decision.books.quota(self.counted).1
     }
 
     /// What the request cost, or would have.

@@ -100,7 +100,7 @@ impl Settle {
         let _turn = self.admission.turn.lock().await;
         for at in self.places() {
             let net = self.with(at, |_, counted| {
-                counted.settled = true;
+                counted.settled();
                 counted.net()
             });
             let net = net.unwrap_or(true_cost);

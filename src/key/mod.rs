@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     fmt,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     net::IpAddr,
     process, str,
     sync::{
@@ -16,7 +16,7 @@ mod text;
 
 use text::Text;
 
-/// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits.
+/// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits. Behind the text stands its length.
 const READABLE: usize = 23;
 
 /// What stands before a hash, and in no readable key.
@@ -48,11 +48,8 @@ pub(crate) const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 /// assert_eq!(Key::ip("2001:db8::7".parse().unwrap()), Key::ip("2001:db8::8".parse().unwrap()));
 /// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
-    len: u8,
-    text: [u8; READABLE],
-}
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key([u8; READABLE + 1]);
 
 impl Key {
     /// A key of text that may be seen: a user's name, an account, a path. Long or unusual text is hashed.
@@ -147,16 +144,19 @@ impl Key {
 
     /// The one key that everybody shares.
     pub const fn global() -> Self {
-        let mut text = [0; READABLE];
-        text[0] = b'*';
-        Self { len: 1, text }
+        Self::sign(b'*')
     }
 
     /// The key that those share who have none. No extractor and no text makes it.
     pub const fn missing() -> Self {
-        let mut text = [0; READABLE];
-        text[0] = b'?';
-        Self { len: 1, text }
+        Self::sign(b'?')
+    }
+
+    const fn sign(sign: u8) -> Self {
+        let mut key = [0; READABLE + 1];
+        key[0] = sign;
+        key[READABLE] = 1;
+        Self(key)
     }
 
     /// A key that no other process, and no other call, makes.
@@ -189,16 +189,14 @@ impl Key {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.text[..usize::from(self.len)]
+        &self.0[..usize::from(self.0[READABLE])]
     }
 
     fn readable(text: &[u8]) -> Option<Self> {
-        let mut key = Self {
-            len: u8::try_from(text.len()).ok()?,
-            text: [0; READABLE],
-        };
-        key.text.get_mut(..text.len())?.copy_from_slice(text);
-        Some(key)
+        let mut key = [0; READABLE + 1];
+        key[..READABLE].get_mut(..text.len())?.copy_from_slice(text);
+        key[READABLE] = text.len() as u8;
+        Some(Self(key))
     }
 
     fn hash(kind: &str, bytes: &[u8]) -> Self {
@@ -208,13 +206,18 @@ impl Key {
     }
 
     fn hashed(hash: &blake3::Hash) -> Self {
-        let mut text = [0; READABLE];
-        text[0] = HASHED;
-        text[1..=HASH_CHARS].copy_from_slice(&hash_text(hash));
-        Self {
-            len: 1 + HASH_CHARS as u8,
-            text,
-        }
+        let mut key = [0; READABLE + 1];
+        key[0] = HASHED;
+        key[1..=HASH_CHARS].copy_from_slice(&hash_text(hash));
+        key[READABLE] = 1 + HASH_CHARS as u8;
+        Self(key)
+    }
+}
+
+/// All of it at once: of a fixed size, it needs no length before it.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(&self.0);
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Bound, Inner, Limiter, OnStoreError, permit::Held};
+use super::{Bound, Desks, Inner, Limiter, OnStoreError, permit::Held};
 use crate::{
     error::ConfigError,
     log::Seldom,
@@ -81,14 +81,14 @@ impl LimiterBuilder {
             .filter_map(|bound| bound.account.rule().life());
         let life = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
-            inner: Arc::new(Inner {
+            desks: Arc::new(Desks::new(Inner {
                 store,
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
                 faults: Seldom::default(),
                 held: Held::default(),
                 life,
-            }),
+            })),
         })
     }
 }

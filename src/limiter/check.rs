@@ -2,35 +2,36 @@ use std::{
     fmt,
     future::{Future, IntoFuture},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
-use super::{Judged, Keys, Limiter, Pending, judge::Own};
+use super::{Desk, Judged, Keys, Pending, judge::Own};
 use crate::{decision::Decision, quota::Quota, store::Ask};
 
 /// A question to a [`Limiter`], asked when it is awaited.
 #[must_use = "nothing is asked until this is awaited"]
 #[derive(Clone)]
 pub struct Check {
-    limiter: Limiter,
+    desk: Arc<Desk>,
     ask: Ask,
     keys: Keys,
-    own: Own,
+    own: Option<Box<Own>>,
 }
 
 impl Check {
-    pub(super) fn new(limiter: Limiter, ask: Ask, keys: Keys) -> Self {
+    pub(super) fn new(desk: Arc<Desk>, ask: Ask, keys: Keys) -> Self {
         Self {
-            limiter,
+            desk,
             ask,
             keys,
-            own: Own::default(),
+            own: None,
         }
     }
 
     /// Costs `units` under every policy, in place of each policy's own cost.
     pub fn cost(mut self, units: u64) -> Self {
-        self.own.cost = Some(units);
+        self.own().cost = Some(units);
         self
     }
 
@@ -57,12 +58,17 @@ impl Check {
     }
 
     fn judge(&self) -> Judged {
-        self.limiter.judge_keys(self.ask, &self.keys, &self.own)
+        self.desk
+            .judge_keys(self.ask, &self.keys, self.own.as_deref())
+    }
+
+    fn own(&mut self) -> &mut Own {
+        self.own.get_or_insert_default()
     }
 
     /// Costs `units` under the policy of that name.
     pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.own.costs.push((policy.into(), units));
+        self.own().costs.push((policy.into(), units));
         self
     }
 }
@@ -71,7 +77,7 @@ impl Check {
     /// Counts by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.own.quotas.push((policy.into(), quota));
+        self.own().quotas.push((policy.into(), quota));
         self
     }
 }
@@ -90,10 +96,6 @@ impl IntoFuture for Check {
 #[must_use = "futures do nothing unless polled"]
 pub struct Checking(State);
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a box would be one more allocation for each question"
-)]
 enum State {
     Unasked(Check),
     Asked(Pending),

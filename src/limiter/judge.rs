@@ -4,6 +4,7 @@ use std::{
     future::Future,
     mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -12,40 +13,23 @@ use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Bound, Keys, Limiter, OnStoreError, permit::Taken};
+use super::{Bound, Desk, Keys, OnStoreError, permit::Taken};
 use crate::{
     clock::Timestamp,
-    decision::{Counted, Decision, Ruling},
+    decision::{Counted, Decision, Ruling, Tier},
     error::StoreError,
     extract::MissingKey,
-    key::Key,
     log::Seldom,
     policy::{LookUp, Tiers},
     quota::Quota,
-    store::{Account, Answer, Ask, Line, Manner, Reply, Source},
+    store::{Answer, Ask, Line, Manner, Reply, Source},
     strategy::{Receipt, Retry},
 };
 
-/// A question for the store, one item for each policy that applies.
-pub(crate) type Items = SmallVec<[Item; 2]>;
-
-#[derive(Debug)]
-pub(crate) struct Item {
-    pub(super) policy: usize,
-    /// The request's own quota, if it has one, and its account.
-    pub(super) tier: Option<(Quota, Account)>,
-    pub(super) key: Key,
-    pub(super) cost: u64,
-    pub(super) receipt: Receipt,
-    pub(super) by: Key,
-    pub(super) manner: Manner,
-}
+/// What a request is counted by: one item for each policy that applies. What is known of it once it's answered is not, yet.
+pub(crate) type Items = SmallVec<[Counted; 1]>;
 
 /// A decision, at once or later.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the common one, and a box would be an allocation for each request"
-)]
 pub(crate) enum Judged {
     Now(Decision),
     Later(Pending),
@@ -53,7 +37,7 @@ pub(crate) enum Judged {
 
 /// A decision that something is being waited for.
 pub(crate) struct Pending {
-    limiter: Limiter,
+    desk: Arc<Desk>,
     ask: Ask,
     items: Items,
     waits: Waits,
@@ -77,12 +61,12 @@ pub(super) struct Own {
     pub(super) quotas: Vec<(String, Quota)>,
 }
 
-impl Limiter {
+impl Desk {
     /// Judges a request by what its head says.
-    pub(crate) fn judge_request(&self, parts: &Parts) -> Judged {
+    pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judged {
         let mut items = Items::new();
         let mut lookups = Vec::new();
-        for (index, bound) in self.inner.policies.iter().enumerate() {
+        for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
             let found = policy.extractor().key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
@@ -99,21 +83,19 @@ impl Limiter {
                     None
                 }
             };
-            items.push(Item {
-                policy: index,
-                tier: self.tier(bound, quota),
+            items.push(Counted::unasked(
+                index as u32,
                 key,
-                cost: policy.cost_of(parts),
-                receipt: Receipt::NONE,
-                by: bound.by(key, || policy.caller_of(parts)),
-                manner: policy.manner(),
-            });
+                policy.cost_of(parts),
+                bound.by(|| policy.caller_of(parts)),
+                self.tier(bound, quota),
+            ));
         }
         if lookups.is_empty() {
             return self.judge(Ask::Take(1), items);
         }
         Judged::Later(Pending {
-            limiter: self.clone(),
+            desk: self.clone(),
             ask: Ask::Take(1),
             items,
             waits: Waits::LookUp(Box::pin(look_up(lookups))),
@@ -121,10 +103,14 @@ impl Limiter {
     }
 
     /// Judges a request by keys that were found elsewhere.
-    pub(super) fn judge_keys(&self, ask: Ask, keys: &Keys, own: &Own) -> Judged {
-        keys.warn_of_strangers(|name| self.policies().any(|policy| policy.name() == name));
+    pub(super) fn judge_keys(self: &Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
+        keys.warn_of_strangers(|name| {
+            self.policies
+                .iter()
+                .any(|bound| bound.policy.name() == name)
+        });
         let mut items = Items::new();
-        for (index, bound) in self.inner.policies.iter().enumerate() {
+        for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
             let found = keys.of(policy.name());
             if found.is_none() && !matches!(ask, Ask::Take(_)) {
@@ -137,35 +123,33 @@ impl Limiter {
                     _ => continue,
                 }
             };
-            let cost = of(&own.costs, policy.name()).or(own.cost);
-            items.push(Item {
-                policy: index,
-                tier: self.tier(bound, of(&own.quotas, policy.name())),
+            let cost = own.and_then(|own| of(&own.costs, policy.name()).or(own.cost));
+            let quota = own.and_then(|own| of(&own.quotas, policy.name()));
+            items.push(Counted::unasked(
+                index as u32,
                 key,
-                cost: cost.unwrap_or_else(|| policy.plain_cost()),
-                receipt: Receipt::NONE,
-                by: bound.by(key, || keys.caller()),
-                manner: policy.manner(),
-            });
+                cost.unwrap_or_else(|| policy.plain_cost()),
+                bound.by(|| keys.caller()),
+                self.tier(bound, quota),
+            ));
         }
         self.judge(ask, items)
     }
 
     /// A request's own quota under a policy, and its account.
-    fn tier(&self, bound: &Bound, quota: Option<Quota>) -> Option<(Quota, Account)> {
+    fn tier(&self, bound: &Bound, quota: Option<Quota>) -> Option<Tier> {
         let quota = quota.filter(|quota| *quota != bound.policy.quota())?;
-        let account = bound.tier(&*self.inner.store, quota)?;
-        Some((quota, account))
+        bound.tier(&*self.store, quota)
     }
 
-    fn judge(&self, ask: Ask, items: Items) -> Judged {
+    fn judge(self: &Arc<Self>, ask: Ask, items: Items) -> Judged {
         if items.is_empty() {
             return Judged::Now(self.decision(Ruling::Admitted, Source::Unasked));
         }
         match self.ask(ask, &items) {
             Reply::Now(answer) => Judged::Now(self.decide(ask, items, answer)),
             Reply::Later(answer) => Judged::Later(Pending {
-                limiter: self.clone(),
+                desk: self.clone(),
                 ask,
                 items,
                 waits: Waits::Store(answer),
@@ -173,22 +157,28 @@ impl Limiter {
         }
     }
 
-    pub(super) fn ask(&self, ask: Ask, items: &[Item]) -> Reply {
-        let lines: SmallVec<[Line<'_>; 2]> = items
-            .iter()
-            .map(|item| Line {
-                account: self.inner.account(item.policy, item.tier.as_ref()),
-                key: item.key,
-                units: item.cost,
-                receipt: item.receipt,
-                by: item.by,
-                manner: item.manner,
-            })
-            .collect();
-        self.inner.store.ask(ask, &lines)
+    pub(super) fn ask(&self, ask: Ask, items: &[Counted]) -> Reply {
+        let line = |item| {
+            let mut line = self.line(item);
+            line.units = item.cost;
+            line.manner = self.bound(item.policy).policy.manner();
+            line
+        };
+        match items {
+            [item] => self.store.ask(ask, &[line(item)]),
+            items => {
+                let lines: SmallVec<[Line<'_>; 4]> = items.iter().map(line).collect();
+                self.store.ask(ask, &lines)
+            }
+        }
     }
 
-    fn decide(&self, ask: Ask, items: Items, answer: Result<Answer, StoreError>) -> Decision {
+    fn decide(
+        self: &Arc<Self>,
+        ask: Ask,
+        items: Items,
+        answer: Result<Answer, StoreError>,
+    ) -> Decision {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return self.fault(error),
@@ -196,37 +186,25 @@ impl Limiter {
         let mut decision = self.decision(Ruling::Admitted, answer.source);
         decision.at = answer.at;
         decision.admitted = answer.admitted;
-        for (item, line) in items.into_iter().zip(&answer.lines) {
-            let account = self.inner.account(item.policy, item.tier.as_ref());
-            let rule = account.rule();
-            let own = self.inner.policies[item.policy].policy.quota();
+        decision.counted = items;
+        for (item, line) in decision.counted.iter_mut().zip(&answer.lines) {
+            let rule = self.account(item).rule();
             let mut outlook = rule.outlook(&line.seen, answer.at, item.cost);
             // `later` is 0 for whoever was refused among equals.
             if answer.later > 0 {
                 // Equal requests were admitted after this one, so there was room for them.
-                if item.manner != Manner::Check {
+                if self.bound(item.policy).policy.manner() != Manner::Check {
                     outlook.remaining += answer.later * item.cost;
                 }
                 outlook.retry = Retry::Now;
             }
-            decision.counted.push(Counted {
-                policy: item.policy,
-                key: item.key,
-                by: item.by,
-                quota: item.tier.as_ref().map_or(own, |(quota, _)| *quota),
-                limit: rule.capacity(),
-                cost: item.cost,
-                outlook,
-                receipt: Receipt {
-                    at: answer.at,
-                    left: line.units,
-                    mark: rule.mark(&line.seen, answer.at),
-                },
-                tier: item.tier,
-                more: Vec::new(),
-                settled: false,
-                told: 0,
-            });
+            let receipt = Receipt {
+                at: answer.at,
+                left: line.units,
+                mark: rule.mark(&line.seen, answer.at),
+            };
+            item.outlook = outlook;
+            item.receipt = receipt;
         }
         let passes = match ask {
             Ask::Take(_) => answer.admitted > 0,
@@ -236,18 +214,18 @@ impl Limiter {
         if !passes {
             decision.ruling = Ruling::Exhausted;
         }
-        if matches!(ask, Ask::Take(_)) && passes && self.inner.life < Duration::MAX {
+        if matches!(ask, Ask::Take(_)) && passes && self.life < Duration::MAX {
             let counted = decision.counted.iter();
-            let places = counted.filter(|counted| self.inner.policies[counted.policy].is_permit());
+            let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
             let places = places.filter(|counted| counted.receipt.left > 0).cloned();
-            decision.permit = Taken::hold(&self.inner, places.collect(), self.inner.life);
+            decision.permit = Taken::hold(self.inner(), places.collect(), self.life);
         }
         decision
     }
 
-    fn fault(&self, error: StoreError) -> Decision {
-        let answer = self.inner.on_store_error;
-        self.inner.faults.then(|unsaid| {
+    fn fault(self: &Arc<Self>, error: StoreError) -> Decision {
+        let answer = self.on_store_error;
+        self.faults.then(|unsaid| {
             tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
         });
         let ruling = match answer {
@@ -257,14 +235,14 @@ impl Limiter {
         self.decision(ruling, Source::Fallback)
     }
 
-    fn no_key(&self, policy: usize) -> Decision {
-        let policy = self.inner.policies[policy].policy.shared_name();
+    fn no_key(self: &Arc<Self>, policy: usize) -> Decision {
+        let policy = self.policies[policy].policy.shared_name();
         self.decision(Ruling::MissingKey { policy }, Source::Unasked)
     }
 
-    fn decision(&self, ruling: Ruling, source: Source) -> Decision {
+    fn decision(self: &Arc<Self>, ruling: Ruling, source: Source) -> Decision {
         Decision {
-            books: self.inner.clone(),
+            books: self.clone(),
             ruling,
             source,
             admitted: 0,
@@ -333,10 +311,10 @@ impl Future for Pending {
             match &mut this.waits {
                 Waits::LookUp(look_up) => {
                     for (item, quota) in ready!(look_up.as_mut().poll(cx)) {
-                        let bound = &this.limiter.inner.policies[this.items[item].policy];
-                        this.items[item].tier = this.limiter.tier(bound, Some(quota));
+                        let bound = this.desk.bound(this.items[item].policy);
+                        this.items[item].tier = this.desk.tier(bound, Some(quota));
                     }
-                    match this.limiter.ask(this.ask, &this.items) {
+                    match this.desk.ask(this.ask, &this.items) {
                         Reply::Now(answer) => {
                             this.waits = Waits::Store(Box::pin(std::future::ready(answer)))
                         }
@@ -346,7 +324,7 @@ impl Future for Pending {
                 Waits::Store(answer) => {
                     let answer = ready!(answer.as_mut().poll(cx));
                     let items = mem::take(&mut this.items);
-                    return Poll::Ready(this.limiter.decide(this.ask, items, answer));
+                    return Poll::Ready(this.desk.decide(this.ask, items, answer));
                 }
             }
         }

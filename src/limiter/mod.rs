@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
+use http::request::Parts;
+
 use crate::{
+    decision::Tier,
     error::{ConfigError, StoreError},
     extract::MissingKey,
     key::Key,
@@ -19,10 +22,13 @@ use crate::{
 
 mod builder;
 mod check;
+mod desk;
 mod judge;
 mod keys;
 mod permit;
 mod settle;
+
+use desk::{Desk, Desks};
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
@@ -54,7 +60,7 @@ pub use keys::Keys;
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    inner: Arc<Inner>,
+    desks: Arc<Desks>,
 }
 
 pub(crate) struct Inner {
@@ -72,7 +78,7 @@ struct Bound {
     policy: Policy,
     account: Account,
     /// Accounts of quotas other than the policy's own.
-    tiers: RwLock<HashMap<Quota, Account>>,
+    tiers: RwLock<HashMap<Quota, Tier>>,
     no_key: Seldom,
 }
 
@@ -112,23 +118,23 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.clone(), Ask::Take(1), keys.into())
+        Check::new(self.desk(), Ask::Take(1), keys.into())
     }
 
     /// Tells how a request stands, and charges nothing. The decision is to admit if it would pass now.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.clone(), Ask::Peek, keys.into())
+        Check::new(self.desk(), Ask::Peek, keys.into())
     }
 
     /// Charges `units` under every policy, past what is left if need be: down to a debt of at most one capacity, which
     /// later requests wait for. For costs that are known only afterwards.
     pub fn charge(&self, keys: impl Into<Keys>, units: u64) -> Check {
-        Check::new(self.clone(), Ask::Force, keys.into()).cost(units)
+        Check::new(self.desk(), Ask::Force, keys.into()).cost(units)
     }
 
     /// Forgets what was used; the decision tells how it stood.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.clone(), Ask::Reset, keys.into())
+        Check::new(self.desk(), Ask::Reset, keys.into())
     }
 
     /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the
@@ -139,25 +145,38 @@ impl Limiter {
     ///
     /// If the store can't answer.
     pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, StoreError> {
-        let mut policies = self.inner.policies.iter();
+        let mut policies = self.desks.inner().policies.iter();
         match policies.find(|bound| bound.policy.name() == policy) {
-            Some(bound) => self.inner.store.callers(&bound.account, &key).await,
+            Some(bound) => self.desks.inner().store.callers(&bound.account, &key).await,
             None => Ok(Vec::new()),
         }
     }
 
+    fn desk(&self) -> Arc<Desk> {
+        self.desks.at_hand()
+    }
+
+    /// Judges a request by what its head says.
+    pub(crate) fn judge_request(&self, parts: &Parts) -> Judged {
+        self.desk().judge_request(parts)
+    }
+
     /// The policies, in order.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
-        self.inner.policies.iter().map(|bound| &bound.policy)
+        self.desks
+            .inner()
+            .policies
+            .iter()
+            .map(|bound| &bound.policy)
     }
 }
 
 impl Bound {
     /// The account of a quota other than the policy's own; `None` if it can't be counted.
-    fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Account> {
+    fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(account) = known.get(&quota) {
-            return Some(account.clone());
+        if let Some(tier) = known.get(&quota) {
+            return Some(tier.clone());
         }
         drop(known);
         let policy = &self.policy;
@@ -171,7 +190,8 @@ impl Bound {
                 if tiers.len() >= MOST_TIERS {
                     tiers.clear();
                 }
-                Some(tiers.entry(quota).or_insert(account).clone())
+                let tier = tiers.entry(quota);
+                Some(tier.or_insert_with(|| Arc::new((quota, account))).clone())
             }
             Err(unfit) => {
                 let error = ConfigError::of(policy.name(), unfit);
@@ -185,13 +205,14 @@ impl Bound {
         self.account.rule().life().is_some()
     }
 
-    /// Who signs a charge: the caller, or else the key; a permit is told from all others.
-    fn by(&self, key: Key, caller: impl FnOnce() -> Option<Key>) -> Key {
+    /// Who signs a charge, where charges are signed: the caller, if he is known, or else the key; a permit is told from all
+    /// others.
+    fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
         let rule = self.account.rule();
         match rule.life() {
-            Some(_) => Key::unique(),
-            None if rule.signs() => caller().unwrap_or(key),
-            None => key,
+            Some(_) => Some(Box::new(Key::unique())),
+            None if rule.signs() => caller().map(Box::new),
+            None => None,
         }
     }
 
@@ -214,9 +235,9 @@ impl Bound {
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
-            .field("store", &self.inner.store)
+            .field("store", &self.desks.inner().store)
             .field("policies", &self.policies().collect::<Vec<_>>())
-            .field("on_store_error", &self.inner.on_store_error)
+            .field("on_store_error", &self.desks.inner().on_store_error)
             .finish()
     }
 }

@@ -10,10 +10,9 @@ use std::{
 use smallvec::SmallVec;
 use tokio::runtime::{self, Handle};
 
-use super::Inner;
+use super::{Bound, Inner};
 use crate::{
-    decision::{Books, Counted, Permit},
-    quota::Quota,
+    decision::{Counted, Permit},
     store::{Account, Ask, Line, Manner},
 };
 
@@ -87,7 +86,7 @@ impl Drop for Taken {
         let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
         let runtime = self.runtime.as_ref().filter(|_| outside);
         let _entered = runtime.map(Handle::enter);
-        self.limiter.give_back(&self.places);
+        self.limiter.take_back(&self.places);
     }
 }
 
@@ -196,21 +195,24 @@ impl Inner {
     /// The line of what was charged, for what is left of it.
     pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> Line<'a> {
         Line {
-            account: self.account(counted.policy, counted.tier.as_ref()),
+            account: self.account(counted),
             key: counted.key,
             units: counted.receipt.left,
             receipt: counted.receipt,
-            by: counted.by,
+            by: counted.by.as_deref().copied().unwrap_or(counted.key),
             manner: Manner::Charge,
         }
     }
 
+    pub(super) fn bound(&self, policy: u32) -> &Bound {
+        &self.policies[policy as usize]
+    }
+
     /// The account of a policy, or of a request's own quota under it.
-    pub(super) fn account<'a>(
-        &'a self,
-        policy: usize,
-        tier: Option<&'a (Quota, Account)>,
-    ) -> &'a Account {
-        tier.map_or(&self.policies[policy].account, |(_, account)| account)
+    pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a Account {
+        match &counted.tier {
+            Some(tier) => &tier.1,
+            None => &self.bound(counted.policy).account,
+        }
     }
 }

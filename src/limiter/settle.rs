@@ -1,12 +1,13 @@
 //! Charging and giving back once a request was let in.
 
-use super::{Inner, Limiter};
+use super::{Desk, Inner, Limiter};
 use crate::{
     charge::When,
     decision::{Adjusted, Adjusting, Books, Counted, Decision},
     error::StoreError,
     outcome::Outcome,
-    store::{Ask, Line, Manner, Reply},
+    quota::Quota,
+    store::{Ask, Line, Reply},
     strategy::Receipt,
 };
 
@@ -40,22 +41,23 @@ impl Limiter {
     }
 }
 
-impl Books for Inner {
-    fn name(&self, policy: usize) -> &str {
-        self.policies
-            .get(policy)
-            .map_or("", |bound| bound.policy.name())
+impl Books for Desk {
+    fn name(&self, policy: u32) -> &str {
+        self.bound(policy).policy.name()
+    }
+
+    fn quota(&self, counted: &Counted) -> (Quota, u64) {
+        let own = self.bound(counted.policy).policy.quota();
+        let quota = counted.tier.as_ref().map_or(own, |tier| tier.0);
+        (quota, self.account(counted).rule().capacity())
     }
 
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
-        let account = self.account(counted.policy, counted.tier.as_ref()).clone();
+        let account = self.account(counted).clone();
         let line = Line {
-            account: &account,
-            key: counted.key,
             units,
             receipt,
-            by: counted.by,
-            manner: Manner::Charge,
+            ..self.line(counted)
         };
         let reply = self.store.ask(ask, &[line]);
         let cost = counted.cost;
@@ -80,14 +82,7 @@ impl Books for Inner {
     }
 
     fn give_back(&self, counted: &[Counted]) {
-        for counted in counted {
-            for receipt in counted.receipts().filter(|receipt| receipt.left > 0) {
-                let mut line = self.line(counted);
-                line.receipt = *receipt;
-                line.units = receipt.left;
-                self.store.tell(Ask::Withdraw, &[line]);
-            }
-        }
+        self.take_back(counted);
     }
 
     fn settles(&self, counted: &Counted) -> bool {
@@ -103,13 +98,13 @@ impl Books for Inner {
                 counted.given_back();
             }
             // What the handler has charged by itself is not charged again.
-            When::Response if charges && !counted.settled => {
+            When::Response if charges && !counted.is_settled() => {
                 let line = Line {
                     units: counted.cost,
                     ..self.line(counted)
                 };
                 self.store.tell(Ask::Force, &[line]);
-                counted.told = counted.cost;
+                counted.told(counted.cost);
             }
             _ => {}
         }
@@ -117,7 +112,19 @@ impl Books for Inner {
 }
 
 impl Inner {
+    /// Takes back what was charged, without waiting for it.
+    pub(super) fn take_back(&self, counted: &[Counted]) {
+        for counted in counted {
+            for receipt in counted.receipts().filter(|receipt| receipt.left > 0) {
+                let mut line = self.line(counted);
+                line.receipt = *receipt;
+                line.units = receipt.left;
+                self.store.tell(Ask::Withdraw, &[line]);
+            }
+        }
+    }
+
     fn charge_of(&self, counted: &Counted) -> &crate::charge::Charge {
-        self.policies[counted.policy].policy.charges()
+        self.bound(counted.policy).policy.charges()
     }
 }

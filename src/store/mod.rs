@@ -186,7 +186,7 @@ pub struct Answer {
     /// Where the answer came from.
     pub source: Source,
     /// One for each line, in order.
-    pub lines: SmallVec<[LineAnswer; 2]>,
+    pub lines: SmallVec<[LineAnswer; 1]>,
 }
 
 /// What a store answers about one line.

@@ -280,6 +280,17 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
     fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
     /// See [`Memory::callers`].
     fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
+    /// [`Memory::room`], [`Memory::take`] for as many of `times` requests of `units` as there is room for, and
+    /// [`Memory::seen`], of a key that is in the table: how many there was room for, and what is seen then.
+    #[doc(hidden)]
+    fn take_known(
+        &self,
+        table: &mut dyn Table,
+        at: (u64, &Key),
+        now: Timestamp,
+        times: u64,
+        units: u64,
+    ) -> Option<(u64, Seen)>;
     #[doc(hidden)]
     fn table(&self) -> Box<dyn Table>;
     #[doc(hidden)]
@@ -348,6 +359,27 @@ impl<M: Memory> AnyMemory for M {
         state
             .downcast_ref()
             .map_or(Vec::new(), |state| Memory::callers(self, state, now))
+    }
+
+    fn take_known(
+        &self,
+        table: &mut dyn Table,
+        (hash, key): (u64, &Key),
+        now: Timestamp,
+        times: u64,
+        units: u64,
+    ) -> Option<(u64, Seen)> {
+        let states: &mut States<M::State> = table.as_any().downcast_mut()?;
+        let state = states.find(hash, key)?;
+        let room = u64::try_from(Memory::room(self, state, now)).unwrap_or(0);
+        let fits = match times {
+            1 => u64::from(room >= units),
+            times => room.checked_div(units).unwrap_or(times).min(times),
+        };
+        if fits * units > 0 {
+            Memory::take(self, state, now, fits * units, key);
+        }
+        Some((fits, Memory::seen(self, state, now, units)))
     }
 
     fn table(&self) -> Box<dyn Table> {

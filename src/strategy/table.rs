@@ -25,6 +25,8 @@ pub trait Table: fmt::Debug + Send {
     fn forget(&mut self, time: Timestamp, most: usize) -> usize;
     /// The type of the states.
     fn state_type(&self) -> TypeId;
+    /// Itself, as what it is.
+    fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// The states of one type.
@@ -55,10 +57,17 @@ impl<S> fmt::Debug for States<S> {
     }
 }
 
-impl<S: State> Table for States<S> {
-    fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any> {
+impl<S> States<S> {
+    /// The state of `key`, if one is kept.
+    pub(crate) fn find(&mut self, hash: u64, key: &Key) -> Option<&mut S> {
         let slot = self.slots.find_mut(hash, |slot| slot.key == *key)?;
         Some(&mut slot.state)
+    }
+}
+
+impl<S: State> Table for States<S> {
+    fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any> {
+        Some(self.find(hash, key)?)
     }
 
     fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any {
@@ -107,5 +116,9 @@ impl<S: State> Table for States<S> {
 
     fn state_type(&self) -> TypeId {
         TypeId::of::<S>()
+    }
+
+    fn as_any(&mut self) -> &mut dyn Any {
+        self
     }
 }

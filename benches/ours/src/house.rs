@@ -24,7 +24,11 @@ impl House {
     /// On the server at `url`, with `policies` that all must admit, each by a key of its own if they are `apart`.
     pub fn on_redis(url: &str, keys: usize, policies: usize, apart: bool) -> Self {
         let deadline = std::time::Duration::from_secs(5);
-        let store = RedisStore::builder().url(url).deadline(deadline);
+        let lanes = std::env::var("LANES").map_or(4, |l| l.parse().expect("a number"));
+        let store = RedisStore::builder()
+            .url(url)
+            .deadline(deadline)
+            .lanes(lanes);
         let builder = Limiter::builder().store(store.build().expect("a store"));
         Self::of(builder, keys, policies, apart, ample())
     }

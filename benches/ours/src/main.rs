@@ -30,7 +30,23 @@ async fn compare<A: Contender, B: Contender>(
     };
     for round in 0..4 {
         let c0 = cpu();
+        if let Some(s) = server {
+            s.reset_stats();
+        }
         let sa = drive(a.1.clone(), load).await;
+        let calls = server.map(|s| {
+            (
+                s.calls("evalsha"),
+                s.info("commandstats", "cmdstat_evalsha"),
+                s.info("commandstats", "cmdstat_set"),
+                s.info("commandstats", "cmdstat_get"),
+            )
+        });
+        println!(
+            "decisions per call {:?} {:?}",
+            calls.as_ref().map(|c| sa.decisions as f64 / c.0 as f64),
+            calls
+        );
         let c1 = cpu();
         let sb = drive(b.1.clone(), load).await;
         let c2 = cpu();
@@ -159,7 +175,8 @@ struct Governor {
 }
 impl Governor {
     fn new(n: usize) -> Self {
-        let q = Q::with_period(std::time::Duration::from_micros(604_800)).unwrap()
+        let q = Q::with_period(std::time::Duration::from_micros(604_800))
+            .unwrap()
             .allow_burst(std::num::NonZeroU32::new(100_000_000).unwrap());
         Self {
             limiter: RateLimiter::keyed(q),

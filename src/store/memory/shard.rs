@@ -5,7 +5,7 @@ use std::any::Any;
 use super::{Line, Place};
 use crate::{
     clock::Timestamp,
-    strategy::{AnyMemory, table::Table},
+    strategy::{AnyMemory, Seen, table::Table},
 };
 
 /// Below this many keys, looking for full ones isn't worth it.
@@ -45,6 +45,20 @@ impl Shard {
     /// The state of a line's key, if one is kept.
     pub(super) fn get(&mut self, line: &Line<'_>, place: &Place) -> Option<&mut dyn Any> {
         self.tables.get_mut(place.table)?.get(place.hash, &line.key)
+    }
+
+    /// Takes for as many of `times` requests as there is room for, if a state is kept: how many, and what is seen then.
+    pub(super) fn take(
+        &mut self,
+        line: &Line<'_>,
+        place: &Place,
+        now: Timestamp,
+        times: u64,
+    ) -> Option<(u64, Seen)> {
+        let table = self.tables.get_mut(place.table)?;
+        let at = (place.hash, &line.key);
+        let rule = line.account.rule().memory()?;
+        rule.take_known(&mut **table, at, now, times, line.units)
     }
 
     pub(super) fn remove(&mut self, line: &Line<'_>, place: &Place) {

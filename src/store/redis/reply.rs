@@ -82,7 +82,7 @@ fn hand_out(
     entry: &mut Entry,
     at: Timestamp,
     mut admitted: u64,
-    lines: SmallVec<[LineAnswer; 2]>,
+    lines: SmallVec<[LineAnswer; 1]>,
     lane: &Arc<Lane>,
 ) {
     for question in entry.questions.drain(..) {

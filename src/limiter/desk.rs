@@ -1,0 +1,57 @@
+//! Where a limiter's books are kept, and those who keep them.
+
+use std::{
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use super::Inner;
+
+/// Each decision holds on to its limiter. Were all of them to count themselves in one place, threads that decide at the same
+/// time would wait for each other there more than anywhere else; so each of a few desks has a count of its own.
+pub(super) struct Desks(Box<[Arc<Desk>]>);
+
+/// One handle on a limiter. What it counts stands on a cache line of its own.
+#[repr(align(128))]
+pub(crate) struct Desk(Arc<Inner>);
+
+impl Desks {
+    pub(super) fn new(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        let desks = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
+        Self((0..desks).map(|_| Arc::new(Desk(inner.clone()))).collect())
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.0[0].0
+    }
+
+    /// The one that this thread uses.
+    pub(super) fn at_hand(&self) -> Arc<Desk> {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        // A thread that is ending has no number any more.
+        let thread = THREAD.try_with(|thread| *thread).unwrap_or(0);
+        self.0[thread % self.0.len()].clone()
+    }
+}
+
+impl Desk {
+    pub(super) fn inner(&self) -> &Arc<Inner> {
+        &self.0
+    }
+}
+
+impl Deref for Desk {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
