@@ -154,6 +154,12 @@ async fn main() {
         )
         .await;
     }
+    if which == "alone" {
+        let ours = Arc::new(House::in_process(n, ample()));
+        let load = Load { tasks: 64, time: Duration::from_millis(4000), stint: 256 };
+        println!("{:?}", drive(ours, load).await);
+        return;
+    }
     if "memory".contains(&which) {
         compare(
             "in process",
