@@ -73,7 +73,36 @@ impl Admission {
     }
 
     /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
-    /// until its response's body has been sent or dropped.
+    /// until its response's body has been sent or dropped: a stream's, until it ends.
+    ///
+    /// A WebSocket's response is its handshake (RFC 6455), which has no body: its place is free as soon as it is open,
+    /// unless it is held. Its charge is settled by the handshake in any case.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{
+    ///     extract::ws::{WebSocket, WebSocketUpgrade},
+    ///     response::Response,
+    /// };
+    /// use tollgate::Admission;
+    ///
+    /// async fn echo(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
+    ///     let places = admission.hold();
+    ///     upgrade.on_upgrade(async move |mut socket: WebSocket| {
+    ///         while let Some(Ok(message)) = socket.recv().await {
+    ///             if socket.send(message).await.is_err() {
+    ///                 break;
+    ///             }
+    ///         }
+    ///         drop(places);
+    ///     })
+    /// }
+    /// # let _: axum::routing::MethodRouter = axum::routing::any(echo);
+    /// # }
+    /// ```
+    ///
+    /// A client that has gone without a word holds its place until the connection is found broken: send pings, and end
+    /// those that don't answer.
     pub fn hold(&self) -> Hold {
         let judged = self.lock();
         Hold {

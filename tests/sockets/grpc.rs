@@ -1,0 +1,390 @@
+//! A gRPC service that does what it is told, with a codec of plain text in place of generated code.
+
+use std::{
+    convert::Infallible,
+    future::{Future, IntoFuture},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::Router;
+use bytes::{Buf, BufMut};
+use futures_util::{Stream, StreamExt, stream};
+use http::uri::PathAndQuery;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinHandle,
+};
+use tollgate::RateLimitLayer;
+use tonic::{
+    CancellationHandle, Code, Request, Response, Status, Streaming,
+    body::Body,
+    client,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+    server::{self, NamedService},
+    service::Routes,
+    transport::{Channel, Endpoint, Server, server::TcpIncoming},
+};
+use tower::{Service, service_fn};
+
+use crate::support::{Books, World};
+
+/// What no codec encodes.
+const UNSPEAKABLE: &str = "\0";
+
+/// Messages of plain text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Text;
+
+impl Codec for Text {
+    type Encode = String;
+    type Decode = String;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn encode(&mut self, text: String, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        if text == UNSPEAKABLE {
+            return Err(Status::internal("unspeakable"));
+        }
+        buffer.put_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Decoder for Text {
+    type Item = String;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<String>, Status> {
+        let bytes = buffer.copy_to_bytes(buffer.remaining());
+        let text = String::from_utf8(bytes.to_vec());
+        text.map(Some)
+            .map_err(|_| Status::invalid_argument("no text"))
+    }
+}
+
+/// Does what one word says: `fail:7` fails with code 7, `wait` waits for ever, `panic` panics, `mumble` answers what can't
+/// be encoded, so that the call fails when its head has been sent, `pause` lets what was said before be sent first, and all
+/// others are an answer.
+async fn obey(word: String) -> Result<String, Status> {
+    if let Some(code) = word.strip_prefix("fail:") {
+        return Err(Status::new(Code::from_bytes(code.as_bytes()), "as told"));
+    }
+    match word.as_str() {
+        "wait" => std::future::pending().await,
+        // Not `panic!`, which would write to the test's output.
+        "panic" => std::panic::resume_unwind(Box::new("as told")),
+        "mumble" => return Ok(UNSPEAKABLE.to_owned()),
+        "pause" => tokio::task::yield_now().await,
+        _ => {}
+    }
+    Ok(word)
+}
+
+async fn unary(request: Request<String>) -> Result<Response<String>, Status> {
+    obey(request.into_inner()).await.map(Response::new)
+}
+
+type Words = Pin<Box<dyn Stream<Item = Result<String, Status>> + Send>>;
+
+/// Obeys each word in turn. After `at once`, one before there is a stream; at `flood` it says more than anybody reads.
+async fn server_streaming(request: Request<String>) -> Result<Response<Words>, Status> {
+    let words = request.into_inner();
+    if let Some(word) = words.strip_prefix("at once ") {
+        obey(word.to_owned()).await?;
+    }
+    if words == "flood" {
+        let flood = stream::repeat_with(|| Ok("word".repeat(1_000)));
+        return Ok(Response::new(flood.boxed()));
+    }
+    let words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+    Ok(Response::new(stream::iter(words).then(obey).boxed()))
+}
+
+/// Obeys each word as it comes, and answers with all of them.
+async fn client_streaming(request: Request<Streaming<String>>) -> Result<Response<String>, Status> {
+    let mut words = request.into_inner();
+    let mut answers = Vec::new();
+    while let Some(word) = words.message().await? {
+        answers.push(obey(word).await?);
+    }
+    Ok(Response::new(answers.join(" ")))
+}
+
+/// Obeys each word as it comes, and answers each.
+async fn bidi(request: Request<Streaming<String>>) -> Result<Response<Words>, Status> {
+    let words = request.into_inner();
+    let answers = words.then(async |word| obey(word?).await);
+    Ok(Response::new(answers.boxed()))
+}
+
+/// What a code generator would have written around them.
+#[derive(Clone, Debug)]
+struct Calls;
+
+impl NamedService for Calls {
+    const NAME: &'static str = "test.Calls";
+}
+
+impl Service<http::Request<Body>> for Calls {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let mut grpc = server::Grpc::new(Text);
+        Box::pin(async move {
+            Ok(match request.uri().path() {
+                UNARY => grpc.unary(service_fn(unary), request).await,
+                SERVER_STREAMING => {
+                    grpc.server_streaming(service_fn(server_streaming), request)
+                        .await
+                }
+                CLIENT_STREAMING => {
+                    grpc.client_streaming(service_fn(client_streaming), request)
+                        .await
+                }
+                BIDI => grpc.streaming(service_fn(bidi), request).await,
+                path => Status::unimplemented(path).into_http(),
+            })
+        })
+    }
+}
+
+const UNARY: &str = "/test.Calls/Unary";
+pub(crate) const SERVER_STREAMING: &str = "/test.Calls/ServerStreaming";
+const CLIENT_STREAMING: &str = "/test.Calls/ClientStreaming";
+const BIDI: &str = "/test.Calls/Bidi";
+
+/// Who serves it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Host {
+    /// tonic's own server, with the layer around all its services.
+    Tonic,
+    /// An axum router, with the layer around it.
+    Axum,
+}
+
+impl Host {
+    pub(crate) async fn serve(self, layer: RateLimitLayer) -> SocketAddr {
+        match self {
+            Self::Tonic => serve_tonic(Server::builder(), layer).await,
+            Self::Axum => serve(router().layer(layer)).await,
+        }
+    }
+}
+
+pub(crate) async fn serve_tonic(server: Server, layer: RateLimitLayer) -> SocketAddr {
+    let (listener, address) = listen().await;
+    let server = server.layer(layer).add_service(Calls);
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    address
+}
+
+/// The service in an axum router, without a layer.
+pub(crate) fn router() -> Router {
+    Routes::new(Calls).into_axum_router()
+}
+
+pub(crate) async fn serve(router: Router) -> SocketAddr {
+    let (listener, address) = listen().await;
+    tokio::spawn(axum::serve(listener, router).into_future());
+    address
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let address = listener.local_addr().expect("its address");
+    (listener, address)
+}
+
+/// A server that counts by [`Books`], and a client of it.
+pub(crate) struct Served {
+    pub(crate) books: Books,
+    pub(crate) address: SocketAddr,
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    _world: World,
+}
+
+impl Served {
+    pub(crate) async fn new(world: World, host: Host, books: Books) -> Self {
+        let address = host.serve(books.layer.clone()).await;
+        Self {
+            client: Client::connect(address).await,
+            name: format!("{host:?} {}", world.name()),
+            books,
+            address,
+            _world: world,
+        }
+    }
+
+    /// Under each host, on each store.
+    pub(crate) async fn everywhere() -> Vec<Self> {
+        let mut everywhere = Vec::new();
+        for host in [Host::Tonic, Host::Axum] {
+            for world in World::both() {
+                let books = Books::new(&world);
+                everywhere.push(Self::new(world, host, books).await);
+            }
+        }
+        everywhere
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client(client::Grpc<Channel>);
+
+impl Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Self {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"));
+        let channel = endpoint.expect("an address").connect().await;
+        Self(client::Grpc::new(channel.expect("a server")))
+    }
+
+    async fn ready(&mut self) {
+        self.0.ready().await.expect("a connection");
+    }
+
+    pub(crate) async fn unary(&mut self, word: &str) -> Result<String, Status> {
+        self.unary_at(UNARY, Request::new(word.to_owned())).await
+    }
+
+    /// Calls any method as if it were unary.
+    pub(crate) async fn unary_at(
+        &mut self,
+        path: &'static str,
+        request: Request<String>,
+    ) -> Result<String, Status> {
+        self.ready().await;
+        let path = PathAndQuery::from_static(path);
+        let response = self.0.unary(request, path, Text).await?;
+        Ok(response.into_inner())
+    }
+
+    pub(crate) async fn unary_within(
+        &mut self,
+        word: &str,
+        deadline: Duration,
+    ) -> Result<String, Status> {
+        let mut request = Request::new(word.to_owned());
+        request.set_timeout(deadline);
+        self.unary_at(UNARY, request).await
+    }
+
+    pub(crate) async fn server_streaming(&mut self, words: &str) -> Result<Answers, Status> {
+        self.ready().await;
+        let path = PathAndQuery::from_static(SERVER_STREAMING);
+        let request = Request::new(words.to_owned());
+        let response = self.0.server_streaming(request, path, Text).await?;
+        Ok(Answers {
+            stream: response.into_inner(),
+            cancel: None,
+        })
+    }
+
+    pub(crate) async fn client_streaming<S>(&mut self, words: S) -> Result<String, Status>
+    where
+        S: Stream<Item = String> + Send + 'static,
+    {
+        self.ready().await;
+        let path = PathAndQuery::from_static(CLIENT_STREAMING);
+        let request = Request::new(words);
+        let response = self.0.client_streaming(request, path, Text).await?;
+        Ok(response.into_inner())
+    }
+
+    pub(crate) async fn bidi<S>(&mut self, words: S) -> Result<Answers, Status>
+    where
+        S: Stream<Item = String> + Send + 'static,
+    {
+        self.ready().await;
+        let path = PathAndQuery::from_static(BIDI);
+        let mut request = Request::new(words);
+        let cancel = Some(request.cancellation_handle());
+        let response = self.0.streaming(request, path, Text).await?;
+        Ok(Answers {
+            stream: response.into_inner(),
+            cancel,
+        })
+    }
+}
+
+/// What a stream answers.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    stream: Streaming<String>,
+    /// Without it, tonic goes on saying what the client has to say.
+    cancel: Option<CancellationHandle>,
+}
+
+impl Answers {
+    /// The next; `None` at the end of a call that succeeded.
+    pub(crate) async fn next(&mut self) -> Result<Option<String>, Status> {
+        self.stream.message().await
+    }
+
+    /// Cancels the call.
+    pub(crate) fn cancel(self) {
+        if let Some(cancel) = self.cancel {
+            cancel.cancel();
+        }
+    }
+
+    /// All that are yet to come, and the code of the call.
+    pub(crate) async fn rest(mut self) -> (Vec<String>, Code) {
+        let mut answers = Vec::new();
+        loop {
+            match self.next().await {
+                Ok(Some(answer)) => answers.push(answer),
+                Ok(None) => return (answers, Code::Ok),
+                Err(status) => return (answers, status.code()),
+            }
+        }
+    }
+}
+
+/// What a client says, word by word; it has no more to say when the sender is dropped.
+pub(crate) fn said() -> (
+    mpsc::UnboundedSender<String>,
+    impl Stream<Item = String> + Send + 'static,
+) {
+    let (say, mut said) = mpsc::unbounded_channel();
+    (say, stream::poll_fn(move |cx| said.poll_recv(cx)))
+}
+
+/// A way to the server that can be cut: what is returned must be aborted, and both ends are closed at once.
+pub(crate) async fn cable(to: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
+    let (listener, address) = listen().await;
+    let cable = tokio::spawn(async move {
+        let (mut client, _) = listener.accept().await.expect("a client");
+        let mut server = TcpStream::connect(to).await.expect("a server");
+        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+    });
+    (address, cable)
+}
+
+/// Whether the layer refused it. tonic's client makes an error of its own of a 429.
+pub(crate) fn is_refusal(status: &Status) -> bool {
+    status.code() == Code::ResourceExhausted || status.message().contains("429")
+}

@@ -1,0 +1,258 @@
+//! Streams that are cut: by the client, by the way to it, or by the server.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{Router, body::Body, response::Response};
+use tollgate::outcome::End;
+use tonic::{Code, transport::Server};
+use tower_http::timeout::ResponseBodyTimeoutLayer;
+
+use crate::{
+    grpc::{Client, Host, Served, cable, router, said, serve, serve_tonic},
+    support::{Books, DROPPED, FAILURE, NOTHING, UNDER_WAY, World},
+};
+
+#[tokio::test]
+async fn a_stream_that_its_client_cancels_half_way_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut answers = served
+            .client
+            .server_streaming("one wait")
+            .await
+            .expect("a head");
+        assert_eq!(
+            answers.next().await.expect("an answer").as_deref(),
+            Some("one")
+        );
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        answers.cancel();
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+        // The connection lives on.
+        assert_eq!(
+            served.client.unary("word").await.expect("an answer"),
+            "word"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_its_client_cancels_is_free_where_told_so() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let books = Books::when_dropped(&world, false);
+            let mut served = Served::new(world, host, books).await;
+            let mut answers = served
+                .client
+                .server_streaming("one wait")
+                .await
+                .expect("a head");
+            assert_eq!(
+                answers.next().await.expect("an answer").as_deref(),
+                Some("one")
+            );
+            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            answers.cancel();
+            assert_eq!(
+                served.books.settled().await,
+                (NOTHING, None),
+                "{}",
+                served.name
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_in_both_directions_that_its_client_cancels_is_charged() {
+    for mut served in Served::everywhere().await {
+        let (say, said) = said();
+        let mut answers = served.client.bidi(said).await.expect("a head");
+        say.send("one".to_owned()).expect("a call");
+        assert_eq!(
+            answers.next().await.expect("an answer").as_deref(),
+            Some("one")
+        );
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        answers.cancel();
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+        drop(say);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_client_never_reads_and_cancels_is_charged() {
+    for mut served in Served::everywhere().await {
+        // HTTP/2 lets no more through than its windows hold, and the server waits for the client.
+        let answers = served
+            .client
+            .server_streaming("flood")
+            .await
+            .expect("a head");
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        answers.cancel();
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_charged() {
+    for served in Served::everywhere().await {
+        let (say, said) = said();
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        say.send("wait".to_owned()).expect("a call");
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        // It has the word, and asks no more.
+        call.abort();
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_listens_is_charged() {
+    for served in Served::everywhere().await {
+        let (say, said) = said();
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        say.send("one".to_owned()).expect("a call");
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        call.abort();
+        // To the handler it looks like the stream's end, and he answers; but his answer is not sent.
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn streams_whose_client_vanishes_are_charged() {
+    for served in Served::everywhere().await {
+        let (way, cut) = cable(served.address).await;
+        let mut far = Client::connect(way).await;
+        let mut answers = far.server_streaming("one wait").await.expect("a head");
+        assert_eq!(
+            answers.next().await.expect("an answer").as_deref(),
+            Some("one")
+        );
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        cut.abort();
+        answers.next().await.expect_err("a broken connection");
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_panics_half_way_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut answers = served
+            .client
+            .server_streaming("one pause panic")
+            .await
+            .expect("a head");
+        while let Ok(answer) = answers.next().await {
+            assert!(answer.is_some(), "it ended well");
+        }
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+/// Serves the router with a layer that cuts bodies which have nothing to say, outside or inside of the limits.
+async fn cutting(books: &Books, inside: bool) -> Client {
+    let cuts = ResponseBodyTimeoutLayer::new(Duration::from_millis(100));
+    let router: Router = if inside {
+        router().layer(cuts).layer(books.layer.clone())
+    } else {
+        router().layer(books.layer.clone()).layer(cuts)
+    };
+    Client::connect(serve(router).await).await
+}
+
+#[tokio::test]
+async fn a_call_that_the_server_gives_up_is_charged() {
+    let [world, _] = World::both();
+    let books = Books::new(&world);
+    let server = Server::builder().timeout(Duration::from_millis(50));
+    let mut client = Client::connect(serve_tonic(server, books.layer.clone()).await).await;
+    client.unary("wait").await.expect_err("a timeout");
+    assert_eq!(books.settled().await, (DROPPED, None));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_cut_further_out_is_charged() {
+    for world in World::both() {
+        let books = Books::new(&world);
+        let mut client = cutting(&books, false).await;
+        let answers = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = answers.rest().await;
+        assert_ne!(code, Code::Ok);
+        assert_eq!(books.settled().await, (DROPPED, None), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_further_in_has_failed() {
+    for world in World::both() {
+        let books = Books::new(&world);
+        let mut client = cutting(&books, true).await;
+        let answers = client.server_streaming("one wait").await.expect("a head");
+        let (_, code) = answers.rest().await;
+        assert_ne!(code, Code::Ok);
+        let ended = Some((End::BodyFailed, Some(200), None));
+        assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
+    }
+}
+
+/// An answer that says it is gRPC's, and ends without trailers.
+async fn without_trailers() -> Result<Response, Infallible> {
+    let mut response = Response::new(Body::from("\0\0\0\0\x04word"));
+    let content_type = "application/grpc".parse().expect("a value");
+    response.headers_mut().insert("content-type", content_type);
+    Ok(response)
+}
+
+#[tokio::test]
+async fn an_answer_that_ends_without_trailers_has_failed() {
+    for world in World::both() {
+        let books = Books::new(&world);
+        let router = Router::new().fallback_service(tower::service_fn(|_| without_trailers()));
+        let address = serve(router.layer(books.layer.clone())).await;
+        let mut client = Client::connect(address).await;
+        let answers = client.server_streaming("word").await.expect("a head");
+        let _ = answers.rest().await;
+        let ended = Some((End::Completed, Some(200), None));
+        assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
+    }
+}

@@ -1,0 +1,188 @@
+//! Streams that come to their end: judged by their trailers, and holding their place until then.
+
+use futures_util::stream;
+use tollgate::{RateLimitLayer, outcome::End};
+use tonic::Code;
+
+use crate::{
+    grpc::{Client, Host, Served, is_refusal, said},
+    support::{Charged, Ended, FAILURE, LIFE, SUCCESS, UNDER_WAY, World, places, until_taken},
+};
+
+fn words(words: &str) -> Vec<String> {
+    words.split_whitespace().map(str::to_owned).collect()
+}
+
+/// How a call is settled whose answer was sent in full, with this code.
+fn settled(code: i32) -> (Charged, Option<Ended>) {
+    let charged = if code == 0 { SUCCESS } else { FAILURE };
+    (charged, Some((End::Completed, Some(200), Some(code))))
+}
+
+#[tokio::test]
+async fn a_stream_from_the_server_is_judged_by_its_trailers() {
+    for mut served in Served::everywhere().await {
+        for (told, heard, code) in [
+            ("one two three", "one two three", 0),
+            ("one two fail:14", "one two", 14),
+            ("fail:5", "", 5),
+            ("mumble", "", 13),
+        ] {
+            let answers = served.client.server_streaming(told).await.expect("a head");
+            let expected = (words(heard), Code::from(code));
+            assert_eq!(answers.rest().await, expected, "{told} {}", served.name);
+            let expected = settled(code);
+            assert_eq!(
+                served.books.settled().await,
+                expected,
+                "{told} {}",
+                served.name
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_at_once_has_failed_by_its_head() {
+    for mut served in Served::everywhere().await {
+        let told = "at once fail:7";
+        let status = served.client.server_streaming(told).await;
+        assert_eq!(status.expect_err("no head").code(), Code::PermissionDenied);
+        assert_eq!(served.books.settled().await, settled(7), "{}", served.name);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_is_judged_by_the_answer() {
+    for mut served in Served::everywhere().await {
+        for (told, code) in [
+            ("", 0),
+            ("one two three", 0),
+            ("one two fail:9", 9),
+            ("fail:9 one two", 9),
+        ] {
+            let said = stream::iter(words(told));
+            let answer = served.client.client_streaming(said).await;
+            match answer {
+                Ok(answer) => assert_eq!((answer.as_str(), 0), (told, code)),
+                Err(status) => assert_eq!(status.code(), Code::from(code), "{told}"),
+            }
+            assert_eq!(
+                served.books.settled().await,
+                settled(code),
+                "{told} {}",
+                served.name
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_from_the_client_is_under_way_until_it_is_answered() {
+    for served in Served::everywhere().await {
+        let (say, said) = said();
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.client_streaming(said).await });
+        for word in ["one", "two"] {
+            say.send(word.to_owned()).expect("a call");
+            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        }
+        drop(say);
+        let answer = call.await.expect("no panic").expect("an answer");
+        assert_eq!(answer, "one two");
+        assert_eq!(served.books.settled().await, settled(0), "{}", served.name);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_in_both_directions_is_judged_by_its_trailers_and_not_before() {
+    for mut served in Served::everywhere().await {
+        for (last, code) in [(None, 0), (Some("fail:10"), 10), (Some("mumble"), 13)] {
+            let (say, said) = said();
+            let mut answers = served.client.bidi(said).await.expect("a head");
+            for word in ["one", "two", "three"] {
+                say.send(word.to_owned()).expect("a call");
+                let answer = answers.next().await.expect("an answer");
+                assert_eq!(answer.as_deref(), Some(word));
+                assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            }
+            if let Some(last) = last {
+                say.send(last.to_owned()).expect("a call");
+            } else {
+                drop(say);
+            }
+            assert_eq!(answers.rest().await, (Vec::new(), Code::from(code)));
+            assert_eq!(
+                served.books.settled().await,
+                settled(code),
+                "{}",
+                served.name
+            );
+        }
+    }
+}
+
+/// A server with two places and nothing else to count, and a client of it.
+async fn two_places(world: &World, host: Host) -> (tollgate::Limiter, Client) {
+    let limiter = world.limiter([places(2, LIFE)]);
+    let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
+    (limiter, Client::connect(address).await)
+}
+
+#[tokio::test]
+async fn a_stream_holds_its_place_until_its_trailers() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let (limiter, mut client) = two_places(&world, host).await;
+            for last in [None, Some("fail:10")] {
+                let (say_one, said_one) = said();
+                let (say_two, said_two) = said();
+                let mut one = client.bidi(said_one).await.expect("a place");
+                let two = client.bidi(said_two).await.expect("a place");
+                // All but the last bit of their lives, after which heartbeats renew them.
+                for _ in 0..3 {
+                    world.advance(LIFE * 9 / 10);
+                    world.beats(2).await;
+                    say_one.send("word".to_owned()).expect("a call");
+                    assert_eq!(
+                        one.next().await.expect("an answer").as_deref(),
+                        Some("word")
+                    );
+                    let refused = client.unary("word").await.expect_err("a refusal");
+                    assert!(is_refusal(&refused), "{host:?} {}: {refused}", world.name());
+                }
+                if let Some(last) = last {
+                    say_one.send(last.to_owned()).expect("a call");
+                } else {
+                    drop(say_one);
+                }
+                let (_, code) = one.rest().await;
+                assert_eq!(code == Code::Ok, last.is_none());
+                until_taken(&limiter, 1).await;
+                assert_eq!(client.unary("word").await.expect("a place"), "word");
+                drop(say_two);
+                assert_eq!(two.rest().await.1, Code::Ok);
+                until_taken(&limiter, 0).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_ends_badly_gives_its_place_back() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let (limiter, mut client) = two_places(&world, host).await;
+            for _ in 0..3 {
+                client.unary("fail:7").await.expect_err("an error");
+                client.unary("mumble").await.expect_err("an error");
+                client.unary("panic").await.expect_err("a panic");
+                until_taken(&limiter, 0).await;
+            }
+            let held = client.server_streaming("word wait").await.expect("a head");
+            until_taken(&limiter, 1).await;
+            drop(held);
+            until_taken(&limiter, 0).await;
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Unary calls: judged by their trailers, or by their head where that is all there is.
+
+use std::time::Duration;
+
+use tollgate::{Charge, RateLimitLayer, outcome, outcome::End};
+use tonic::Code;
+
+use crate::{
+    grpc::{Client, Host, SERVER_STREAMING, Served, is_refusal},
+    support::{Books, DROPPED, FAILURE, NOTHING, SUCCESS, UNDER_WAY, World, hourly, until, used},
+};
+
+#[tokio::test]
+async fn a_call_that_succeeds_is_a_success() {
+    for mut served in Served::everywhere().await {
+        assert_eq!(
+            served.client.unary("word").await.expect("an answer"),
+            "word"
+        );
+        let ended = Some((End::Completed, Some(200), Some(0)));
+        assert_eq!(
+            served.books.settled().await,
+            (SUCCESS, ended),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_fails_at_once_has_failed_by_its_head() {
+    for mut served in Served::everywhere().await {
+        for (word, code) in [("fail:7", 7), ("fail:16", 16), ("fail:1", 1)] {
+            let status = served.client.unary(word).await.expect_err("an error");
+            assert_eq!(status.code(), Code::from(code));
+            let ended = Some((End::Completed, Some(200), Some(code)));
+            assert_eq!(
+                served.books.settled().await,
+                (FAILURE, ended),
+                "{}",
+                served.name
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_to_a_method_that_is_not_there_has_failed() {
+    for mut served in Served::everywhere().await {
+        let request = tonic::Request::new("word".to_owned());
+        let answer = served.client.unary_at("/test.Calls/Nothing", request).await;
+        assert_eq!(answer.expect_err("an error").code(), Code::Unimplemented);
+        let ended = Some((End::Completed, Some(200), Some(12)));
+        assert_eq!(
+            served.books.settled().await,
+            (FAILURE, ended),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_fails_after_its_head_has_failed_by_its_trailers() {
+    for mut served in Served::everywhere().await {
+        let status = served.client.unary("mumble").await;
+        assert_eq!(status.expect_err("an error").code(), Code::Internal);
+        let ended = Some((End::Completed, Some(200), Some(13)));
+        assert_eq!(
+            served.books.settled().await,
+            (FAILURE, ended),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_fails_after_its_answer_has_failed_by_its_trailers() {
+    for mut served in Served::everywhere().await {
+        // On the wire a unary call is a stream of one message.
+        let request = tonic::Request::new("word fail:14".to_owned());
+        let answer = served.client.unary_at(SERVER_STREAMING, request).await;
+        assert_eq!(answer.expect_err("an error").code(), Code::Unavailable);
+        let ended = Some((End::Completed, Some(200), Some(14)));
+        assert_eq!(
+            served.books.settled().await,
+            (FAILURE, ended),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_its_client_gives_up_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut client = served.client.clone();
+        let call = tokio::spawn(async move { client.unary("wait").await });
+        assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+        call.abort();
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+        // The connection lives on.
+        assert_eq!(
+            served.client.unary("word").await.expect("an answer"),
+            "word"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_deadline_passes_is_charged() {
+    for mut served in Served::everywhere().await {
+        let mut deadline = Duration::from_millis(50);
+        let settled = loop {
+            let call = served.client.unary_within("wait", deadline);
+            call.await.expect_err("a deadline");
+            let settled = served.books.settled().await;
+            // On a busy machine it may pass before the call is let in.
+            if settled.0 != NOTHING || deadline > Duration::from_secs(5) {
+                break settled;
+            }
+            deadline *= 4;
+        };
+        assert_eq!(settled, (DROPPED, None), "{}", served.name);
+    }
+}
+
+#[tokio::test]
+async fn a_call_whose_handler_panics_is_charged() {
+    for mut served in Served::everywhere().await {
+        served.client.unary("panic").await.expect_err("a panic");
+        assert_eq!(
+            served.books.settled().await,
+            (DROPPED, None),
+            "{}",
+            served.name
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_is_free_where_told_so() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let books = Books::when_dropped(&world, false);
+            let mut served = Served::new(world, host, books).await;
+            let mut client = served.client.clone();
+            let call = tokio::spawn(async move { client.unary("wait").await });
+            assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
+            call.abort();
+            assert_eq!(
+                served.books.settled().await,
+                (NOTHING, None),
+                "{}",
+                served.name
+            );
+            // Whose outcome is known is charged by it all the same.
+            served.client.unary("fail:2").await.expect_err("an error");
+            assert_eq!(served.books.settled().await.0, FAILURE, "{}", served.name);
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_that_fail_give_their_place_to_the_next_and_the_one_that_succeeds_keeps_it() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let charge = Charge::reserve(outcome::success);
+            let limiter = world.limiter([hourly("calls", 1).charge(charge)]);
+            let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
+            let mut client = Client::connect(address).await;
+            for word in ["fail:7", "mumble", "fail:14", "mumble"] {
+                let status = client.unary(word).await.expect_err("an error");
+                assert!(!is_refusal(&status), "{status}");
+                until("its place is back", async || {
+                    used(&limiter, "calls").await == 0
+                })
+                .await;
+            }
+            assert_eq!(client.unary("word").await.expect("an answer"), "word");
+            for _ in 0..3 {
+                let status = client.unary("word").await.expect_err("a refusal");
+                assert!(is_refusal(&status), "{host:?} {}: {status}", world.name());
+            }
+            assert_eq!(used(&limiter, "calls").await, 1);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_limit_on_failures_refuses_after_them_and_successes_are_free() {
+    for host in [Host::Tonic, Host::Axum] {
+        for world in World::both() {
+            let charge = Charge::on_response(outcome::failure);
+            let limiter = world.limiter([hourly("failures", 2).charge(charge)]);
+            let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
+            let mut client = Client::connect(address).await;
+            for (word, failures) in [("word", 0), ("mumble", 1), ("word", 1), ("fail:7", 2)] {
+                let answer = client.unary(word).await;
+                assert_eq!(answer.is_ok(), word == "word", "{answer:?}");
+                until("it is charged", async || {
+                    used(&limiter, "failures").await == failures
+                })
+                .await;
+            }
+            let status = client.unary("word").await.expect_err("a refusal");
+            assert!(is_refusal(&status), "{host:?} {}: {status}", world.name());
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Charges and permits over real sockets: gRPC by tonic, whose outcome is known only in the trailers, and WebSockets.
+#![allow(missing_docs)]
+#![cfg(all(feature = "axum", feature = "redis"))]
+
+mod grpc;
+mod grpc_ends;
+mod grpc_streams;
+mod grpc_unary;
+mod support;
+mod websocket;

@@ -1,0 +1,245 @@
+//! What the tests share: stores whose time stands still until it is set, and counts by a second look.
+
+use std::{
+    future::Future,
+    panic::Location,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Charge, Clock, Concurrency, FixedWindow, Key, Limiter, LimiterBuilder, ManualClock,
+    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Source, Timestamp,
+    extract, outcome, outcome::End,
+};
+
+/// The machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a permit lives that nobody renews, by the store's clock.
+pub(crate) const LIFE: Duration = Duration::from_millis(300);
+
+/// A full hour, 2027-01-15 08:00:00 UTC.
+const START: u64 = 1_800_000_000_000_000;
+
+/// A clock that stands still until it is set, and counts how often it is read: once for each question to the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    time: ManualClock,
+    reads: Arc<AtomicU64>,
+}
+
+impl Clock for Watch {
+    fn now(&self) -> Timestamp {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.time.now()
+    }
+}
+
+/// A store, and its clock.
+pub(crate) enum World {
+    Memory(MemoryStore, Watch),
+    Redis(RedisStore, Server, ServerClock),
+}
+
+impl World {
+    fn memory() -> Self {
+        let watch = Watch {
+            time: ManualClock::at(Timestamp::from_micros(START as i64)),
+            reads: Arc::default(),
+        };
+        let store = MemoryStore::builder().clock(watch.clone()).build();
+        Self::Memory(store, watch)
+    }
+
+    fn redis() -> Self {
+        let clock = ServerClock::at(START);
+        let server = Server::builder().clock(&clock).start();
+        // What one lane was told first is done first: whoever sees a place free sees what was settled before.
+        let store = RedisStore::builder().url(server.url()).lanes(1);
+        let store = store.deadline(PATIENCE).build().expect("a store");
+        Self::Redis(store, server, clock)
+    }
+
+    pub(crate) fn both() -> [Self; 2] {
+        [Self::memory(), Self::redis()]
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(..) => "in process",
+            Self::Redis(..) => "on Redis",
+        }
+    }
+
+    /// A limiter that shows faults.
+    #[track_caller]
+    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+        let builder = Limiter::builder().on_store_error(OnStoreError::Refuse);
+        let builder = match self {
+            Self::Memory(store, _) => builder.store(store.clone()),
+            Self::Redis(store, ..) => builder.store(store.clone()),
+        };
+        let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
+        builder.build().expect("a limiter")
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        match self {
+            Self::Memory(_, watch) => watch.time.advance(by),
+            Self::Redis(_, _, clock) => clock.advance(by),
+        }
+    }
+
+    /// Waits until the heartbeats of `n` permits have come, all of them after this was called.
+    pub(crate) async fn beats(&self, n: u64) {
+        let told = || match self {
+            Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
+            // The server's own count of renewals and releases.
+            Self::Redis(_, server, _) => server.calls("zscore"),
+        };
+        // One round may have begun before.
+        let enough = told() + 2 * n;
+        until("heartbeats come", async || told() >= enough).await;
+    }
+}
+
+/// So many at once, all together.
+pub(crate) fn places(n: u64, life: Duration) -> Policy {
+    let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
+    policy.strategy(Concurrency::life(life))
+}
+
+/// So many an hour, all together.
+pub(crate) fn hourly(name: &str, n: u64) -> Policy {
+    let policy = Policy::new(name, Quota::requests(n).per_hour());
+    policy.strategy(FixedWindow).key(extract::global())
+}
+
+/// How many units of `policy` are used.
+pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(Key::global()).await;
+    assert_eq!(seen.source(), Source::Store, "{seen:?}");
+    let verdict = seen.verdict(policy).expect(policy);
+    verdict.limit() - verdict.remaining()
+}
+
+/// Waits until so many places are taken.
+#[track_caller]
+pub(crate) fn until_taken(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
+    until("so many places are taken", async move || {
+        used(limiter, "places").await == places
+    })
+}
+
+/// Asks until it is so.
+#[track_caller]
+pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    async move {
+        let start = Instant::now();
+        while !probe().await {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain: {what}, at {caller}"
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+/// What is charged under each policy of [`Books`]: reserved for successes and for failures, and charged on response for
+/// successes and for failures.
+pub(crate) type Charged = [u64; 4];
+
+pub(crate) const UNDER_WAY: Charged = [1, 1, 0, 0];
+pub(crate) const SUCCESS: Charged = [1, 0, 1, 0];
+pub(crate) const FAILURE: Charged = [0, 1, 0, 1];
+/// Nobody knows what became of it: charged whatever the outcome would have said.
+pub(crate) const DROPPED: Charged = [1, 1, 1, 1];
+pub(crate) const NOTHING: Charged = [0, 0, 0, 0];
+
+const CHARGES: [&str; 4] = [
+    "reserve success",
+    "reserve failure",
+    "response success",
+    "response failure",
+];
+
+/// How a request ended, with its HTTP status and its gRPC code.
+pub(crate) type Ended = (End, Option<u16>, Option<i32>);
+
+/// A layer with a policy of every mode and judge, and a place, by which is seen when a request is over.
+pub(crate) struct Books {
+    pub(crate) layer: RateLimitLayer,
+    ended: Arc<Mutex<Vec<Ended>>>,
+}
+
+impl Books {
+    pub(crate) fn new(world: &World) -> Self {
+        Self::when_dropped(world, true)
+    }
+
+    pub(crate) fn when_dropped(world: &World, charges: bool) -> Self {
+        let [
+            reserve_success,
+            reserve_failure,
+            response_success,
+            response_failure,
+        ] = CHARGES;
+        let ended = Arc::<Mutex<Vec<Ended>>>::default();
+        let note = ended.clone();
+        let sees = Charge::on_response(move |outcome| {
+            let status = outcome.status().map(|status| status.as_u16());
+            let seen = (outcome.end(), status, outcome.grpc_status());
+            note.lock().expect("no panic").push(seen);
+            false
+        });
+        let policies = [
+            (reserve_success, Charge::reserve(outcome::success)),
+            (reserve_failure, Charge::reserve(outcome::failure)),
+            (response_success, Charge::on_response(outcome::success)),
+            (response_failure, Charge::on_response(outcome::failure)),
+            ("sees", sees),
+        ];
+        let policies =
+            policies.map(|(name, charge)| hourly(name, 9).charge(charge.when_dropped(charges)));
+        // No test outlasts it: what comes back was given back.
+        let place = places(9, Duration::from_secs(3_600));
+        let limiter = world.limiter(policies.into_iter().chain([place]));
+        Self {
+            layer: RateLimitLayer::new(limiter),
+            ended,
+        }
+    }
+
+    async fn charged(&self) -> Charged {
+        let seen = self.layer.limiter().peek(Key::global()).await;
+        assert_eq!(seen.source(), Source::Store, "{seen:?}");
+        CHARGES.map(|name| {
+            let verdict = seen.verdict(name).expect(name);
+            verdict.limit() - verdict.remaining()
+        })
+    }
+
+    /// What is charged for the one request that is under way.
+    pub(crate) async fn under_way(&self) -> Charged {
+        until_taken(self.layer.limiter(), 1).await;
+        self.charged().await
+    }
+
+    /// Waits until no request is under way; tells what it was charged and how it ended, and forgets it. How it ended is
+    /// told only of those of which it is known.
+    pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
+        until_taken(self.layer.limiter(), 0).await;
+        let charged = self.charged().await;
+        let _ = self.layer.limiter().reset(Key::global()).await;
+        let mut ended = std::mem::take(&mut *self.ended.lock().expect("no panic"));
+        assert!(ended.len() <= 1, "settled twice: {ended:?}");
+        (charged, ended.pop())
+    }
+}
