@@ -2,25 +2,46 @@
 //!
 //! | extractor | key | constructor |
 //! |---|---|---|
-//! | [`peer`] | the client's address, IPv6 by its /64 | [`Key::ip`] |
-//! | [`header`] | a header's value | [`Key::new`] |
+//! | [`peer`] | the address of the socket's peer, IPv6 by its /64 | [`Key::ip`] |
+//! | [`client_ip`] | the client's address behind trusted proxies | [`Key::ip`] |
+//! | [`header`] | a header's value | [`Key::new`], or [`Key::secret`] |
 //! | [`bearer`] | the token of `Authorization: Bearer`, hashed | [`Key::secret`] |
+//! | [`cookie`] | a cookie's value, hashed | [`Key::secret`] |
+//! | [`query`] | a query parameter's value | [`Key::new`], or [`Key::secret`] |
+//! | [`host`] | the host that is asked | [`Key::new`] |
 //! | [`path`], [`method`] | the request's path as the client sent it; its method | [`Key::new`] |
 //! | [`matched_path`] (feature `axum`) | the route | [`Key::new`] |
-//! | [`global`] | everybody together | [`Key::global`] |
+//! | [`grpc_service`], [`grpc_method`] | `pkg.Service`; `pkg.Service/Method` | [`Key::new`] |
+//! | [`extension`] | of a middleware's findings: a user, a JWT's claim, a TLS certificate | yours |
 //! | [`from_fn`] | what a closure says | yours |
+//! | [`global`] | everybody together | [`Key::global`] |
 //! | a tuple of two to four | all of them together | [`Key::tuple`] |
+//! | [`or_else`](KeyExtractor::or_else) | the first that is there | [`Key::tuple`] of its place and its key |
 //!
 //! ```
-//! use tollgate::{Policy, Quota, extract};
+//! use tollgate::{Policy, Quota, extract::{self, KeyExtractor}};
 //!
-//! // Each tenant on each path.
-//! let policy = Policy::new("tenants", Quota::requests(100).per_minute())
+//! // Each tenant on each path,
+//! let tenants = Policy::new("tenants", Quota::requests(100).per_minute())
 //!     .key((extract::header("x-tenant"), extract::path()));
+//!
+//! // and each user, or, before they have signed in, each address behind our own proxies.
+//! #[derive(Clone)]
+//! struct User(String);
+//!
+//! let by_user = extract::extension::<User>(|User(name)| name.as_str().into());
+//! let by_address = extract::client_ip().trusted_proxies(["10.0.0.0/8"]);
+//! let users = Policy::new("users", Quota::requests(10).per_second()).key(by_user.or_else(by_address));
 //! ```
+//!
+//! # What a client can choose
+//!
+//! An address can't be chosen, nor what a middleware verified. All else a client can change with each request, and have
+//! a new bucket each time: an API key that nobody checked, a cookie, a path, a host. To limit clients rather than to
+//! share out among what they name, verify first ([`extension`]), or put the address into a tuple with it.
 //!
 //! What must be awaited to know a key belongs into a middleware before this one, which leaves it in the request's
-//! extensions for [`from_fn`].
+//! extensions for [`extension`].
 
 use std::{fmt, sync::Arc};
 
@@ -28,14 +49,30 @@ use http::request::Parts;
 
 use crate::{error::Unfit, key::Key};
 
+mod client;
 mod combine;
+mod cookie;
 mod credentials;
+mod extension;
+mod first_of;
+mod forwarded;
+mod grpc;
+mod host;
+mod networks;
 mod peer;
+mod query;
 mod target;
 
+pub use client::{ClientIp, client_ip};
 pub use combine::{FromFn, from_fn};
+pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
+pub use extension::{Extension, extension};
+pub use first_of::FirstOf;
+pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
+pub use host::{Host, host};
 pub use peer::{Peer, PeerAddr, peer};
+pub use query::{Query, query};
 pub use target::{Global, Method, Path, global, method, path};
 #[cfg(feature = "axum")]
 pub use target::{RoutePath, matched_path};
@@ -74,6 +111,32 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// If it can't find keys, such as by a header whose name is none.
     fn check(&self) -> Result<(), Unfit> {
         Ok(())
+    }
+
+    /// Asks `other` where this finds no key. What else is done with a request without a key is as `other` has it.
+    ///
+    /// The two never share a bucket, whatever they find: the key is [`Key::tuple`] of `Key::new("1")` and this one's
+    /// key, or of `Key::new("2")` and `other`'s; a third's has a `"3"`.
+    ///
+    /// ```
+    /// use tollgate::{Key, PeerAddr, extract::{self, KeyExtractor}};
+    ///
+    /// let by_key_or_address = extract::header("x-api-key").secret().or_else(extract::peer());
+    ///
+    /// let request = || http::Request::get("/").extension(PeerAddr("192.0.2.1:80".parse().unwrap()));
+    /// let key_of = |request: http::request::Builder| {
+    ///     by_key_or_address.key(&request.body(()).unwrap().into_parts().0).unwrap()
+    /// };
+    /// let named = key_of(request().header("x-api-key", "sk_1"));
+    /// assert_eq!(named, Key::tuple([Key::new("1"), Key::secret("sk_1")]));
+    /// let address = Key::ip([192, 0, 2, 1].into());
+    /// assert_eq!(key_of(request()), Key::tuple([Key::new("2"), address]));
+    /// ```
+    fn or_else(self, other: impl KeyExtractor) -> FirstOf
+    where
+        Self: Sized,
+    {
+        FirstOf::new(self, other)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{error::Unfit, key::Key};
 /// If none of them is there, the server was started without `into_make_service_with_connect_info`. That is logged as an
 /// error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
 ///
-/// Behind a proxy the peer is the proxy.
+/// Behind a proxy the peer is the proxy: see [`client_ip`](super::client_ip).
 pub fn peer() -> Peer {
     Peer { v4: 32, v6: 64 }
 }
@@ -45,10 +45,16 @@ impl Peer {
     }
 }
 
+impl Peer {
+    /// The key of an address, by as much of it as counts.
+    pub(super) fn key_of(&self, address: IpAddr) -> Key {
+        Key::network(address, self.v4, self.v6)
+    }
+}
+
 impl KeyExtractor for Peer {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let address = peer_of(&parts.extensions)?;
-        Some(Key::network(address, self.v4, self.v6))
+        peer_of(&parts.extensions).map(|address| self.key_of(address))
     }
 
     fn when_missing(&self) -> MissingKey {
@@ -71,18 +77,23 @@ impl KeyExtractor for Peer {
     }
 }
 
-fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+/// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
+pub(super) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+    socket(extensions).map(|address| address.ip().to_canonical())
+}
+
+fn socket(extensions: &Extensions) -> Option<SocketAddr> {
     if let Some(PeerAddr(address)) = extensions.get() {
-        return Some(address.ip());
+        return Some(*address);
     }
     #[cfg(feature = "axum")]
     {
         use ::axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
         if let Some(ConnectInfo(address)) = extensions.get::<ConnectInfo<SocketAddr>>() {
-            return Some(address.ip());
+            return Some(*address);
         }
         if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
-            return Some(address.ip());
+            return Some(*address);
         }
     }
     None

@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::support::{hello, layer, send, status, to, used, with};
 
 /// A layer whose one policy counts by `extractor`, 100 an hour.
-fn counted_by(extractor: impl KeyExtractor) -> RateLimitLayer {
+pub(crate) fn counted_by(extractor: impl KeyExtractor) -> RateLimitLayer {
     layer([policy().key(extractor)]).0
 }
 
@@ -32,13 +32,16 @@ fn policy() -> Policy {
 }
 
 /// How often `key` was counted.
-async fn count(layer: &RateLimitLayer, key: Key) -> u64 {
+pub(crate) async fn count(layer: &RateLimitLayer, key: Key) -> u64 {
     used(layer.limiter(), "p", key).await
 }
 
 /// Sends requests through a layer and asserts which key each was counted under: by that key and no other, since no two
 /// of these are the same.
-async fn each_counts_as(extractor: impl KeyExtractor, expected: Vec<(Request<Body>, Key)>) {
+pub(crate) async fn each_counts_as(
+    extractor: impl KeyExtractor,
+    expected: Vec<(Request<Body>, Key)>,
+) {
     let layer = counted_by(extractor);
     let app = hello(&layer);
     for (request, key) in expected {
@@ -54,22 +57,22 @@ async fn each_counts_as(extractor: impl KeyExtractor, expected: Vec<(Request<Bod
 }
 
 /// Asserts that a request without a key is refused, not failed.
-async fn has_no_key(extractor: impl KeyExtractor, request: Request<Body>) {
+pub(crate) async fn has_no_key(extractor: impl KeyExtractor, request: Request<Body>) {
     let asked = format!("{request:?}");
     let answer = send(&hello(&counted_by(extractor)), request).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{asked}");
 }
 
-fn address(text: &str) -> SocketAddr {
+pub(crate) fn address(text: &str) -> SocketAddr {
     text.parse().expect(text)
 }
 
-fn from(extension: impl Clone + Send + Sync + 'static) -> Request<Body> {
+pub(crate) fn from(extension: impl Clone + Send + Sync + 'static) -> Request<Body> {
     let request = Request::get("/").extension(extension);
     request.body(Body::empty()).expect("a request")
 }
 
-fn ip(text: &str) -> Key {
+pub(crate) fn ip(text: &str) -> Key {
     Key::ip(text.parse().expect(text))
 }
 

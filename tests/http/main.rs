@@ -4,12 +4,17 @@
 #![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
+mod checks;
+mod client_address;
 mod config;
 mod extractors;
+mod forged;
 mod in_flight;
 mod memory;
+mod or_else;
 mod refusal;
 mod service;
 mod stacked;
 mod support;
 mod types;
+mod values;

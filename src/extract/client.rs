@@ -1,0 +1,247 @@
+use std::net::IpAddr;
+
+use http::{HeaderName, header, request::Parts};
+
+use super::{
+    KeyExtractor, MissingKey, Peer,
+    forwarded::{self, List, MOST_ENTRIES, X_FORWARDED_FOR},
+    networks::Networks,
+    peer::{peer, peer_of},
+};
+use crate::{error::Unfit, key::Key};
+
+/// Counts by the client's address, also behind proxies, if it is told which of them to believe. An IPv6 address counts
+/// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`].
+///
+/// Until [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) says more, it is
+/// [`peer`](super::peer): no header changes it.
+///
+/// ```
+/// use std::net::{IpAddr, SocketAddr};
+/// use tollgate::{PeerAddr, Policy, Quota, extract};
+///
+/// let by_client = extract::client_ip().trusted_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"]);
+/// let policy = Policy::new("burst", Quota::requests(10).per_second()).key(by_client.clone());
+///
+/// let address = |peer: &str, list: &str| {
+///     let peer: SocketAddr = peer.parse().unwrap();
+///     let request = http::Request::get("/").extension(PeerAddr(peer));
+///     let request = request.header("x-forwarded-for", list).body(()).unwrap();
+///     by_client.address(&request.into_parts().0).unwrap().to_string()
+/// };
+/// // Two proxies, each of which added whom it saw to what the client made up.
+/// assert_eq!(address("10.0.0.1:80", "203.0.113.9, 198.51.100.7, 10.0.0.2"), "198.51.100.7");
+/// // Who isn't a proxy is the client.
+/// assert_eq!(address("192.0.2.1:80", "203.0.113.9"), "192.0.2.1");
+/// ```
+///
+/// # What is believed
+///
+/// | the socket's peer | the header | counts by |
+/// |---|---|---|
+/// | isn't a trusted proxy | whatever it says | the peer |
+/// | is one | is missing, or says nothing that can be read | the peer, so the proxy |
+/// | is one | its last entries are trusted proxies too | the last address that is none |
+/// | is one | all its entries are trusted proxies | the first of them |
+/// | is one | an entry that is no address follows a trusted proxy's, right to left | that proxy |
+///
+/// A list is walked from right to left, all of its lines as one (RFC 9110, section 5.3), until an address is no trusted
+/// proxy's: what stands further left the client may have made up. So the walk stops too at an entry that is empty, no
+/// address, `unknown` or obfuscated (RFC 7239, section 6.3): who wrote what stands before it is not known. Those who
+/// are counted by a proxy's address share its bucket. At most 64 entries are walked, of at most 1,024 bytes each;
+/// those beyond are not there.
+///
+/// # What proxies must do
+///
+/// Name only proxies that add to the header that is read, or replace it. A proxy that passes on what it got lets clients
+/// choose their address; that is why one header is read and no other, and why the networks of clients must not be among
+/// those that are trusted.
+///
+/// A peer that is unknown, and a proxy's request that names no client, are told in the log: see
+/// [`peer`](super::peer) for the former; the latter, which health checks are too, at level `debug`.
+pub fn client_ip() -> ClientIp {
+    ClientIp {
+        prefixes: peer(),
+        proxies: None,
+        hops: None,
+        source: None,
+    }
+}
+
+/// See [`client_ip`].
+#[derive(Clone, Debug)]
+pub struct ClientIp {
+    prefixes: Peer,
+    /// Whom to believe: only the named, if any were.
+    proxies: Option<Networks>,
+    hops: Option<usize>,
+    source: Option<Source>,
+}
+
+/// Where proxies say whom they forward for.
+#[derive(Clone, Debug)]
+enum Source {
+    List(List),
+    /// A header of one address; an `Err` is no header's name.
+    One(Result<HeaderName, String>),
+}
+
+impl ClientIp {
+    /// Believes these proxies: networks (`"10.0.0.0/8"`) or single addresses, as text or as what is displayed as such.
+    /// Adds to those named before; none at all is to believe nobody.
+    ///
+    /// What isn't one, and a network of all addresses, is a [`ConfigError`](crate::ConfigError) when the limiter is
+    /// built.
+    #[must_use]
+    pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = impl ToString>) -> Self {
+        let trusted = self.proxies.get_or_insert_default();
+        for proxy in proxies {
+            trusted.add(&proxy.to_string());
+        }
+        self
+    }
+
+    /// Counts by the `n`th address from the right of the list: the one that the outermost of `n` proxies saw. For
+    /// proxies whose addresses aren't known, and for servers on Unix sockets.
+    ///
+    /// Alone it believes every peer, so nothing but the proxies may be able to reach the server; with
+    /// [`trusted_proxies`](ClientIp::trusted_proxies) only those. Where the list is shorter, or its `n`th is no address,
+    /// the peer counts: the request didn't come through all of the proxies.
+    ///
+    /// Less than one, more than 64, and a [header of one address](ClientIp::header) are a
+    /// [`ConfigError`](crate::ConfigError).
+    #[must_use]
+    pub fn hops(mut self, n: usize) -> Self {
+        self.hops = Some(n);
+        self
+    }
+
+    /// Reads `Forwarded` (RFC 7239), in place of `X-Forwarded-For`.
+    #[must_use]
+    pub fn forwarded(mut self) -> Self {
+        self.source = Some(Source::List(List::Forwarded));
+        self
+    }
+
+    /// Reads a header that holds the client's address alone, in place of `X-Forwarded-For`: `CF-Connecting-IP`,
+    /// `X-Real-IP`, `True-Client-IP`, `Fly-Client-IP` or another. It is believed from a
+    /// [trusted peer](ClientIp::trusted_proxies) only, and counts for nothing where there are several of it.
+    ///
+    /// No header's name, and the lists' own, are a [`ConfigError`](crate::ConfigError).
+    #[must_use]
+    pub fn header(mut self, name: impl AsRef<str>) -> Self {
+        let name = name.as_ref();
+        let name = HeaderName::try_from(name).map_err(|_| name.to_owned());
+        self.source = Some(Source::One(name));
+        self
+    }
+
+    /// Counts IPv6 addresses by their first `bits`, in place of 64.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.prefixes = self.prefixes.ipv6_prefix(bits);
+        self
+    }
+
+    /// Counts IPv4 addresses by their first `bits`, in place of all 32.
+    #[must_use]
+    pub fn ipv4_prefix(mut self, bits: u8) -> Self {
+        self.prefixes = self.prefixes.ipv4_prefix(bits);
+        self
+    }
+
+    /// The client's address in full; `None` if even the peer is unknown. For logs, and for handlers that show it.
+    pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
+        let peer = peer_of(&parts.extensions);
+        if !self.believes(peer) {
+            return peer;
+        }
+        let client = self.named(parts);
+        if client.is_none() {
+            tracing::debug!(?peer, "a proxy names no client: its own address counts");
+        }
+        client.or(peer)
+    }
+
+    fn believes(&self, peer: Option<IpAddr>) -> bool {
+        match (&self.proxies, &self.source) {
+            (Some(proxies), _) => peer.is_some_and(|peer| proxies.contain(peer)),
+            (None, Some(Source::One(_))) => false,
+            (None, _) => self.hops.is_some(),
+        }
+    }
+
+    /// Whom the header names, from a proxy that is believed.
+    fn named(&self, parts: &Parts) -> Option<IpAddr> {
+        let list = match &self.source {
+            Some(Source::One(name)) => return forwarded::only(&parts.headers, name.as_ref().ok()?),
+            Some(Source::List(list)) => *list,
+            None => List::XForwardedFor,
+        };
+        let mut entries = list.backwards(&parts.headers);
+        if let Some(hops) = self.hops {
+            return entries.nth(hops.checked_sub(1)?)?;
+        }
+        let trusted = |address| {
+            let proxies = self.proxies.as_ref();
+            proxies.is_some_and(|proxies| proxies.contain(address))
+        };
+        let mut client = None;
+        while let Some(Some(address)) = entries.next() {
+            client = Some(address);
+            if !trusted(address) {
+                break;
+            }
+        }
+        client
+    }
+}
+
+impl KeyExtractor for ClientIp {
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        let address = self.address(parts)?;
+        Some(self.prefixes.key_of(address))
+    }
+
+    fn when_missing(&self) -> MissingKey {
+        self.prefixes.when_missing()
+    }
+
+    fn hint(&self) -> &'static str {
+        self.prefixes.hint()
+    }
+
+    fn check(&self) -> Result<(), Unfit> {
+        self.prefixes.check()?;
+        self.proxies.as_ref().map_or(Ok(()), Networks::check)?;
+        let one = match &self.source {
+            Some(Source::One(Err(name))) => {
+                let value = format!("a header {name:?}");
+                return Err(Unfit::new(value, "a field name of RFC 9110"));
+            }
+            Some(Source::One(Ok(name))) => Some(name),
+            _ => None,
+        };
+        if let Some(list) = one.filter(|name| [X_FORWARDED_FOR, header::FORWARDED].contains(name)) {
+            return Err(Unfit::new(
+                format!("{list} as a header of one address"),
+                "the list that it is: X-Forwarded-For unless `forwarded()` says otherwise",
+            ));
+        }
+        match self.hops {
+            Some(hops) if !(1..=MOST_ENTRIES).contains(&hops) => Err(Unfit::new(
+                format!("{hops} hops"),
+                format!("at least 1 and at most {MOST_ENTRIES}"),
+            )),
+            Some(_) if one.is_some() => Err(Unfit::new(
+                "hops in a header of one address",
+                "trusted_proxies alone, or hops in X-Forwarded-For or Forwarded",
+            )),
+            None if self.source.is_some() && self.proxies.is_none() => Err(Unfit::new(
+                "a proxy's header, but nobody to believe",
+                "trusted_proxies, or hops for a list",
+            )),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+use std::{fmt, sync::Arc};
+
+use http::request::Parts;
+
+use super::{KeyExtractor, MissingKey};
+use crate::{error::Unfit, key::Key};
+
+/// The first key that one of several extractors finds: see [`KeyExtractor::or_else`].
+#[derive(Clone)]
+pub struct FirstOf {
+    /// Each with what sets its keys apart from the others'.
+    extractors: Vec<(Key, Arc<dyn KeyExtractor>)>,
+}
+
+impl FirstOf {
+    pub(super) fn new(first: impl KeyExtractor, second: impl KeyExtractor) -> Self {
+        let extractors = Vec::new();
+        Self { extractors }.or_else(first).or_else(second)
+    }
+
+    /// Asks `next` where all so far have found no key.
+    #[must_use]
+    pub fn or_else(mut self, next: impl KeyExtractor) -> Self {
+        let place = Key::new((self.extractors.len() + 1).to_string());
+        self.extractors.push((place, Arc::new(next)));
+        self
+    }
+
+    fn last(&self) -> Option<&dyn KeyExtractor> {
+        self.extractors.last().map(|(_, last)| &**last)
+    }
+}
+
+impl KeyExtractor for FirstOf {
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        self.extractors.iter().find_map(|(place, extractor)| {
+            let key = extractor.key(parts)?;
+            Some(Key::tuple([*place, key]))
+        })
+    }
+
+    fn when_missing(&self) -> MissingKey {
+        self.last()
+            .map_or(MissingKey::Refuse, KeyExtractor::when_missing)
+    }
+
+    fn hint(&self) -> &'static str {
+        self.last().map_or("", KeyExtractor::hint)
+    }
+
+    fn check(&self) -> Result<(), Unfit> {
+        self.extractors
+            .iter()
+            .try_for_each(|(_, extractor)| extractor.check())
+    }
+}
+
+impl fmt::Debug for FirstOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let extractors = self.extractors.iter().map(|(_, extractor)| extractor);
+        f.write_str("FirstOf")?;
+        f.debug_list().entries(extractors).finish()
+    }
+}

@@ -1,0 +1,169 @@
+//! What proxies say about whom they forward for: `X-Forwarded-For`, `Forwarded` (RFC 7239), and headers of one address.
+//!
+//! A proxy adds to the right, so a list is read from there: nothing that a client wrote to the left, an open quote
+//! least of all, changes what is read first.
+
+use std::{
+    mem,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str,
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use smallvec::SmallVec;
+
+/// How many entries of a list are looked at. A request passes few proxies; a header of thousands of entries is an
+/// attempt to make work.
+pub(super) const MOST_ENTRIES: usize = 64;
+
+/// How long an entry may be: `Forwarded` has room for a host name, an address is much shorter.
+const LONGEST_ENTRY: usize = 1024;
+
+pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The syntax of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum List {
+    XForwardedFor,
+    Forwarded,
+}
+
+impl List {
+    /// Whom the entries name, all lines together, last first; `None` for an entry that names nobody.
+    pub(super) fn backwards(
+        self,
+        headers: &HeaderMap,
+    ) -> impl Iterator<Item = Option<IpAddr>> + '_ {
+        let name = match self {
+            Self::XForwardedFor => X_FORWARDED_FOR,
+            Self::Forwarded => header::FORWARDED,
+        };
+        let lines = headers.get_all(name).into_iter().rev();
+        let entries = lines.flat_map(move |line| Entries {
+            rest: Some(line.as_bytes()),
+            quotes: self == Self::Forwarded,
+        });
+        let address = match self {
+            Self::XForwardedFor => unquoted,
+            Self::Forwarded => forwarded_for,
+        };
+        let mut readable = true;
+        entries.take(MOST_ENTRIES).map_while(move |entry| {
+            // Beyond an entry without a beginning it can't be told whose the rest are.
+            let goes_on = mem::replace(&mut readable, entry.is_some());
+            goes_on.then(|| address(entry?))
+        })
+    }
+}
+
+/// The address in a header of one; `None` if it says none, or several.
+pub(super) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
+    let mut lines = headers.get_all(name).into_iter();
+    let line = lines.next().map(HeaderValue::as_bytes)?;
+    // A second line is from somebody else, and which of them is the proxy's can't be told.
+    lines.next().is_none().then(|| unquoted(line))?
+}
+
+/// A line's entries, last first; in the end `None`, if an entry is too long or a quoted string has no beginning.
+struct Entries<'a> {
+    rest: Option<&'a [u8]>,
+    quotes: bool,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Option<&'a [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let line = self.rest.take()?;
+        let (mut at, mut quoted) = (line.len(), false);
+        while let Some(&byte) = at.checked_sub(1).and_then(|before| line.get(before)) {
+            at -= 1;
+            if line.len() - at > LONGEST_ENTRY {
+                return Some(None);
+            }
+            match byte {
+                b'"' if self.quotes => quoted = !quoted || is_escaped(&line[..at]),
+                b',' if !quoted => {
+                    self.rest = Some(&line[..at]);
+                    return Some(Some(&line[at + 1..]));
+                }
+                _ => {}
+            }
+        }
+        Some((!quoted).then_some(line))
+    }
+}
+
+/// Whether a quote in a quoted string is escaped by what stands before it: an odd number of backslashes.
+fn is_escaped(before: &[u8]) -> bool {
+    let backslashes = before.iter().rev().take(LONGEST_ENTRY);
+    backslashes.take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+/// Whom an entry of `Forwarded` is for: `for="[2001:db8::1]:4711";proto=https`.
+fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
+    let (mut quoted, mut escaped) = (false, false);
+    let mut pairs = entry.split(|&byte| {
+        let ends = byte == b';' && !quoted;
+        quoted ^= byte == b'"' && !escaped;
+        escaped = byte == b'\\' && quoted && !escaped;
+        ends
+    });
+    let mut node_of = || {
+        pairs.find_map(|pair| {
+            let equals = pair.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = pair.split_at(equals);
+            let is_for = name.trim_ascii().eq_ignore_ascii_case(b"for");
+            is_for.then_some(&value[1..])
+        })
+    };
+    let node = node_of()?;
+    // Each parameter at most once (RFC 7239, section 4); of two, which is the proxy's can't be told.
+    node_of().is_none().then(|| unquoted(node))?
+}
+
+/// The address in a node that may stand in quotes.
+fn unquoted(value: &[u8]) -> Option<IpAddr> {
+    let value = value.trim_ascii();
+    let Some(quoted) = value.strip_prefix(b"\"") else {
+        return node(value);
+    };
+    let mut text = SmallVec::<[u8; 64]>::new();
+    let mut bytes = quoted.strip_suffix(b"\"")?.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return None,
+            b'\\' => text.push(*bytes.next()?),
+            byte => text.push(*byte),
+        }
+    }
+    node(&text)
+}
+
+/// The address of a node: `192.0.2.1`, `192.0.2.1:80`, `[2001:db8::1]`, `[2001:db8::1]:80`; also `2001:db8::1`, which
+/// proxies write in `X-Forwarded-For`. `unknown` and obfuscated names (`_hidden`) have none.
+fn node(text: &[u8]) -> Option<IpAddr> {
+    let text = str::from_utf8(text).ok()?;
+    if let Some(bracketed) = text.strip_prefix('[') {
+        let (address, rest) = bracketed.split_once(']')?;
+        let address: Ipv6Addr = address.parse().ok()?;
+        let fits = rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port);
+        return fits.then(|| IpAddr::V6(address).to_canonical());
+    }
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    let (address, port) = text.split_once(':')?;
+    let address: Ipv4Addr = address.parse().ok()?;
+    is_port(port).then_some(IpAddr::V4(address))
+}
+
+/// A port of RFC 7239, section 6: of up to five digits, or obfuscated.
+fn is_port(port: &str) -> bool {
+    let obfuscated = |name: &str| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+        !name.is_empty() && name.bytes().all(fits)
+    };
+    let digits = matches!(port.len(), 1..=5) && port.bytes().all(|byte| byte.is_ascii_digit());
+    digits || port.strip_prefix('_').is_some_and(obfuscated)
+}

@@ -1,0 +1,55 @@
+use http::request::Parts;
+
+use super::KeyExtractor;
+use crate::key::Key;
+
+/// Counts each gRPC service by itself: `helloworld.Greeter` of the path `/helloworld.Greeter/SayHello`. The key is
+/// [`Key::new`].
+///
+/// A path of fewer than two segments names no service, and has no key. The path alone decides, not the content type:
+/// routers go by it, and a client chooses the other.
+///
+/// ```
+/// use tollgate::{Policy, Quota, extract};
+///
+/// // Each client in each service.
+/// let policy = Policy::new("calls", Quota::requests(100).per_minute())
+///     .key((extract::peer(), extract::grpc_service()));
+/// ```
+pub fn grpc_service() -> GrpcService {
+    GrpcService
+}
+
+/// See [`grpc_service`].
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcService;
+
+impl KeyExtractor for GrpcService {
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        full_name(parts.uri.path()).map(|(service, _)| Key::new(service))
+    }
+}
+
+/// Counts each gRPC method by itself, by its full name: `helloworld.Greeter/SayHello`. The key is [`Key::new`]; see
+/// [`grpc_service`] for requests without one.
+pub fn grpc_method() -> GrpcMethod {
+    GrpcMethod
+}
+
+/// See [`grpc_method`].
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcMethod;
+
+impl KeyExtractor for GrpcMethod {
+    fn key(&self, parts: &Parts) -> Option<Key> {
+        full_name(parts.uri.path()).map(|(_, method)| Key::new(method))
+    }
+}
+
+/// The service, and the method with its service: the last two segments, whatever a router has put before.
+fn full_name(path: &str) -> Option<(&str, &str)> {
+    let (before, method) = path.rsplit_once('/')?;
+    let (prefix, service) = before.rsplit_once('/')?;
+    let name = path.get(prefix.len() + 1..)?;
+    (!service.is_empty() && !method.is_empty()).then_some((service, name))
+}

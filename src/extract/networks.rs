@@ -1,0 +1,124 @@
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::error::Unfit;
+
+/// Networks by their CIDRs, and the first that was none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Networks {
+    nets: Vec<IpNet>,
+    unfit: Option<Unfit>,
+}
+
+impl Networks {
+    /// Adds a network (`10.0.0.0/8`), or a single address.
+    pub(super) fn add(&mut self, text: &str) {
+        match parse(text.trim()) {
+            Ok(net) => self.nets.push(net),
+            Err(valid) => {
+                let unfit = || Unfit::new(format!("a network {text:?}"), valid);
+                self.unfit.get_or_insert_with(unfit);
+            }
+        }
+    }
+
+    /// Whether a canonical address is in one of them.
+    pub(super) fn contain(&self, address: IpAddr) -> bool {
+        self.nets.iter().any(|net| net.contains(&address))
+    }
+
+    pub(super) fn check(&self) -> Result<(), Unfit> {
+        self.unfit.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// A network, or what would be one.
+fn parse(text: &str) -> Result<IpNet, &'static str> {
+    let net = text
+        .parse()
+        .or_else(|_| text.parse().map(|address: IpAddr| address.into()))
+        .map_err(|_| "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
+    let net = canonical(net).ok_or("IPv4 networks in their own notation")?;
+    if net.prefix_len() == 0 {
+        return Err("the proxies' own networks: who is everybody is nobody to believe");
+    }
+    Ok(net)
+}
+
+/// Networks of IPv4 mapped into IPv6 as IPv4, which the addresses that are compared with them are too. `None` if it
+/// reaches beyond them.
+fn canonical(net: IpNet) -> Option<IpNet> {
+    let IpNet::V6(v6) = net else {
+        return Some(net);
+    };
+    let Some(address) = v6.addr().to_ipv4_mapped() else {
+        return Some(net);
+    };
+    let bits = v6.prefix_len().checked_sub(96)?;
+    Ipv4Net::new(address, bits).ok().map(IpNet::V4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn networks(texts: &[&str]) -> Networks {
+        let mut networks = Networks::default();
+        texts.iter().for_each(|text| networks.add(text));
+        networks
+    }
+
+    fn contains(net: &str, address: &str) -> bool {
+        let networks = networks(&[net]);
+        assert_eq!(networks.check(), Ok(()), "{net}");
+        networks.contain(address.parse().expect(address))
+    }
+
+    #[test]
+    fn a_network_contains_its_addresses_and_no_others() {
+        for (net, inside, outside) in [
+            ("10.0.0.0/8", "10.255.255.255", "11.0.0.0"),
+            ("10.1.2.3/8", "10.0.0.0", "9.255.255.255"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.8"),
+            (" 192.0.2.0/24\n", "192.0.2.255", "192.0.3.0"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
+            ("::1", "::1", "::2"),
+            ("::ffff:10.0.0.0/104", "10.9.9.9", "11.0.0.0"),
+            ("::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"),
+            ("128.0.0.0/1", "255.0.0.1", "127.0.0.1"),
+            // Families don't mix.
+            ("::/1", "::a00:1", "10.0.0.1"),
+        ] {
+            assert!(contains(net, inside), "{inside} is in {net:?}");
+            assert!(!contains(net, outside), "{outside} isn't in {net:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_or_all_of_them_is_unfit() {
+        for text in [
+            "",
+            " ",
+            "ten",
+            "10.0.0",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/",
+            "010.0.0.0/8",
+            "2001:db8::/129",
+            "[::1]",
+            "10.0.0.1:80",
+            "10.0.0.0/8,172.16.0.0/12",
+            "localhost",
+            "0.0.0.0/0",
+            "::/0",
+            "::ffff:0:0/96",
+            "::ffff:0:0/90",
+        ] {
+            let networks = networks(&["10.0.0.0/8", text]);
+            assert!(networks.check().is_err(), "{text:?}");
+            assert!(!networks.contain(IpAddr::from([192, 0, 2, 1])), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! The client's address behind proxies: whom a request is counted by, line for line of the table in the docs.
+
+use std::{
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+};
+
+use axum::{Router, body::Body, routing::get};
+use http::{HeaderValue, Request, request::Parts};
+use tollgate::{
+    ConfigError, Key, Limiter, PeerAddr, Policy, Quota,
+    extract::{self, ClientIp, KeyExtractor},
+};
+
+use crate::{
+    extractors::{count, counted_by, each_counts_as, ip},
+    support::{hello, status},
+};
+
+const XFF: &str = "X-Forwarded-For";
+
+/// One that believes our own networks, which reads X-Forwarded-For.
+fn trusting() -> ClientIp {
+    extract::client_ip().trusted_proxies(["10.0.0.0/8", "2001:db8:ffff::/48"])
+}
+
+fn head(peer: &str, lines: &[(&str, &str)]) -> Parts {
+    let mut request = Request::new(()).into_parts().0;
+    if let Ok(peer) = peer.parse() {
+        let peer = PeerAddr(SocketAddr::new(peer, 1234));
+        request.extensions.insert(peer);
+    }
+    for (name, value) in lines {
+        let name = http::HeaderName::try_from(*name).expect(name);
+        let value = HeaderValue::from_bytes(value.as_bytes()).expect(value);
+        request.headers.append(name, value);
+    }
+    request
+}
+
+/// Asserts by which address a request from `peer` is counted.
+fn counts(extractor: &ClientIp, peer: &str, lines: &[(&str, &str)], expected: &str) {
+    let head = head(peer, lines);
+    let address = extractor.address(&head).map(|address| address.to_string());
+    assert_eq!(address.as_deref(), Some(expected), "{lines:?} from {peer}");
+    assert_eq!(extractor.key(&head), Some(ip(expected)));
+}
+
+/// The same for what 10.0.0.1, which is trusted, says in one line.
+fn says(extractor: &ClientIp, name: &str, value: &str, expected: &str) {
+    counts(extractor, "10.0.0.1", &[(name, value)], expected);
+}
+
+#[test]
+fn nobody_is_believed_unless_named() {
+    let forged = [(XFF, "198.51.100.9"), ("forwarded", "for=198.51.100.9")];
+    counts(&extract::client_ip(), "192.0.2.1", &forged, "192.0.2.1");
+    let nobody = extract::client_ip().trusted_proxies([""; 0]);
+    counts(&nobody, "192.0.2.1", &forged, "192.0.2.1");
+    counts(&trusting(), "192.0.2.1", &forged, "192.0.2.1");
+    counts(&trusting(), "2001:db8:fffe::1", &forged, "2001:db8:fffe::1");
+    for read in [
+        trusting().forwarded(),
+        trusting().hops(1),
+        trusting().header("x-real-ip"),
+        nobody.hops(1),
+        trusting().trusted_proxies(["192.0.2.0/32"]),
+    ] {
+        counts(&read, "192.0.2.1", &forged, "192.0.2.1");
+    }
+}
+
+#[test]
+fn a_list_is_walked_from_the_right_to_the_first_who_is_not_trusted() {
+    for (list, expected) in [
+        ("198.51.100.9", "198.51.100.9"),
+        ("203.0.113.1, 198.51.100.9", "198.51.100.9"),
+        (
+            "203.0.113.1, 198.51.100.9, 10.0.0.2,10.3.4.5",
+            "198.51.100.9",
+        ),
+        ("10.0.0.9, 198.51.100.9, 10.0.0.2", "198.51.100.9"),
+        (
+            "203.0.113.1,198.51.100.9:4711 ,\t10.0.0.2:80",
+            "198.51.100.9",
+        ),
+        ("203.0.113.1, 2001:db8::9", "2001:db8::9"),
+        ("203.0.113.1, [2001:db8::9]", "2001:db8::9"),
+        (
+            "203.0.113.1, [2001:db8::9]:443, [2001:db8:ffff::1]:80",
+            "2001:db8::9",
+        ),
+        ("203.0.113.1, \"[2001:db8::9]:443\"", "2001:db8::9"),
+        ("203.0.113.1, \"198.51.100.9\"", "198.51.100.9"),
+        // IPv4 that came over IPv6 is IPv4, for proxies too.
+        (
+            "203.0.113.1, ::ffff:198.51.100.9, ::ffff:10.0.0.2",
+            "198.51.100.9",
+        ),
+        ("[::ffff:198.51.100.9]:1", "198.51.100.9"),
+        // All of them are trusted: the first is the client.
+        ("10.0.0.9, 10.0.0.2", "10.0.0.9"),
+    ] {
+        says(&trusting(), XFF, list, expected);
+    }
+}
+
+#[test]
+fn a_proxy_is_one_whether_it_comes_over_ipv4_or_ipv6() {
+    let named_as_ipv6 = extract::client_ip().trusted_proxies(["::ffff:10.0.0.0/104"]);
+    for extractor in [trusting(), named_as_ipv6] {
+        for peer in ["10.0.0.1", "::ffff:10.0.0.1"] {
+            counts(&extractor, peer, &[(XFF, "198.51.100.9")], "198.51.100.9");
+        }
+        counts(
+            &extractor,
+            "::ffff:11.0.0.1",
+            &[(XFF, "198.51.100.9")],
+            "11.0.0.1",
+        );
+    }
+    counts(
+        &trusting(),
+        "2001:db8:ffff::7",
+        &[(XFF, "198.51.100.9")],
+        "198.51.100.9",
+    );
+}
+
+#[test]
+fn all_lines_are_one_list_in_their_order() {
+    for (lines, expected) in [
+        (
+            &[(XFF, "203.0.113.1"), (XFF, "198.51.100.9")][..],
+            "198.51.100.9",
+        ),
+        (
+            &[(XFF, "198.51.100.9"), (XFF, "10.0.0.3"), (XFF, "10.0.0.2")],
+            "198.51.100.9",
+        ),
+        (
+            &[
+                (XFF, "1.1.1.1, 198.51.100.9"),
+                ("via", "1.1 a"),
+                (XFF, "10.0.0.2"),
+            ],
+            "198.51.100.9",
+        ),
+    ] {
+        counts(&trusting(), "10.0.0.1", lines, expected);
+    }
+}
+
+#[test]
+fn the_walk_stops_at_what_is_no_address() {
+    for nobody in [
+        "unknown",
+        "_hidden",
+        "",
+        " ",
+        "localhost",
+        "999.1.1.1",
+        "010.0.0.3",
+        "10.0.0",
+        "10.0.0.3:",
+        "10.0.0.3:x",
+        "10.0.0.3:123456",
+        "[10.0.0.3]",
+        "[2001:db8:ffff::1",
+        "2001:db8:ffff::1]",
+        "[2001:db8:ffff::1]80",
+        "[2001:db8:ffff::1]:",
+        "fe80::1%eth0",
+        "\"10.0.0.3",
+        "10.0.0.3\"",
+        "\"",
+        "\"\"",
+        "10.0.0.3 10.0.0.4",
+        "for=10.0.0.3",
+        "10.0.0.0/8",
+        "\u{e9}",
+        "0x0a000003",
+    ] {
+        let list = format!("198.51.100.9, {nobody}, 10.0.0.2");
+        says(&trusting(), XFF, &list, "10.0.0.2");
+        let list = format!("198.51.100.9, 203.0.113.1, {nobody}");
+        says(&trusting(), XFF, &list, "10.0.0.1");
+    }
+    // In a line of its own too.
+    let lines = [(XFF, "198.51.100.9"), (XFF, ""), (XFF, "10.0.0.2")];
+    counts(&trusting(), "10.0.0.1", &lines, "10.0.0.2");
+}
+
+#[test]
+fn a_proxy_that_says_nothing_is_counted_itself() {
+    counts(&trusting(), "10.0.0.1", &[], "10.0.0.1");
+    // One header is read, and no other: the proxy passes on what clients make of those.
+    let others = [
+        ("forwarded", "for=198.51.100.9"),
+        ("x-real-ip", "198.51.100.9"),
+    ];
+    counts(&trusting(), "10.0.0.1", &others, "10.0.0.1");
+    for read in [
+        trusting().forwarded(),
+        trusting().forwarded().hops(1),
+        trusting().header("x-real-ip"),
+    ] {
+        counts(&read, "10.0.0.1", &[(XFF, "198.51.100.9")], "10.0.0.1");
+    }
+}
+
+#[test]
+fn forwarded_is_read_as_rfc_7239_has_it() {
+    let forwarded = trusting().forwarded();
+    for (list, expected) in [
+        // The RFC's own examples, section 4 and 6.
+        ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
+        ("for=192.0.2.43, for=198.51.100.17", "198.51.100.17"),
+        ("For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
+        ("for=\"192.0.2.43:47011\"", "192.0.2.43"),
+        (
+            "for=192.0.2.43, for=\"[2001:db8:cafe::17]\"",
+            "2001:db8:cafe::17",
+        ),
+        ("for=\"_gazonk\"", "10.0.0.1"),
+        ("for=unknown", "10.0.0.1"),
+        // Names in any case, in any order, and whatever stands in quotes.
+        (
+            "proto=https;host=\"a, for=1.1.1.1\";FOR=198.51.100.9",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"a;for=1.1.1.1;\\\"\"",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"\\\\\", for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"\\\\\\\", for=1.1.1.1\"",
+            "198.51.100.9",
+        ),
+        ("for=\"198.51.1\\00.9\"", "198.51.100.9"),
+        ("for=\"198.51.100.9:_port\", for=10.0.0.2", "198.51.100.9"),
+        // As proxies write it, though it should stand in quotes.
+        (
+            "for=198.51.100.9:80, for=[2001:db8:ffff::1]:80",
+            "198.51.100.9",
+        ),
+        (
+            "for = 198.51.100.9 ; proto=https , for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        // An open quote on the left, which belongs to whoever wrote it.
+        ("for=1.1.1.1;host=\", for=198.51.100.9", "198.51.100.9"),
+        (
+            "for=1.1.1.1;host=\"\\, for=198.51.100.9, for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        ("for=\"1.1.1.1, for=\"198.51.100.9\"", "198.51.100.9"),
+    ] {
+        says(&forwarded, "Forwarded", list, expected);
+    }
+}
+
+#[test]
+fn what_names_nobody_in_forwarded_stops_the_walk() {
+    for nobody in [
+        "",
+        "for",
+        "for=",
+        "proto=https",
+        "for=_hidden",
+        "for=unknown",
+        "for=\"10.0.0.3",
+        "for=10.0.0.3;for=10.0.0.4",
+        "for=10.0.0.3;For=10.0.0.3",
+        "for=\"10.0.0.3\" x",
+        "xfor=10.0.0.3",
+        "for=\"10.0\\\".0.3\"",
+        "for=\"10.0.0.3\\\"",
+        "10.0.0.3",
+        "for=\"a\"b\"",
+        "for=10.0.0.3:_",
+        "for=10.0.0.3:_%",
+    ] {
+        let list = format!("for=198.51.100.9, {nobody}, for=10.0.0.2");
+        says(&trusting().forwarded(), "forwarded", &list, "10.0.0.2");
+    }
+}
+
+#[test]
+fn hops_count_from_the_right_whatever_the_addresses() {
+    let list = "203.0.113.1, 198.51.100.9, 192.0.2.7";
+    for (hops, expected) in [
+        (1, "192.0.2.7"),
+        (2, "198.51.100.9"),
+        (3, "203.0.113.1"),
+        // It didn't come through so many.
+        (4, "10.0.0.1"),
+        (64, "10.0.0.1"),
+    ] {
+        says(&extract::client_ip().hops(hops), XFF, list, expected);
+        says(&trusting().hops(hops), XFF, list, expected);
+    }
+    let forwarded = extract::client_ip().hops(2).forwarded();
+    let list = "for=203.0.113.1, for=198.51.100.9;by=\"a,b\", for=_hidden";
+    says(&forwarded, "forwarded", list, "198.51.100.9");
+    says(
+        &forwarded,
+        "forwarded",
+        "for=203.0.113.1, for=_x, for=10.0.0.2",
+        "10.0.0.1",
+    );
+    // An empty entry is somebody's, not nobody's.
+    says(
+        &extract::client_ip().hops(2),
+        XFF,
+        "198.51.100.9,,10.0.0.2",
+        "10.0.0.1",
+    );
+    // One whose end isn't found hides whose the rest are.
+    for line in [
+        format!("for={}", "x".repeat(2_000)),
+        "for=1.1.1.1\"".to_owned(),
+    ] {
+        let lines = [("forwarded", "for=198.51.100.9"), ("forwarded", &*line)];
+        counts(&forwarded, "10.0.0.1", &lines, "10.0.0.1");
+    }
+}
+
+#[test]
+fn hops_need_no_peer_and_so_serve_unix_sockets() {
+    counts(
+        &extract::client_ip().hops(1),
+        "",
+        &[(XFF, "198.51.100.9")],
+        "198.51.100.9",
+    );
+    assert_eq!(extract::client_ip().hops(1).key(&head("", &[])), None);
+    // Who is to be a named proxy has to be known.
+    let forged = head("", &[(XFF, "198.51.100.9")]);
+    assert_eq!(trusting().key(&forged), None);
+    assert_eq!(trusting().hops(1).key(&forged), None);
+}
+
+#[test]
+fn a_header_of_one_address_is_believed_from_a_trusted_peer() {
+    for name in [
+        "CF-Connecting-IP",
+        "X-Real-IP",
+        "True-Client-IP",
+        "Fly-Client-IP",
+        "X-Azure-ClientIP",
+    ] {
+        let extractor = trusting().header(name);
+        says(&extractor, name, "198.51.100.9", "198.51.100.9");
+        says(&extractor, name, " 2001:db8::9", "2001:db8::9");
+        says(&extractor, name, "[2001:db8::9]:80", "2001:db8::9");
+        says(&extractor, name, "::ffff:198.51.100.9", "198.51.100.9");
+        for nobody in ["", "unknown", "198.51.100.9, 203.0.113.1", "x"] {
+            says(&extractor, name, nobody, "10.0.0.1");
+        }
+        let twice = [(name, "198.51.100.9"), (name, "203.0.113.1")];
+        counts(&extractor, "10.0.0.1", &twice, "10.0.0.1");
+        counts(
+            &extractor,
+            "192.0.2.1",
+            &[(name, "198.51.100.9")],
+            "192.0.2.1",
+        );
+    }
+    // A limiter isn't built of this; without one it believes nobody.
+    for nobody in [extract::client_ip(), extract::client_ip().hops(1)] {
+        let forged = [("x-real-ip", "198.51.100.9")];
+        counts(
+            &nobody.header("x-real-ip"),
+            "192.0.2.1",
+            &forged,
+            "192.0.2.1",
+        );
+    }
+}
+
+#[test]
+fn thousands_of_entries_are_little_work() {
+    let (many, long) = ("10.0.0.9, ".repeat(6_000), "x".repeat(60_000));
+    says(
+        &trusting(),
+        XFF,
+        &format!("{many}198.51.100.9, 10.0.0.2"),
+        "198.51.100.9",
+    );
+    // No request passes 64 proxies: what is further left is nobody's word.
+    let list = |n| format!("198.51.100.9{}", ", 10.0.0.9".repeat(n));
+    says(&trusting(), XFF, &list(63), "198.51.100.9");
+    says(&trusting(), XFF, &list(64), "10.0.0.9");
+    says(
+        &trusting(),
+        XFF,
+        &format!("198.51.100.9, {long}"),
+        "10.0.0.1",
+    );
+    says(
+        &trusting(),
+        XFF,
+        &format!("{long}, 198.51.100.9, 10.0.0.2"),
+        "198.51.100.9",
+    );
+    let forwarded = trusting().forwarded();
+    let quotes = format!("for=1.1.1.1;host=\"{}", "\\\"".repeat(30_000));
+    says(
+        &forwarded,
+        "forwarded",
+        &format!("{quotes}, for=198.51.100.9"),
+        "198.51.100.9",
+    );
+    says(&forwarded, "forwarded", &quotes, "10.0.0.1");
+}
+
+#[tokio::test]
+async fn a_client_counts_by_as_much_of_its_address_as_is_asked_for() {
+    let from = |address: &str| {
+        let request = Request::get("/").header(XFF, address);
+        let peer = PeerAddr("10.0.0.1:80".parse().expect("an address"));
+        request
+            .extension(peer)
+            .body(Body::empty())
+            .expect("a request")
+    };
+    let [v4, v6]: [IpAddr; 2] = ["198.51.100.7", "2001:db8:1:2::3"].map(|ip| ip.parse().expect(ip));
+    each_counts_as(
+        trusting(),
+        vec![
+            (from("198.51.100.7"), ip("198.51.100.7")),
+            (from("2001:db8:1:2::3"), ip("2001:db8:1:2::")),
+            (from("2001:db8:1:2:ffff::"), ip("2001:db8:1:2::")),
+        ],
+    )
+    .await;
+    each_counts_as(
+        trusting().ipv4_prefix(24).ipv6_prefix(56),
+        vec![
+            (from("198.51.100.7"), Key::network(v4, 24, 56)),
+            (from("198.51.100.8"), Key::network(v4, 24, 56)),
+            (from("::ffff:198.51.100.9"), Key::network(v4, 24, 56)),
+            (from("2001:db8:1:3::3"), Key::network(v6, 24, 56)),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn clients_without_an_address_share_one_bucket() {
+    let layer = counted_by(trusting());
+    assert_eq!(status(&hello(&layer), "/").await, 200);
+    assert_eq!(count(&layer, Key::missing()).await, 1);
+}
+
+/// The mistake in a limiter that counts by this.
+fn mistake(extractor: ClientIp) -> ConfigError {
+    let policy = Policy::new("p", Quota::requests(1).per_second());
+    // Also as a part of another.
+    let parts = policy.clone().key((extract::path(), extractor.clone()));
+    let either = policy
+        .clone()
+        .key(extract::path().or_else(extractor.clone()));
+    let [error, in_tuple, in_choice] = [policy.key(extractor), parts, either].map(|policy| {
+        Limiter::builder()
+            .policy(policy)
+            .build()
+            .expect_err("a mistake")
+    });
+    assert_eq!(error.policy(), Some("p"));
+    assert_eq!((&error, &error), (&in_tuple, &in_choice));
+    error
+}
+
+#[test]
+fn mistakes_are_found_when_the_limiter_is_built() {
+    let client = extract::client_ip;
+    for (extractor, value, valid) in [
+        (
+            client().trusted_proxies(["10.0.0.0/33"]),
+            "10.0.0.0/33",
+            "CIDR such as",
+        ),
+        (
+            client().trusted_proxies(["10.0.0.1", "proxy"]),
+            "\"proxy\"",
+            "CIDR such as",
+        ),
+        (client().trusted_proxies([""]), "\"\"", "CIDR such as"),
+        (
+            client().trusted_proxies(["0.0.0.0/0"]),
+            "0.0.0.0/0",
+            "own networks",
+        ),
+        (client().trusted_proxies(["::/0"]), "::/0", "own networks"),
+        (client().hops(0), "0 hops", "at least 1"),
+        (client().hops(65), "65 hops", "at most 64"),
+        (
+            client().forwarded(),
+            "nobody to believe",
+            "trusted_proxies, or hops",
+        ),
+        (
+            client().header("x-real-ip"),
+            "nobody to believe",
+            "trusted_proxies",
+        ),
+        (
+            client().header("x-real-ip").hops(1),
+            "hops in a header",
+            "trusted_proxies",
+        ),
+        (
+            trusting().header("x-real-ip").hops(1),
+            "hops in a header",
+            "trusted_proxies",
+        ),
+        (trusting().header("x real ip"), "x real ip", "RFC 9110"),
+        (trusting().header(XFF), "x-forwarded-for", "forwarded()"),
+        (
+            trusting().header("Forwarded"),
+            "forwarded as a header",
+            "forwarded()",
+        ),
+        (trusting().ipv4_prefix(33), "prefixes", "at most 32"),
+        (trusting().ipv6_prefix(129), "prefixes", "128 of IPv6"),
+    ] {
+        let error = mistake(extractor);
+        assert!(error.value().contains(value), "{error}");
+        assert!(error.valid().contains(valid), "{error}");
+    }
+    // What is none: all there is, and nobody.
+    for fine in [
+        client(),
+        client().trusted_proxies([""; 0]),
+        client().trusted_proxies([""; 0]).forwarded(),
+        client()
+            .trusted_proxies([IpAddr::from([10, 0, 0, 1])])
+            .header("x-real-ip"),
+        trusting().hops(64).forwarded(),
+        client().hops(1),
+    ] {
+        let policy = Policy::new("p", Quota::requests(1).per_second()).key(fine);
+        assert!(Limiter::builder().policy(policy).build().is_ok());
+    }
+}
+
+/// What a server on `listen` answers to a request that claims to be forwarded, over a real connection to `connect`.
+fn answer_of(extractor: ClientIp, listen: &str, connect: &str) -> String {
+    let listener = TcpListener::bind(listen).expect(listen);
+    listener.set_nonblocking(true).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.spawn(async move {
+        let answer = async move |head: Parts| extractor.address(&head).expect("a peer").to_string();
+        let app = Router::new().route("/", get(answer));
+        let service = app.into_make_service_with_connect_info::<SocketAddr>();
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        axum::serve(listener, service).await
+    });
+    let mut client = TcpStream::connect((connect, port)).expect("a connection");
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 203.0.113.1\r\n\
+        x-forwarded-for: 198.51.100.9\r\nConnection: close\r\n\r\n";
+    client.write_all(request).expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).expect("an answer");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    body.to_owned()
+}
+
+#[test]
+fn a_real_proxy_is_believed_and_a_real_client_is_not() {
+    let proxies = |net| extract::client_ip().trusted_proxies([net]);
+    let v4 = "127.0.0.1:0";
+    assert_eq!(
+        answer_of(extract::client_ip(), v4, "127.0.0.1"),
+        "127.0.0.1"
+    );
+    assert_eq!(
+        answer_of(proxies("10.0.0.0/8"), v4, "127.0.0.1"),
+        "127.0.0.1"
+    );
+    assert_eq!(
+        answer_of(proxies("127.0.0.1"), v4, "127.0.0.1"),
+        "198.51.100.9"
+    );
+    assert_eq!(
+        answer_of(extract::client_ip().hops(2), v4, "127.0.0.1"),
+        "203.0.113.1"
+    );
+}
