@@ -11,7 +11,8 @@ use super::{
 use crate::{error::Unfit, key::Key};
 
 /// Counts by the client's address, also behind proxies, if it is told which of them to believe. An IPv6 address counts
-/// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`].
+/// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
+/// prefixes.
 ///
 /// Until [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) says more, it is
 /// [`peer`](super::peer): no header changes it.

@@ -242,6 +242,7 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
             "198.51.100.9",
         ),
         ("for=\"198.51.1\\00.9\"", "198.51.100.9"),
+        ("host=\"a\\\\\";for=198.51.100.9", "198.51.100.9"),
         ("for=\"198.51.100.9:_port\", for=10.0.0.2", "198.51.100.9"),
         // As proxies write it, though it should stand in quotes.
         (
@@ -282,6 +283,7 @@ fn what_names_nobody_in_forwarded_stops_the_walk() {
         "for=\"10.0.0.3\\\"",
         "10.0.0.3",
         "for=\"a\"b\"",
+        "for=\"10.\"0\".0.3\"",
         "for=10.0.0.3:_",
         "for=10.0.0.3:_%",
     ] {
