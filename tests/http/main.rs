@@ -12,6 +12,7 @@ mod forged;
 mod in_flight;
 mod memory;
 mod or_else;
+mod proxy_headers;
 mod refusal;
 mod service;
 mod stacked;

@@ -1,0 +1,261 @@
+//! What proxies write: lists of every shape, well-formed and not, and headers of one address.
+
+use tollgate::extract;
+
+use crate::client_address::{XFF, counts, says, trusting};
+
+#[test]
+fn a_list_is_walked_from_the_right_to_the_first_who_is_not_trusted() {
+    for (list, expected) in [
+        ("198.51.100.9", "198.51.100.9"),
+        ("203.0.113.1, 198.51.100.9", "198.51.100.9"),
+        (
+            "203.0.113.1, 198.51.100.9, 10.0.0.2,10.3.4.5",
+            "198.51.100.9",
+        ),
+        ("10.0.0.9, 198.51.100.9, 10.0.0.2", "198.51.100.9"),
+        (
+            "203.0.113.1,198.51.100.9:4711 ,\t10.0.0.2:80",
+            "198.51.100.9",
+        ),
+        ("203.0.113.1, 2001:db8::9", "2001:db8::9"),
+        ("203.0.113.1, [2001:db8::9]", "2001:db8::9"),
+        (
+            "203.0.113.1, [2001:db8::9]:443, [2001:db8:ffff::1]:80",
+            "2001:db8::9",
+        ),
+        ("203.0.113.1, \"[2001:db8::9]:443\"", "2001:db8::9"),
+        ("203.0.113.1, \"198.51.100.9\"", "198.51.100.9"),
+        // IPv4 that came over IPv6 is IPv4, for proxies too.
+        (
+            "203.0.113.1, ::ffff:198.51.100.9, ::ffff:10.0.0.2",
+            "198.51.100.9",
+        ),
+        ("[::ffff:198.51.100.9]:1", "198.51.100.9"),
+        // All of them are trusted: the first is the client.
+        ("10.0.0.9, 10.0.0.2", "10.0.0.9"),
+    ] {
+        says(&trusting(), XFF, list, expected);
+    }
+}
+
+#[test]
+fn all_lines_are_one_list_in_their_order() {
+    for (lines, expected) in [
+        (
+            &[(XFF, "203.0.113.1"), (XFF, "198.51.100.9")][..],
+            "198.51.100.9",
+        ),
+        (
+            &[(XFF, "198.51.100.9"), (XFF, "10.0.0.3"), (XFF, "10.0.0.2")],
+            "198.51.100.9",
+        ),
+        (
+            &[
+                (XFF, "1.1.1.1, 198.51.100.9"),
+                ("via", "1.1 a"),
+                (XFF, "10.0.0.2"),
+            ],
+            "198.51.100.9",
+        ),
+    ] {
+        counts(&trusting(), "10.0.0.1", lines, expected);
+    }
+}
+
+#[test]
+fn the_walk_stops_at_what_is_no_address() {
+    for nobody in [
+        "unknown",
+        "_hidden",
+        "",
+        " ",
+        "localhost",
+        "999.1.1.1",
+        "010.0.0.3",
+        "10.0.0",
+        "10.0.0.3:",
+        "10.0.0.3:x",
+        "10.0.0.3:123456",
+        "[10.0.0.3]",
+        "[2001:db8:ffff::1",
+        "2001:db8:ffff::1]",
+        "[2001:db8:ffff::1]80",
+        "[2001:db8:ffff::1]:",
+        "fe80::1%eth0",
+        "\"10.0.0.3",
+        "10.0.0.3\"",
+        "\"",
+        "\"\"",
+        "10.0.0.3 10.0.0.4",
+        "for=10.0.0.3",
+        "10.0.0.0/8",
+        "\u{e9}",
+        "0x0a000003",
+    ] {
+        let list = format!("198.51.100.9, {nobody}, 10.0.0.2");
+        says(&trusting(), XFF, &list, "10.0.0.2");
+        let list = format!("198.51.100.9, 203.0.113.1, {nobody}");
+        says(&trusting(), XFF, &list, "10.0.0.1");
+    }
+    // In a line of its own too.
+    let lines = [(XFF, "198.51.100.9"), (XFF, ""), (XFF, "10.0.0.2")];
+    counts(&trusting(), "10.0.0.1", &lines, "10.0.0.2");
+}
+
+#[test]
+fn thousands_of_entries_are_little_work() {
+    let (many, long) = ("10.0.0.9, ".repeat(6_000), "x".repeat(60_000));
+    says(
+        &trusting(),
+        XFF,
+        &format!("{many}198.51.100.9, 10.0.0.2"),
+        "198.51.100.9",
+    );
+    // No request passes 64 proxies: what is further left is nobody's word.
+    let list = |n| format!("198.51.100.9{}", ", 10.0.0.9".repeat(n));
+    says(&trusting(), XFF, &list(63), "198.51.100.9");
+    says(&trusting(), XFF, &list(64), "10.0.0.9");
+    says(
+        &trusting(),
+        XFF,
+        &format!("198.51.100.9, {long}"),
+        "10.0.0.1",
+    );
+    says(
+        &trusting(),
+        XFF,
+        &format!("{long}, 198.51.100.9, 10.0.0.2"),
+        "198.51.100.9",
+    );
+    let forwarded = trusting().forwarded();
+    let quotes = format!("for=1.1.1.1;host=\"{}", "\\\"".repeat(30_000));
+    says(
+        &forwarded,
+        "forwarded",
+        &format!("{quotes}, for=198.51.100.9"),
+        "198.51.100.9",
+    );
+    says(&forwarded, "forwarded", &quotes, "10.0.0.1");
+}
+
+#[test]
+fn forwarded_is_read_as_rfc_7239_has_it() {
+    let forwarded = trusting().forwarded();
+    for (list, expected) in [
+        // The RFC's own examples, section 4 and 6.
+        ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
+        ("for=192.0.2.43, for=198.51.100.17", "198.51.100.17"),
+        ("For=\"[2001:db8:cafe::17]:4711\"", "2001:db8:cafe::17"),
+        ("for=\"192.0.2.43:47011\"", "192.0.2.43"),
+        (
+            "for=192.0.2.43, for=\"[2001:db8:cafe::17]\"",
+            "2001:db8:cafe::17",
+        ),
+        ("for=\"_gazonk\"", "10.0.0.1"),
+        ("for=unknown", "10.0.0.1"),
+        // Names in any case, in any order, and whatever stands in quotes.
+        (
+            "proto=https;host=\"a, for=1.1.1.1\";FOR=198.51.100.9",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"a;for=1.1.1.1;\\\"\"",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"\\\\\", for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        (
+            "for=198.51.100.9;host=\"\\\\\\\", for=1.1.1.1\"",
+            "198.51.100.9",
+        ),
+        ("for=\"198.51.1\\00.9\"", "198.51.100.9"),
+        ("host=\"a\\\\\";for=198.51.100.9", "198.51.100.9"),
+        ("for=\"198.51.100.9:_port\", for=10.0.0.2", "198.51.100.9"),
+        // As proxies write it, though it should stand in quotes.
+        (
+            "for=198.51.100.9:80, for=[2001:db8:ffff::1]:80",
+            "198.51.100.9",
+        ),
+        (
+            "for = 198.51.100.9 ; proto=https , for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        // An open quote on the left, which belongs to whoever wrote it.
+        ("for=1.1.1.1;host=\", for=198.51.100.9", "198.51.100.9"),
+        (
+            "for=1.1.1.1;host=\"\\, for=198.51.100.9, for=10.0.0.2",
+            "198.51.100.9",
+        ),
+        ("for=\"1.1.1.1, for=\"198.51.100.9\"", "198.51.100.9"),
+    ] {
+        says(&forwarded, "Forwarded", list, expected);
+    }
+}
+
+#[test]
+fn what_names_nobody_in_forwarded_stops_the_walk() {
+    for nobody in [
+        "",
+        "for",
+        "for=",
+        "proto=https",
+        "for=_hidden",
+        "for=unknown",
+        "for=\"10.0.0.3",
+        "for=10.0.0.3;for=10.0.0.4",
+        "for=10.0.0.3;For=10.0.0.3",
+        "for=\"10.0.0.3\" x",
+        "xfor=10.0.0.3",
+        "for=\"10.0\\\".0.3\"",
+        "for=\"10.0.0.3\\\"",
+        "10.0.0.3",
+        "for=\"a\"b\"",
+        "for=\"10.\"0\".0.3\"",
+        "for=10.0.0.3:_",
+        "for=10.0.0.3:_%",
+    ] {
+        let list = format!("for=198.51.100.9, {nobody}, for=10.0.0.2");
+        says(&trusting().forwarded(), "forwarded", &list, "10.0.0.2");
+    }
+}
+
+#[test]
+fn a_header_of_one_address_is_believed_from_a_trusted_peer() {
+    for name in [
+        "CF-Connecting-IP",
+        "X-Real-IP",
+        "True-Client-IP",
+        "Fly-Client-IP",
+        "X-Azure-ClientIP",
+    ] {
+        let extractor = trusting().header(name);
+        says(&extractor, name, "198.51.100.9", "198.51.100.9");
+        says(&extractor, name, " 2001:db8::9", "2001:db8::9");
+        says(&extractor, name, "[2001:db8::9]:80", "2001:db8::9");
+        says(&extractor, name, "::ffff:198.51.100.9", "198.51.100.9");
+        for nobody in ["", "unknown", "198.51.100.9, 203.0.113.1", "x"] {
+            says(&extractor, name, nobody, "10.0.0.1");
+        }
+        let twice = [(name, "198.51.100.9"), (name, "203.0.113.1")];
+        counts(&extractor, "10.0.0.1", &twice, "10.0.0.1");
+        counts(
+            &extractor,
+            "192.0.2.1",
+            &[(name, "198.51.100.9")],
+            "192.0.2.1",
+        );
+    }
+    // A limiter isn't built of this; without one it believes nobody.
+    for nobody in [extract::client_ip(), extract::client_ip().hops(1)] {
+        let forged = [("x-real-ip", "198.51.100.9")];
+        counts(
+            &nobody.header("x-real-ip"),
+            "192.0.2.1",
+            &forged,
+            "192.0.2.1",
+        );
+    }
+}
