@@ -154,9 +154,29 @@ async fn main() {
         )
         .await;
     }
+    if which == "hotalone" || which == "coldalone" {
+        let (n, tasks) = if which == "hotalone" {
+            (1, 512)
+        } else {
+            (n, 512)
+        };
+        let ours = Arc::new(House::on_redis(&url, n, 1, false));
+        let load = Load {
+            tasks,
+            time: Duration::from_millis(3000),
+            stint: 1,
+        };
+        let s = drive(ours, load).await;
+        println!("{s:?}");
+        return;
+    }
     if which == "alone" {
         let ours = Arc::new(House::in_process(n, ample()));
-        let load = Load { tasks: 64, time: Duration::from_millis(4000), stint: 256 };
+        let load = Load {
+            tasks: 64,
+            time: Duration::from_millis(4000),
+            stint: 256,
+        };
         println!("{:?}", drive(ours, load).await);
         return;
     }

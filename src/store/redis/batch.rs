@@ -1,6 +1,6 @@
 //! Many questions in one script call.
 
-use std::mem;
+use std::{mem, sync::Weak};
 
 use hashbrown::HashMap;
 use redis::Cmd;
@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
+    lanes::Lanes,
     names::{Name, Names},
     packed::Packed,
     question::{OwnLine, Question},
@@ -31,6 +32,8 @@ const MOST_TIMES: u64 = 1 << 40;
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) names: Names,
+    /// Where what it was asked about may be given back.
+    pub(super) lanes: Weak<Lanes>,
     /// The half's number in the script.
     half: usize,
     /// How many numbers of a state are answered.
@@ -206,9 +209,11 @@ impl Known {
         half: usize,
         rule: &dyn Rule,
         script: &strategy::Script,
+        lanes: Weak<Lanes>,
     ) -> Self {
         let mut known = Self {
             names,
+            lanes,
             half,
             words: script.seen.clamp(1, 3),
             params: script.params.clone(),
@@ -281,9 +286,9 @@ impl Segment {
             }
             if gives {
                 for line in entry.lines() {
-                    plan.int(line.receipt.at.as_micros());
-                    plan.int(line.receipt.mark);
-                    plan.uint(line.receipt.left);
+                    plan.int(line.receipt().at.as_micros());
+                    plan.int(line.receipt().mark);
+                    plan.uint(line.receipt().left);
                 }
             }
             entry.signatures().for_each(|by| plan.text(by));
@@ -323,7 +328,7 @@ impl Entry {
         let signing = signing.filter(|(_, line)| line.signs());
         signing.flat_map(move |(place, _)| {
             self.questions.iter().flat_map(move |question| {
-                let by = question.lines[place].by.as_str();
+                let by = question.lines[place].by().as_str();
                 (0..times(question, most)).map(move |_| by)
             })
         })

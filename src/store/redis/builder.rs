@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
-use super::{Inner, RedisStore, Shared, link::Source, names, script::Scripts};
+use super::{Inner, RedisStore, Shared, lanes::Lanes, link::Source, names, script::Scripts};
 use crate::error::ConfigError;
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
@@ -35,7 +35,7 @@ impl Default for RedisStoreBuilder {
             connections: None,
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
-            lanes: 4,
+            lanes: 2,
         }
     }
 }
@@ -71,7 +71,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many connections carry requests, in each runtime: four unless set, and never more than a quarter of a shared
+    /// How many connections carry requests, in each runtime: two unless set, and never more than a quarter of a shared
     /// pool.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
@@ -104,18 +104,19 @@ impl RedisStoreBuilder {
             },
             |connections| connections.source(self.lanes),
         )?;
+        let lanes = self.lanes.min(source.share);
+        let shared = Arc::new(Shared {
+            source,
+            scripts: Scripts::new().into(),
+            deadline: self.deadline,
+            ahead: Default::default(),
+        });
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                lanes: self.lanes.min(source.share),
-                shared: Arc::new(Shared {
-                    source,
-                    scripts: Scripts::new().into(),
-                    deadline: self.deadline,
-                    ahead: Default::default(),
-                }),
+                lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
+                shared,
                 prefix: self.prefix,
                 hasher: Default::default(),
-                sets: Default::default(),
             }),
         })
     }

@@ -114,7 +114,7 @@ impl Lane {
     async fn trip(self: &Arc<Self>, batch: &mut Batch, link: &mut Option<Link>) -> Vec<Question> {
         let result = self.carry(batch, link).await;
         let error = match result {
-            Ok(reply) => match reply::deliver(batch, reply, self) {
+            Ok(reply) => match reply::deliver(batch, reply) {
                 Ok(mut delivered) => {
                     self.shared.note_server_time(delivered.at);
                     if delivered.severs {

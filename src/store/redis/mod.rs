@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
+    hash::BuildHasher,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicI64, Ordering},
@@ -10,15 +10,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::{self, Handle},
-    sync::oneshot,
-    time::Instant,
-};
+use hashbrown::DefaultHashBuilder;
+use tokio::sync::oneshot;
 
 use self::{
     batch::Known,
-    lane::Lane,
+    lanes::Lanes,
     link::Source,
     names::Names,
     question::{OwnLine, Question},
@@ -36,6 +33,7 @@ mod batch;
 mod builder;
 mod fault;
 mod lane;
+mod lanes;
 mod link;
 mod names;
 mod packed;
@@ -72,16 +70,8 @@ pub struct RedisStore {
 struct Inner {
     shared: Arc<Shared>,
     prefix: String,
-    hasher: RandomState,
-    lanes: usize,
-    /// Each runtime has lanes of its own: a lane lives and dies with the requests it carries.
-    sets: Arc<RwLock<Vec<Set>>>,
-}
-
-/// The lanes of one runtime.
-struct Set {
-    runtime: runtime::Id,
-    lanes: Vec<Arc<Lane>>,
+    hasher: DefaultHashBuilder,
+    lanes: Arc<Lanes>,
 }
 
 /// What the lanes share.
@@ -149,91 +139,20 @@ impl RedisStore {
         RedisStoreBuilder::default()
     }
 
-    /// The lane of this runtime for these lines. Equal questions share a lane, so that they find each other.
-    fn lane(&self, lines: &[Line<'_>]) -> Result<Arc<Lane>, StoreError> {
+    /// Puts a question into a lane.
+    fn push(&self, question: Question) -> Result<(), StoreError> {
+        let lines = &question.lines;
         if lines
             .iter()
             .any(|line| line.account.context::<Known>().is_none())
         {
             return Err(StoreError::Unsupported("an account opened elsewhere"));
         }
-        let outside = StoreError::Unsupported("there is no tokio runtime here");
-        let handle = Handle::try_current().map_err(|_| outside.clone())?;
         let inner = &*self.inner;
         let hash = lines
             .first()
-            .map_or(0, |line| inner.hasher.hash_one(line.key)) as usize;
-        let lane_of = |sets: &[Set]| {
-            let set = sets.iter().find(|set| set.runtime == handle.id())?;
-            set.lanes.get(hash % set.lanes.len().max(1)).cloned()
-        };
-        let known = lane_of(&inner.sets.read().unwrap_or_else(PoisonError::into_inner));
-        if let Some(lane) = known {
-            return Ok(lane);
-        }
-        let mut sets = inner.sets.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lane) = lane_of(&sets) {
-            return Ok(lane);
-        }
-        let lanes = inner.lay();
-        sets.push(Set {
-            runtime: handle.id(),
-            lanes: lanes.clone(),
-        });
-        let lane = lane_of(&sets);
-        // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
-        drop(sets);
-        inner.start(&handle, lanes);
-        lane.ok_or(outside)
-    }
-}
-
-impl Inner {
-    fn lay(&self) -> Vec<Arc<Lane>> {
-        let lane = |_| Arc::new(Lane::new(self.shared.clone()));
-        (0..self.lanes).map(lane).collect()
-    }
-
-    /// Has a runtime drive its lanes.
-    fn start(&self, handle: &Handle, lanes: Vec<Arc<Lane>>) {
-        for lane in lanes {
-            let ends = Ends {
-                runtime: handle.id(),
-                sets: self.sets.clone(),
-            };
-            drop(handle.spawn(async move {
-                let _ends = ends;
-                lane.run().await;
-            }));
-        }
-    }
-}
-
-/// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
-struct Ends {
-    runtime: runtime::Id,
-    sets: Arc<RwLock<Vec<Set>>>,
-}
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
-        let ended = sets.iter().position(|set| set.runtime == self.runtime);
-        let set = ended.map(|place| sets.swap_remove(place));
-        // A lane that is dropped answers those who wait in it, and they may look for another: not under the lock.
-        drop(sets);
-        for lane in set.iter().flat_map(|set| &set.lanes) {
-            lane.close();
-        }
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
-        for lane in sets.iter().flat_map(|set| &set.lanes) {
-            lane.close();
-        }
+            .map_or(0, |line| inner.hasher.hash_one(line.key));
+        inner.lanes.push(hash, question)
     }
 }
 
@@ -248,23 +167,24 @@ impl Store for RedisStore {
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let names = Names::new(&self.inner.prefix, &*rule, policy);
-        let known = Known::new(names, scripts.number(script.source), &*rule, &script);
+        let half = scripts.number(script.source);
+        let lanes = Arc::downgrade(&self.inner.lanes);
+        let known = Known::new(names, half, &*rule, &script, lanes);
         Ok(Account::new(policy, rule, known))
     }
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        let lane = match self.lane(lines) {
-            Ok(lane) => lane,
-            Err(error) => return Reply::Now(Err(error)),
-        };
         let (waiter, answer) = oneshot::channel();
-        lane.push(Question {
+        let pushed = self.push(Question {
             ask,
             lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: Instant::now() + self.inner.shared.deadline,
+            deadline: self.inner.lanes.deadline(),
             told_time: false,
             waiter: Some(waiter),
         });
+        if let Err(error) = pushed {
+            return Reply::Now(Err(error));
+        }
         Reply::Later(Box::pin(async move {
             let ended = || StoreError::Connection("the lane has ended".into());
             let delivery = answer.await.map_err(|_| ended())??;
@@ -292,9 +212,14 @@ impl Store for RedisStore {
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
-        if let Ok(lane) = self.lane(lines) {
-            lane.tell(ask, lines.iter().map(OwnLine::of).collect());
-        }
+        // There is nobody to tell that it can't be done.
+        let _ = self.push(Question {
+            ask,
+            lines: lines.iter().map(OwnLine::of).collect(),
+            deadline: self.inner.lanes.deadline(),
+            told_time: false,
+            waiter: None,
+        });
     }
 }
 
@@ -303,7 +228,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.inner.prefix)
             .field("deadline", &self.inner.shared.deadline)
-            .field("lanes", &self.inner.lanes)
+            .field("lanes", &self.inner.lanes.many())
             .field("source", &self.inner.shared.source)
             .finish()
     }

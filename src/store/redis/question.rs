@@ -1,11 +1,9 @@
 //! A question on its way to Redis, and its answer on the way back.
 
-use std::sync::{Arc, Weak};
-
 use smallvec::SmallVec;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::lane::Lane;
+use super::batch::Known;
 use crate::{
     error::StoreError,
     key::Key,
@@ -25,33 +23,61 @@ pub(super) struct Question {
     pub(super) waiter: Option<oneshot::Sender<Result<Delivery, StoreError>>>,
 }
 
-pub(super) type Lines = SmallVec<[OwnLine; 2]>;
+pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 
+/// A line of a question. It is moved a few times on its way, so it is kept small.
 #[derive(Clone, Debug)]
 pub(super) struct OwnLine {
     pub(super) account: Account,
     pub(super) key: Key,
     pub(super) units: u64,
-    pub(super) receipt: Receipt,
-    pub(super) by: Key,
     pub(super) manner: Manner,
+    /// What most lines don't have.
+    more: Option<Box<More>>,
+}
+
+#[derive(Clone, Debug)]
+struct More {
+    receipt: Receipt,
+    by: Key,
 }
 
 impl OwnLine {
+    pub(super) fn of(line: &Line<'_>) -> Self {
+        let more = More {
+            receipt: line.receipt,
+            by: line.by,
+        };
+        let plain = more.receipt == Receipt::NONE && more.by == line.key;
+        Self {
+            account: line.account.clone(),
+            key: line.key,
+            units: line.units,
+            manner: line.manner,
+            more: (!plain).then(|| Box::new(more)),
+        }
+    }
+
     /// Whether it is signed: what costs nothing is not.
     pub(super) fn signs(&self) -> bool {
         self.units > 0 && self.account.rule().signs()
     }
 
-    pub(super) fn of(line: &Line<'_>) -> Self {
-        Self {
-            account: line.account.clone(),
-            key: line.key,
-            units: line.units,
-            receipt: line.receipt,
-            by: line.by,
-            manner: line.manner,
-        }
+    pub(super) fn by(&self) -> &Key {
+        self.more.as_ref().map_or(&self.key, |more| &more.by)
+    }
+
+    pub(super) fn receipt(&self) -> Receipt {
+        self.more
+            .as_ref()
+            .map_or(Receipt::NONE, |more| more.receipt)
+    }
+
+    /// Makes it the line of a charge of so many units.
+    fn charged(&mut self, units: u64, receipt: Receipt) {
+        self.units = units;
+        let by = *self.by();
+        self.more = Some(Box::new(More { receipt, by }));
     }
 }
 
@@ -69,13 +95,11 @@ impl Question {
         }
     }
 
-    pub(super) fn answer(self, answer: Answer, lane: &Arc<Lane>) {
+    pub(super) fn answer(self, answer: Answer) {
         let charged = matches!(self.ask, Ask::Take(_)) && answer.admitted > 0;
-        let unread = charged.then_some(self.lines);
         let delivery = Delivery {
             answer: Some(answer),
-            unread,
-            lane: Arc::downgrade(lane),
+            unread: charged.then_some(self.lines),
         };
         match self.waiter {
             Some(waiter) => drop(waiter.send(Ok(delivery))),
@@ -90,7 +114,6 @@ pub(super) struct Delivery {
     answer: Option<Answer>,
     /// What was charged.
     unread: Option<Lines>,
-    lane: Weak<Lane>,
 }
 
 impl Delivery {
@@ -105,18 +128,20 @@ impl Drop for Delivery {
         let (Some(mut lines), Some(answer)) = (self.unread.take(), self.answer.take()) else {
             return;
         };
-        let Some(lane) = self.lane.upgrade() else {
-            return;
-        };
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
-            let rule = line.account.rule();
-            line.units = charged.units;
-            line.receipt = Receipt {
+            let mark = line.account.rule().mark(&charged.seen, answer.at);
+            let receipt = Receipt {
                 at: answer.at,
                 left: charged.units,
-                mark: rule.mark(&charged.seen, answer.at),
+                mark,
             };
+            line.charged(charged.units, receipt);
         }
-        lane.tell(Ask::Withdraw, lines);
+        let known = lines
+            .first()
+            .and_then(|line| line.account.context::<Known>());
+        if let Some(lanes) = known.and_then(|known| known.lanes.upgrade()) {
+            lanes.tell(Ask::Withdraw, lines);
+        }
     }
 }

@@ -1,14 +1,11 @@
 //! What the script answers, handed out to those who asked.
 
-use std::sync::Arc;
-
 use redis::Value;
 use smallvec::SmallVec;
 
 use super::{
     batch::{Batch, Entry, Known},
     fault,
-    lane::Lane,
     packed::Unpacked,
     question::{OwnLine, Question},
 };
@@ -35,11 +32,7 @@ fn is_stale(error: &StoreError) -> bool {
 
 /// Hands a script's answer out, in order of arrival. An error stands for a reply that isn't one; whoever is left in the
 /// batch has no answer.
-pub(super) fn deliver(
-    batch: &mut Batch,
-    reply: Value,
-    lane: &Arc<Lane>,
-) -> Result<Delivered, StoreError> {
+pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, StoreError> {
     let mut delivered = Delivered {
         at: Timestamp::default(),
         severs: false,
@@ -70,7 +63,7 @@ pub(super) fn deliver(
                 let takes = matches!(entry.ask(), Ask::Take(_) | Ask::Peek);
                 let lines = entry.lines().iter().map(|line| reply.line(line, takes));
                 let lines = lines.collect::<Result<_, _>>()?;
-                hand_out(entry, delivered.at, admitted.max(0) as u64, lines, lane);
+                hand_out(entry, delivered.at, admitted.max(0) as u64, lines);
             }
         }
     }
@@ -78,13 +71,7 @@ pub(super) fn deliver(
 }
 
 /// The first come are the first served.
-fn hand_out(
-    entry: &mut Entry,
-    at: Timestamp,
-    mut admitted: u64,
-    lines: SmallVec<[LineAnswer; 1]>,
-    lane: &Arc<Lane>,
-) {
+fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec<[LineAnswer; 1]>) {
     for question in entry.questions.drain(..) {
         let mut lines = lines.clone();
         let (mut own, mut later) = (0, 0);
@@ -107,7 +94,7 @@ fn hand_out(
             source: Source::Store,
             lines,
         };
-        question.answer(answer, lane);
+        question.answer(answer);
     }
 }
 
