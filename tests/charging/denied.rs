@@ -3,28 +3,15 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{
-    CalendarWindow, Charge, Denied, Limiter, ListWindow, Policy, Quota, SlidingLog, SlidingWindow,
-    TokenBucket, extract, outcome,
-};
+use tollgate::{Charge, Denied, Limiter, Policy, Quota, extract, outcome};
 
 use crate::support::{
-    KEY, World, answer, counted, even, pass, read, secs, text, used, waits, window,
+    By, KEY, World, answer, counted, even, pass, read, secs, text, together, used, waits, window,
 };
 
-/// A policy of each strategy, of 5 a minute.
-fn all() -> Vec<Policy> {
-    let quota = || "5/min".parse::<Quota>().expect("a quota");
-    let policy = |name| Policy::new(name, quota()).key(extract::global());
-    vec![
-        even("even", "5/min"),
-        window("window", "5/min"),
-        policy("bucket").strategy(TokenBucket),
-        policy("calendar").strategy(CalendarWindow::utc()),
-        policy("list").strategy(ListWindow),
-        policy("log").strategy(SlidingLog),
-        policy("sliding").strategy(SlidingWindow::buckets(6)),
-    ]
+/// A policy of this strategy, of 5 a minute.
+fn of(by: By) -> Policy {
+    together(by, &format!("{by:?}"), "5/min")
 }
 
 fn name(limiter: &Limiter) -> String {
@@ -66,7 +53,7 @@ async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
 #[tokio::test]
 async fn whoever_is_refused_for_free_waits_no_longer_for_it() {
     for world in World::both() {
-        for policy in all() {
+        for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy]);
             let name = name(&limiter);
             assert_eq!(hammer(&limiter, 5).await, []);
@@ -81,7 +68,7 @@ async fn whoever_is_refused_for_free_waits_no_longer_for_it() {
 #[tokio::test]
 async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
     for world in World::both() {
-        for policy in all() {
+        for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy.denied(Denied::Counts)]);
             let name = name(&limiter);
             hammer(&limiter, 10).await;
@@ -101,13 +88,13 @@ async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
 #[tokio::test]
 async fn logs_and_lists_do_not_grow_past_the_limit() {
     for world in World::both() {
-        for policy in all().drain(4..6) {
+        for policy in [By::List, By::Log].map(of) {
             let limiter = world.limiter([policy.denied(Denied::Counts)]);
             let name = name(&limiter);
             hammer(&limiter, 5).await;
             let before = waits(&limiter, &name).await;
             let size = || {
-                let server = world.server()?;
+                let server = world.redis_server()?;
                 let sizes = server.keys().into_iter();
                 let sizes = sizes.map(|key| server.command(&["MEMORY", "USAGE", &key]).int());
                 Some(sizes.collect::<Vec<_>>())
@@ -126,7 +113,7 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
 #[tokio::test]
 async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() {
     for world in World::both() {
-        for policy in all().drain(4..6) {
+        for policy in [By::List, By::Log].map(of) {
             let limiter = world.limiter([policy.denied(Denied::Counts)]);
             let name = name(&limiter);
             hammer(&limiter, 3).await;
@@ -174,7 +161,7 @@ async fn a_policy_with_room_charges_nothing_that_another_refuses() {
 #[tokio::test]
 async fn refusals_at_once_count_as_much_as_one_after_the_other() {
     for world in World::both() {
-        for policy in all() {
+        for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy.denied(Denied::Counts)]);
             let name = name(&limiter);
             for refused in [1, 2, 3, 5, 8] {
@@ -203,7 +190,7 @@ async fn both_stores_say_the_same_of_whoever_hammers() {
     let mut said = Vec::new();
     for world in World::both() {
         let mut says = Vec::new();
-        for policy in all() {
+        for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy.denied(Denied::Counts)]);
             let name = name(&limiter);
             // A little of everything, and a pause now and then.

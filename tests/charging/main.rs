@@ -8,3 +8,5 @@ mod ocr;
 mod settle;
 mod support;
 mod tiers;
+#[path = "../common/world.rs"]
+mod world;

@@ -96,7 +96,7 @@ async fn checked_on_arrival_64_may_pass_and_the_debt_is_one_capacity_that_ends()
         assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
         let (wait, _) = waits(layer.limiter(), "ocr").await;
         assert!(wait <= secs(60), "{wait:?} on {}", world.name());
-        if let Some(server) = world.server() {
+        if let Some(server) = world.redis_server() {
             let keys = server.keys();
             assert_eq!(keys.len(), 1, "{keys:?}");
             let count = server.command(&["GET", &keys[0]]).text();
@@ -175,7 +175,7 @@ async fn what_outlasts_its_window_leaves_no_key_where_there_is_none() {
             world.advance(secs(61));
             assert_eq!(slow.end().await, 502);
             assert_eq!(used(layer.limiter(), &name).await, 0, "{}", world.name());
-            let keys = world.server().map_or(0, |server| server.keys().len());
+            let keys = world.redis_server().map_or(0, |server| server.keys().len());
             assert_eq!(keys, 0, "of {name} on {}", world.name());
         }
     }

@@ -3,28 +3,17 @@
 use std::{convert::Infallible, time::Duration};
 
 use http::Request;
-use tollgate::{
-    Admission, CalendarWindow, Charge, ListWindow, Policy, SlidingLog, SlidingWindow, TokenBucket,
-    extract, outcome,
-};
+use tollgate::{Admission, Charge, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    KEY, World, call, counted, even, ms, pass, read, request, secs, text, used, waits, window,
+    By, KEY, World, call, counted, even, ms, pass, read, request, secs, text, together, used,
+    waits, window,
 };
 
 /// A policy `p` of each strategy, of 10 a minute.
-fn all() -> Vec<Policy> {
-    let policy = || Policy::new("p", "10/min".parse().expect("a quota")).key(extract::global());
-    vec![
-        even("p", "10/min"),
-        window("p", "10/min"),
-        policy().strategy(TokenBucket),
-        policy().strategy(CalendarWindow::utc()),
-        policy().strategy(ListWindow),
-        policy().strategy(SlidingLog),
-        policy().strategy(SlidingWindow::buckets(6)),
-    ]
+fn all() -> [Policy; 8] {
+    By::ALL.map(|by| together(by, "p", "10/min"))
 }
 
 /// An admission of one request, and its limiter.
@@ -152,12 +141,8 @@ async fn settling_at_once_charges_once() {
 #[tokio::test]
 async fn a_refund_never_lands_in_a_later_window() {
     for world in World::both() {
-        for policy in [
-            window("p", "10/min"),
-            all().remove(3),
-            all().remove(4),
-            all().remove(5),
-        ] {
+        for by in [By::Fixed, By::Calendar, By::List, By::Log] {
+            let policy = together(by, "p", "10/min");
             let strategy = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));

@@ -12,103 +12,18 @@ use futures_util::stream;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use testkit::{Clock as ServerClock, Server};
-use tollgate::{
-    Decision, FixedWindow, Gcra, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore,
-    OnStoreError, Policy, RateLimitLayer, RedisStore, Source, Timestamp, extract,
-    layer::ResponseBody,
-};
+use tollgate::{Limiter, Policy, RateLimitLayer, Source, extract, layer::ResponseBody};
 use tower::{Layer, ServiceExt, service_fn};
 
-/// The machine may be busy; where counting is tested, time is not.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A full hour, 2027-01-15 08:00:00 UTC.
-pub(crate) const START: u64 = 1_800_000_000_000_000;
-
-pub(crate) const KEY: Key = Key::global();
-
-pub(crate) const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-pub(crate) const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
-
-/// A store and its clock.
-pub(crate) struct World {
-    store: Backing,
-    time: Time,
-}
-
-#[expect(clippy::large_enum_variant, reason = "there are few")]
-enum Backing {
-    Memory(MemoryStore),
-    Redis(RedisStore, Server),
-}
-
-enum Time {
-    Local(ManualClock),
-    Server(ServerClock),
-}
+pub(crate) use crate::world::{By, KEY, World, counted, ms, secs};
 
 impl World {
-    pub(crate) fn memory() -> Self {
-        let clock = ManualClock::at(Timestamp::from_micros(START as i64));
-        Self {
-            store: Backing::Memory(MemoryStore::builder().clock(clock.clone()).build()),
-            time: Time::Local(clock),
-        }
-    }
-
-    pub(crate) fn redis() -> Self {
-        let clock = ServerClock::at(START);
-        let server = Server::builder().clock(&clock).start();
-        let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
-        Self {
-            store: Backing::Redis(store.build().expect("a store"), server),
-            time: Time::Server(clock),
-        }
-    }
-
-    pub(crate) fn both() -> [Self; 2] {
-        [Self::memory(), Self::redis()]
-    }
-
-    pub(crate) fn name(&self) -> &'static str {
-        match self.store {
-            Backing::Memory(_) => "memory",
-            Backing::Redis(..) => "redis",
-        }
-    }
-
-    /// The server, if there is one.
-    pub(crate) fn server(&self) -> Option<&Server> {
-        match &self.store {
-            Backing::Memory(_) => None,
-            Backing::Redis(_, server) => Some(server),
-        }
-    }
-
     /// Every key on the server ends by itself.
     #[track_caller]
     pub(crate) fn no_key_is_immortal(&self) {
-        if let Some(server) = self.server() {
+        if let Some(server) = self.redis_server() {
             assert_eq!(server.immortal_keys(), Vec::<String>::new());
         }
-    }
-
-    /// A limiter on this store that shows faults.
-    #[track_caller]
-    pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Refuse);
-        let builder = match &self.store {
-            Backing::Memory(store) => builder.store(store.clone()),
-            Backing::Redis(store, _) => builder.store(store.clone()),
-        };
-        let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
-        builder.build().expect("a limiter")
     }
 
     /// A layer on this store that shows faults.
@@ -116,27 +31,24 @@ impl World {
     pub(crate) fn layer(&self, policies: impl IntoIterator<Item = Policy>) -> RateLimitLayer {
         RateLimitLayer::new(self.limiter(policies))
     }
+}
 
-    pub(crate) fn advance(&self, by: Duration) {
-        match &self.time {
-            Time::Local(clock) => clock.advance(by),
-            Time::Server(clock) => clock.advance(by),
-        }
-    }
+/// A policy that counts everybody together.
+#[track_caller]
+pub(crate) fn together(by: By, name: &str, quota: &str) -> Policy {
+    by.policy(name, quota).key(extract::global())
 }
 
 /// A policy that counts everybody together, in windows.
 #[track_caller]
 pub(crate) fn window(name: &str, quota: &str) -> Policy {
-    let policy = Policy::new(name, quota.parse().expect(quota));
-    policy.strategy(FixedWindow).key(extract::global())
+    together(By::Fixed, name, quota)
 }
 
 /// A policy that counts everybody together, evenly.
 #[track_caller]
 pub(crate) fn even(name: &str, quota: &str) -> Policy {
-    let policy = Policy::new(name, quota.parse().expect(quota));
-    policy.strategy(Gcra).key(extract::global())
+    together(By::Gcra, name, quota)
 }
 
 /// How many units of `policy` are used.
@@ -156,13 +68,6 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
         verdict.retry_after().expect("a wait"),
         verdict.reset_after(),
     )
-}
-
-/// Whether it was admitted, by the store itself.
-#[track_caller]
-pub(crate) fn counted(decision: &Decision) -> bool {
-    assert_eq!(decision.source(), Source::Store, "{decision:?}");
-    decision.is_admitted()
 }
 
 /// What handlers answer.

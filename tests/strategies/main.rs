@@ -8,3 +8,5 @@ mod custom;
 mod properties;
 mod sources;
 mod support;
+#[path = "../common/world.rs"]
+mod world;
