@@ -112,7 +112,7 @@ pub(crate) struct Since {
     more: Vec<Receipt>,
     /// Whether the handler has settled it by itself.
     settled: bool,
-    /// What was charged by the response, without a receipt.
+    /// What was charged without a receipt.
     told: u64,
 }
 
@@ -161,9 +161,15 @@ impl Counted {
         self.since().settled = true;
     }
 
-    /// Notes what the response charged, without a receipt.
+    /// Notes what is charged without a receipt: by the response, or by whoever has not been answered yet.
     pub(crate) fn told(&mut self, units: u64) {
-        self.since().told = units;
+        self.since().told += units;
+    }
+
+    /// Notes that whoever charged units was answered.
+    pub(crate) fn answered(&mut self, units: u64) {
+        let since = self.since();
+        since.told = since.told.saturating_sub(units);
     }
 
     /// What is charged now, as far as was not given back.

@@ -64,7 +64,7 @@ impl Admission {
 
 impl Settle {
     /// Charges `units` more, past what is left if need be: down to a debt of at most one capacity, which later requests
-    /// wait for.
+    /// wait for. Dropped before it is done, it is charged all the same.
     ///
     /// # Errors
     ///
@@ -147,31 +147,42 @@ impl Settle {
     async fn charge_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
         let asked = self.with(at, |decision, counted| {
             (units > 0).then(|| {
+                // Should this future be dropped, it is charged all the same, and counts for what comes later.
+                counted.told(units);
+                counted.settled();
                 decision
                     .books
                     .adjust(Ask::Force, counted, Receipt::NONE, units)
             })
         });
         if let Some(Some(adjusting)) = asked {
-            let adjusted = adjusting.await?;
+            let adjusted = adjusting.await;
+            self.with(at, |_, counted| counted.answered(units));
+            let adjusted = adjusted?;
             self.with(at, |_, counted| counted.charged(&adjusted));
         }
         Ok(())
     }
 
-    async fn refund_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
-        // Taken off the receipts before it is asked for: should this future be dropped, nothing is given twice.
-        let parts = self.with(at, |_, counted| counted.plan_refund(units));
-        for part in parts.into_iter().flatten() {
-            let asked = self.with(at, |decision, counted| {
-                let books = &decision.books;
-                books.adjust(Ask::Withdraw, counted, part.receipt, part.units)
+    async fn refund_at(&self, at: (usize, usize), mut units: u64) -> Result<(), StoreError> {
+        loop {
+            // One charge after the other, each taken off before it is asked for: should this future be dropped, nothing is
+            // given twice, and what was not asked for can still be given.
+            let part = self.with(at, |decision, counted| {
+                let newest = counted.receipts().filter(|receipt| receipt.left > 0).last();
+                let most = newest.map_or(0, |receipt| receipt.left);
+                let part = counted.plan_refund(units.min(most)).pop()?;
+                let asked = decision
+                    .books
+                    .adjust(Ask::Withdraw, counted, part.receipt, part.units);
+                Some((part.units, asked))
             });
-            if let Some(adjusting) = asked {
-                let adjusted = adjusting.await?;
-                self.with(at, |_, counted| counted.outlook = adjusted.outlook);
-            }
+            let Some(Some((part, adjusting))) = part else {
+                return Ok(());
+            };
+            units -= part;
+            let adjusted = adjusting.await?;
+            self.with(at, |_, counted| counted.outlook = adjusted.outlook);
         }
-        Ok(())
     }
 }

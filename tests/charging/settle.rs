@@ -2,6 +2,7 @@
 
 use std::{convert::Infallible, time::Duration};
 
+use futures_util::future::FutureExt;
 use http::Request;
 use tollgate::{Admission, Charge, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
@@ -123,6 +124,58 @@ async fn refunds_at_once_give_back_once() {
             refund.expect("an answer");
         }
         assert_eq!(used(&limiter, "p").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_refund_that_is_dropped_half_way_strands_nothing() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            admission.charge(3).await.expect("an answer");
+            // It is sent, and gives back what was charged last.
+            drop(admission.refund(7).now_or_never());
+            admission.refund(7).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_is_dropped_half_way_is_charged_once() {
+    for world in World::both() {
+        for policy in all() {
+            let strategy = format!("{policy:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy.cost(4)).await;
+            drop(admission.charge(3).now_or_never());
+            assert_eq!(used(&limiter, "p").await, 7, "{strategy}");
+            for true_cost in [7, 8, 5] {
+                admission.settle(true_cost).await.expect("an answer");
+                assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
+    for world in World::both() {
+        let charge = Charge::on_response(outcome::success);
+        let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+        let handler = |request: Request<()>| async move {
+            let admission = admission_of(&request);
+            admission.charge(3).await.expect("an answer");
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(text(200))
+        };
+        let mut answering = Box::pin(call(&layer, request(), handler));
+        // The client hangs up while it is being charged.
+        while used(layer.limiter(), "p").await == 0 {
+            assert!(answering.as_mut().now_or_never().is_none());
+        }
+        drop(answering);
+        assert_eq!(used(layer.limiter(), "p").await, 3, "{}", world.name());
     }
 }
 
