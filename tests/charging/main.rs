@@ -3,6 +3,7 @@
 #![cfg(feature = "redis")]
 
 mod denied;
+mod ledger;
 mod modes;
 mod ocr;
 mod settle;

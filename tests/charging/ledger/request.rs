@@ -1,0 +1,265 @@
+//! What one request goes through, from its arrival to its end.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{Arc, Mutex},
+};
+
+use futures_util::future::FutureExt;
+use http::Request;
+use tokio::sync::oneshot;
+use tollgate::{Admission, Decision, RateLimitLayer, StoreError};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::{
+    books::{ALL, Move, Note},
+    dice::Dice,
+    store::LIMIT,
+    traffic::{COST, Kind, Shared},
+};
+use crate::{
+    support::{Answer, broken, data, read, request, streamed, text},
+    world::KEY,
+};
+
+/// When a request is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Arrival,
+    Reserve,
+    /// Gives back what is dropped, too.
+    Lenient,
+    Response,
+}
+
+/// Whether a future is dropped before it is ready, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drops {
+    Not,
+    /// At once: it may not have been sent yet.
+    Sent,
+    /// When its answer is there, unread.
+    Answered,
+}
+
+impl Drops {
+    pub(super) fn one_in(n: u64, dice: &mut Dice) -> Self {
+        match dice.roll(2 * n) {
+            0 => Self::Sent,
+            1 => Self::Answered,
+            _ => Self::Not,
+        }
+    }
+
+    /// Runs what is sent to the store when it is polled first; or drops it then. None if it is dropped.
+    pub(super) async fn run<T>(self, shared: &Shared, sent: impl Future<Output = T>) -> Option<T> {
+        if self == Self::Not {
+            return Some(sent.await);
+        }
+        let mut sent = pin!(sent);
+        let done = sent.as_mut().now_or_never();
+        if done.is_none() && self == Self::Answered {
+            // What is asked later is answered later.
+            let _ = shared.limiter.peek(KEY).await;
+        }
+        done
+    }
+}
+
+/// A request under way.
+pub(super) struct Held {
+    pub(super) number: u64,
+    pub(super) mode: Mode,
+    pub(super) cost: u64,
+    /// What the tally still has of it, and of which instant.
+    pub(super) tallied: (u64, i64),
+    /// What it is charged, at least.
+    pub(super) net: i64,
+    /// Whether the handler has charged by itself.
+    pub(super) charged: bool,
+    pub(super) by: Handle,
+}
+
+pub(super) enum Handle {
+    /// Without a layer.
+    Decision(Box<Decision>),
+    Admission(Admission),
+    /// In a handler, which waits to be told how it ends.
+    Handler(Admission, Answering, oneshot::Sender<Ending>),
+}
+
+pub(super) type Answering = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    Succeeds,
+    Fails,
+    Breaks,
+}
+
+impl Held {
+    /// The handler charges or gives back, and may drop what it is about.
+    pub(super) async fn adjust(&mut self, shared: &Shared, dice: &mut Dice, instant: u64) {
+        let units = 1 + dice.roll(COST) as i64;
+        let what = match dice.roll(8) {
+            0..=2 => Move::Give(units),
+            3..=4 => Move::Charge(1 + units / 3),
+            _ => Move::Settle(dice.roll(2 * COST) as i64),
+        };
+        let less = dice.roll(1 + self.net as u64) as i64;
+        let what = match (what, &self.by, shared.kind) {
+            // Nothing else can be done with a decision.
+            (_, Handle::Decision(_), _) => Move::Refund(units),
+            (Move::Give(_), ..) | (_, _, Kind::Little) => what,
+            // Among debts, what is charged may be cut short: it is given back before anybody counts.
+            (Move::Charge(_), _, Kind::Debts) => Move::Debt(LIMIT + 30 * units, less),
+            _ => Move::Settle(less),
+        };
+        let drops = match what {
+            Move::Give(_) | Move::Charge(_) => Drops::one_in(3, dice),
+            _ => Drops::Not,
+        };
+        let (more, net) = match what {
+            Move::Charge(units) => (units, self.net + units),
+            Move::Settle(units) => (units - self.net, units),
+            Move::Debt(_, units) => (0, units),
+            Move::Give(units) | Move::Refund(units) => (0, (self.net - units).max(0)),
+            Move::Take(_) => return,
+        };
+        if shared.may_charge(more.max(0)) {
+            self.net = net;
+            self.change(shared, what, drops, instant).await;
+        }
+    }
+
+    async fn change(&mut self, shared: &Shared, what: Move, drops: Drops, instant: u64) {
+        let gives = match what {
+            Move::Charge(_) | Move::Take(_) => 0,
+            Move::Give(units) | Move::Refund(units) => units,
+            Move::Settle(_) | Move::Debt(..) => ALL,
+        };
+        self.leave(shared, instant, gives).await;
+        shared.note(self.number, Note::Asks(what));
+        let acting = self.by.act(shared, what);
+        let note = match drops.run(shared, acting).await {
+            Some(done) => done.map(|()| Note::Done).expect("an answer"),
+            None => Note::Dropped,
+        };
+        self.charged |= !matches!(what, Move::Give(_));
+        shared.note(self.number, note);
+    }
+
+    /// Before units are given back: others may have them before that is known.
+    async fn leave(&mut self, shared: &Shared, instant: u64, units: i64) {
+        let (at, tallied) = &mut self.tallied;
+        if *at == instant {
+            let gone = units.min(*tallied);
+            *tallied -= gone;
+            shared.tally.add(instant, -gone).await;
+        }
+    }
+
+    /// The request ends, in one of six ways.
+    pub(super) async fn end(mut self, shared: &Shared, instant: u64, way: u64) {
+        let ending = match way {
+            0..=2 => Some(Ending::Succeeds),
+            3 => Some(Ending::Fails),
+            4 => Some(Ending::Breaks),
+            _ => None,
+        };
+        let charges = match ending {
+            Some(ending) => ending == Ending::Succeeds,
+            None => self.mode != Mode::Lenient,
+        };
+        let what = match self.mode {
+            Mode::Reserve | Mode::Lenient if !charges => Some(Move::Give(ALL)),
+            Mode::Response if charges && !self.charged => Some(Move::Charge(self.cost as i64)),
+            _ => None,
+        };
+        if let Some(what) = what {
+            if matches!(what, Move::Give(_)) {
+                self.leave(shared, instant, ALL).await;
+            }
+            shared.note(self.number, Note::Asks(what));
+        }
+        if let Handle::Handler(_, answering, end) = self.by {
+            match ending {
+                Some(ending) => {
+                    end.send(ending).expect("a handler");
+                    let Ok(answer) = answering.await;
+                    drop(read(answer).await);
+                }
+                None => drop(answering),
+            }
+        }
+        if what.is_some() {
+            shared.note(self.number, Note::Sent);
+        }
+    }
+}
+
+impl Handle {
+    /// Sends a request through a layer, up to its handler; if it `drops`, it may not get that far.
+    pub(super) async fn pass(
+        shared: &Shared,
+        layer: &RateLimitLayer,
+        cost: u64,
+        drops: Drops,
+    ) -> Option<Self> {
+        let (admit, mut admitted) = oneshot::channel();
+        let (end, ending) = oneshot::channel::<Ending>();
+        let once = Arc::new(Mutex::new(Some((admit, ending))));
+        let handler = move |request: Request<()>| {
+            let (admit, ending) = once.lock().expect("a lock").take().expect("one call");
+            let admission = request.extensions().get::<Admission>().cloned();
+            drop(admit.send(admission.expect("an admission")));
+            async {
+                Ok(match ending.await {
+                    Ok(Ending::Succeeds) => text(200),
+                    Ok(Ending::Breaks) => streamed(vec![data(), broken()]),
+                    Ok(Ending::Fails) | Err(_) => text(500),
+                })
+            }
+        };
+        let mut request = request();
+        request.extensions_mut().insert(cost);
+        let service = layer.layer(service_fn(handler));
+        let mut answering: Answering = Box::pin(service.oneshot(request));
+        let up_to_handler = async {
+            tokio::select! {
+                biased;
+                Ok(answer) = &mut answering => {
+                    assert_eq!(answer.status(), 429);
+                    None
+                }
+                admission = &mut admitted => admission.ok(),
+            }
+        };
+        let admission = drops.run(shared, up_to_handler).await??;
+        Some(Self::Handler(admission, answering, end))
+    }
+
+    async fn act(&mut self, shared: &Shared, what: Move) -> Result<(), StoreError> {
+        match (self, what) {
+            (Self::Decision(decision), Move::Refund(units)) => shared
+                .limiter
+                .refund(decision, units as u64)
+                .await
+                .map(drop),
+            (Self::Admission(admission) | Self::Handler(admission, ..), what) => match what {
+                Move::Charge(units) => admission.charge(units as u64).await,
+                Move::Give(units) => admission.refund(units as u64).await,
+                Move::Settle(units) => admission.settle(units as u64).await,
+                Move::Debt(units, then) => {
+                    admission.settle(units as u64).await?;
+                    tokio::task::yield_now().await;
+                    admission.settle(then as u64).await
+                }
+                Move::Take(_) | Move::Refund(_) => unreachable!("{what:?}"),
+            },
+            (Self::Decision(_), what) => unreachable!("{what:?}"),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One process's part: tasks that take, charge, give back, settle, and drop what they are about, at random.
+
+use std::{
+    future::IntoFuture,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+};
+
+use tokio::task::JoinSet;
+use tollgate::{Charge, Limiter, Policy, RateLimitLayer, extract, outcome};
+
+use super::{
+    books::{Move, Note},
+    dice::Dice,
+    request::{Drops, Handle, Held, Mode},
+    store::{LIMIT, QUOTA},
+    tally::Tally,
+};
+use crate::world::{By, KEY, counted};
+
+const TASKS: u64 = 16;
+
+/// What each task does in one round.
+const STEPS: u64 = 6;
+
+/// The last is without the process that was killed.
+pub(super) const ROUNDS: u64 = 4;
+
+/// Requests that a task has under way at most.
+const HELD: usize = 3;
+
+/// What a request costs at most.
+pub(super) const COST: u64 = 8;
+
+/// How far tasks charge past what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Not at all: what is charged never exceeds the limit.
+    Never,
+    /// By little, so that nothing is cut short at a debt of one capacity.
+    Little,
+    /// By more than the capacity; then they settle at no more than before.
+    Debts,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Never, Self::Little, Self::Debts];
+}
+
+/// Where a process writes down what it does.
+pub(super) type Notes = Arc<dyn Fn(u64, Note) + Send + Sync>;
+
+/// One process, over many rounds.
+pub(super) struct Process {
+    shared: Arc<Shared>,
+    tasks: Vec<Task>,
+}
+
+/// What its tasks share.
+pub(super) struct Shared {
+    pub(super) kind: Kind,
+    pub(super) limiter: Limiter,
+    /// Policies of all modes over the same counts.
+    modes: [(Mode, RateLimitLayer); 4],
+    notes: Notes,
+    pub(super) tally: Tally,
+    next: AtomicU64,
+    /// Units that may be charged past what is left, so that nobody's charge is cut short at a debt of one capacity.
+    spare: AtomicI64,
+}
+
+struct Task {
+    dice: Dice,
+    held: Vec<Held>,
+}
+
+impl Process {
+    /// `base` tells its requests from those of other processes.
+    pub(super) fn new(
+        (by, kind, seed): (By, Kind, u64),
+        limiter: impl Fn(Policy) -> Limiter,
+        (notes, tally): (Notes, Tally),
+        base: u64,
+    ) -> Self {
+        let policy = || by.policy("p", QUOTA).key(extract::global());
+        let policy = || policy().cost_with(|parts| *parts.extensions.get().unwrap_or(&1_u64));
+        let layer = |mode, charge| {
+            let limiter = limiter(policy().charge(charge));
+            (mode, RateLimitLayer::new(limiter))
+        };
+        let reserve = || Charge::reserve(outcome::success);
+        let plain = limiter(policy());
+        let shared = Shared {
+            kind,
+            modes: [
+                // Those that share a limiter share trips, and equal ones are asked about together.
+                (Mode::Arrival, RateLimitLayer::new(plain.clone())),
+                layer(Mode::Reserve, reserve()),
+                layer(Mode::Lenient, reserve().when_dropped(false)),
+                layer(Mode::Response, Charge::on_response(outcome::success)),
+            ],
+            limiter: plain,
+            notes,
+            tally,
+            next: AtomicU64::new(base),
+            spare: AtomicI64::new(0),
+        };
+        let task = |task: u64| Task {
+            dice: Dice::new(seed ^ (base + task).wrapping_mul(0x2545_f491_4f6c_dd1d)),
+            held: Vec::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            tasks: (0..TASKS).map(task).collect(),
+        }
+    }
+
+    /// Opens the window of this instant, where there is none, so that nobody needs to know which request did.
+    pub(super) async fn open(&self, instant: u64) {
+        let number = self.shared.number();
+        self.shared.note(number, Note::Asks(Move::Take(1)));
+        let admitted = counted(&self.shared.limiter.check(KEY).cost(1).await);
+        if admitted {
+            self.shared.admitted(instant, 1).await;
+        }
+        let note = if admitted { Note::Done } else { Note::Refused };
+        self.shared.note(number, note);
+    }
+
+    /// All tasks at once, each for some steps; then nothing of it is under way.
+    pub(super) async fn round(&mut self, instant: u64) {
+        // Both processes together: one capacity in all rounds.
+        let spare = LIMIT / 2 / ROUNDS as i64;
+        self.shared.spare.fetch_add(spare, Ordering::Relaxed);
+        let mut tasks = JoinSet::new();
+        for mut task in self.tasks.drain(..) {
+            let shared = self.shared.clone();
+            tasks.spawn(async move {
+                for _ in 0..STEPS {
+                    task.step(&shared, instant).await;
+                }
+                task
+            });
+        }
+        self.tasks = tasks.join_all().await;
+        self.drain().await;
+    }
+
+    /// Ends all requests.
+    pub(super) async fn finish(&mut self, instant: u64) {
+        for task in &mut self.tasks {
+            for held in std::mem::take(&mut task.held) {
+                let ending = task.dice.roll(6);
+                held.end(&self.shared, instant, ending).await;
+            }
+        }
+        self.drain().await;
+    }
+
+    /// Waits for what was sent without waiting: a question goes behind all that were sent before. Dropped answers send
+    /// once more when they come.
+    async fn drain(&self) {
+        for _ in 0..4 {
+            let _ = self.shared.limiter.peek(KEY).await;
+        }
+    }
+}
+
+impl Shared {
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn note(&self, number: u64, note: Note) {
+        (self.notes)(number, note);
+    }
+
+    /// Promise 1, at every moment: what was admitted at one instant, less what was given back, is within the limit.
+    async fn admitted(&self, instant: u64, units: i64) {
+        let sum = self.tally.add(instant, units).await;
+        assert!(sum <= LIMIT, "{sum} units admitted at one instant");
+    }
+
+    /// Whether so many more may be charged.
+    pub(super) fn may_charge(&self, units: i64) -> bool {
+        let left = self.spare.fetch_sub(units, Ordering::Relaxed) - units;
+        if left < 0 {
+            self.spare.fetch_add(units, Ordering::Relaxed);
+        }
+        left >= 0
+    }
+}
+
+impl Task {
+    async fn step(&mut self, shared: &Arc<Shared>, instant: u64) {
+        let roll = self.dice.roll(10);
+        if self.held.is_empty() || self.held.len() < HELD && roll < 4 {
+            let held = self.start(shared, instant).await;
+            self.held.extend(held);
+            return;
+        }
+        let place = self.dice.roll(self.held.len() as u64) as usize;
+        if roll < 7 {
+            self.held[place]
+                .adjust(shared, &mut self.dice, instant)
+                .await;
+        } else {
+            let ending = self.dice.roll(6);
+            self.held
+                .swap_remove(place)
+                .end(shared, instant, ending)
+                .await;
+        }
+    }
+
+    /// A request arrives.
+    async fn start(&mut self, shared: &Arc<Shared>, instant: u64) -> Option<Held> {
+        // Most cost the same, so that they are merged.
+        let cost = [2, 2, 2, 1 + self.dice.roll(COST)][self.dice.roll(4) as usize];
+        let number = shared.number();
+        // One in so many is dropped mid-flight.
+        let drops = Drops::one_in(6, &mut self.dice);
+        let way = self.dice.roll(6) as usize;
+        let mode = shared
+            .modes
+            .get(way)
+            .map_or(Mode::Arrival, |(mode, _)| *mode);
+        let may_charge = || shared.kind == Kind::Little && shared.may_charge(cost as i64);
+        if mode == Mode::Response && !may_charge() {
+            // What it charges in the end might be cut short, or exceed the limit.
+            return None;
+        }
+        let units = if mode == Mode::Response {
+            0
+        } else {
+            cost as i64
+        };
+        shared.note(number, Note::Asks(Move::Take(units)));
+        let by = match shared.modes.get(way) {
+            Some((_, layer)) => Handle::pass(shared, layer, cost, drops).await,
+            None => {
+                let check = shared.limiter.check(KEY).cost(cost).into_future();
+                let admitted = drops.run(shared, check).await.filter(counted);
+                let admission = way == shared.modes.len();
+                admitted.map(|decision| match admission {
+                    true => Handle::Admission(decision.into_result().expect("an admission")),
+                    false => Handle::Decision(Box::new(decision)),
+                })
+            }
+        };
+        let Some(by) = by else {
+            let note = match drops {
+                Drops::Not => Note::Refused,
+                _ => Note::Dropped,
+            };
+            shared.note(number, note);
+            return None;
+        };
+        shared.admitted(instant, units).await;
+        shared.note(number, Note::Done);
+        Some(Held {
+            number,
+            mode,
+            cost,
+            tallied: (instant, units),
+            net: units,
+            charged: false,
+            by,
+        })
+    }
+}
