@@ -1,8 +1,12 @@
 //! Many questions in one script call.
 
-use std::{mem, sync::Weak};
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    mem,
+    sync::Weak,
+};
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use redis::Cmd;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -17,7 +21,6 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    key::Key,
     store::{Account, Ask, Manner},
     strategy::{self, Rule},
 };
@@ -47,7 +50,12 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     segments: Vec<Segment>,
+    /// Segments of trips that are over: their memory is used again.
+    spare: Vec<Segment>,
     keys: usize,
+    /// No one's time is up before.
+    soonest: Option<Instant>,
+    hasher: DefaultHashBuilder,
 }
 
 /// Questions of one kind, under the same policies at the same cost.
@@ -57,14 +65,15 @@ struct Segment {
     accounts: SmallVec<[Account; 2]>,
     units: SmallVec<[(u64, Manner); 2]>,
     entries: Vec<Entry>,
-    /// Where the entry of these keys is.
-    places: HashMap<SmallVec<[Key; 2]>, usize>,
+    /// Which entry is of which keys.
+    places: HashTable<u32>,
 }
 
 /// Equal questions, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) questions: SmallVec<[Question; 1]>,
+    hash: u64,
 }
 
 impl Batch {
@@ -72,40 +81,38 @@ impl Batch {
     pub(super) fn push(&mut self, question: Question) -> Result<(), Box<Question>> {
         let fits = self.keys == 0 || self.keys + question.lines.len() <= MOST_KEYS;
         let merges = matches!(question.ask, Ask::Take(_) | Ask::Peek);
-        let segment = self
-            .segments
-            .iter()
+        let segments = &mut self.segments;
+        let segment = segments
+            .iter_mut()
             .position(|segment| segment.takes(&question));
-        let keys: SmallVec<[Key; 2]> = question.lines.iter().map(|line| line.key).collect();
+        let mut hasher = self.hasher.build_hasher();
+        question
+            .lines
+            .iter()
+            .for_each(|line| line.key.hash(&mut hasher));
+        let hash = hasher.finish();
         if merges
             && let Some(segment) = segment
-            && let Some(place) = self.segments[segment].places.get(&keys)
+            && let Some(entry) = segments[segment].equal(hash, &question)
         {
-            let place = *place;
-            self.segments[segment].entries[place]
-                .questions
-                .push(question);
+            let soonest = self.soonest.unwrap_or(question.deadline);
+            self.soonest = Some(soonest.min(question.deadline));
+            entry.questions.push(question);
             return Ok(());
         }
         if !fits {
             return Err(Box::new(question));
         }
-        self.keys += keys.len();
+        self.keys += question.lines.len();
         let segment = segment.unwrap_or_else(|| {
-            self.segments.push(Segment {
-                ask: question.ask,
-                accounts: question.lines.iter().map(|l| l.account.clone()).collect(),
-                units: question.lines.iter().map(|l| (l.units, l.manner)).collect(),
-                entries: Vec::new(),
-                places: HashMap::new(),
-            });
-            self.segments.len() - 1
+            let mut segment = self.spare.pop().unwrap_or_default();
+            segment.begin(&question);
+            segments.push(segment);
+            segments.len() - 1
         });
-        let segment = &mut self.segments[segment];
-        segment.places.insert(keys, segment.entries.len());
-        segment.entries.push(Entry {
-            questions: SmallVec::from_iter([question]),
-        });
+        let soonest = self.soonest.unwrap_or(question.deadline);
+        self.soonest = Some(soonest.min(question.deadline));
+        segments[segment].add(hash, question);
         Ok(())
     }
 
@@ -113,14 +120,20 @@ impl Batch {
         self.keys == 0
     }
 
+    /// Forgets its questions, and keeps its memory for the next ones.
+    pub(super) fn clear(&mut self) {
+        for mut segment in self.segments.drain(..) {
+            segment.entries.clear();
+            self.spare.push(segment);
+        }
+        self.keys = 0;
+        self.soonest = None;
+    }
+
     /// The next instant at which somebody's time is up; once nobody waits, the last at which somebody's was, if that is
     /// still to come.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let waiting = self
-            .questions()
-            .filter(|question| question.waiter.is_some());
-        let next = waiting.map(|question| question.deadline).min();
-        next.or_else(|| {
+        self.soonest.or_else(|| {
             let last = self.questions().map(|question| question.deadline).max();
             last.filter(|last| *last > Instant::now())
         })
@@ -137,6 +150,9 @@ impl Batch {
                 }
             }
         }
+        let waiting = self.questions().filter(|q| q.waiter.is_some());
+        let soonest = waiting.map(|question| question.deadline).min();
+        self.soonest = soonest;
     }
 
     fn questions(&self) -> impl Iterator<Item = &Question> {
@@ -151,13 +167,9 @@ impl Batch {
             .flat_map(|segment| &mut segment.entries)
     }
 
-    /// All questions.
-    pub(super) fn into_questions(self) -> impl Iterator<Item = Question> {
-        let entries = self
-            .segments
-            .into_iter()
-            .flat_map(|segment| segment.entries);
-        entries.flat_map(|entry| entry.questions)
+    /// Takes all questions out.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Question> {
+        self.entries().flat_map(|entry| entry.questions.drain(..))
     }
 
     /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
@@ -245,7 +257,55 @@ impl Known {
     }
 }
 
+impl Default for Segment {
+    fn default() -> Self {
+        Self {
+            ask: Ask::Peek,
+            accounts: SmallVec::new(),
+            units: SmallVec::new(),
+            entries: Vec::with_capacity(MOST_KEYS),
+            places: HashTable::with_capacity(MOST_KEYS),
+        }
+    }
+}
+
 impl Segment {
+    /// Makes it one for questions such as this.
+    fn begin(&mut self, question: &Question) {
+        let lines = question.lines.iter();
+        self.ask = question.ask;
+        self.accounts.clear();
+        self.units.clear();
+        self.places.clear();
+        self.accounts
+            .extend(lines.clone().map(|line| line.account.clone()));
+        self.units
+            .extend(lines.map(|line| (line.units, line.manner)));
+    }
+
+    /// The entry of equal questions.
+    fn equal(&mut self, hash: u64, question: &Question) -> Option<&mut Entry> {
+        let entries = &mut self.entries;
+        let equal = |place: &u32| {
+            let entry = &entries[*place as usize];
+            let mut lines = entry.lines().iter().zip(&question.lines);
+            entry.hash == hash && lines.all(|(line, other)| line.key == other.key)
+        };
+        let place = *self.places.find(hash, equal)?;
+        entries.get_mut(place as usize)
+    }
+
+    fn add(&mut self, hash: u64, question: Question) {
+        let entries = &self.entries;
+        let rehash = |place: &u32| entries[*place as usize].hash;
+        self.places
+            .insert_unique(hash, entries.len() as u32, rehash);
+        self.entries.push(Entry {
+            questions: SmallVec::from_buf([question]),
+            hash,
+        });
+    }
+
     fn takes(&self, question: &Question) -> bool {
         mem::discriminant(&self.ask) == mem::discriminant(&question.ask)
             && self.accounts.len() == question.lines.len()

@@ -80,33 +80,28 @@ impl Lane {
 
     /// Carries questions until it is closed.
     pub(super) async fn run(self: Arc<Self>) {
-        let mut backlog = VecDeque::new();
-        let mut link = None;
+        let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
+        let (mut batch, mut link) = (Batch::default(), None);
         loop {
-            if backlog.is_empty() && !self.take_queue(&mut backlog) {
-                return;
-            }
-            if backlog.is_empty() {
-                self.wake.notified().await;
-                continue;
-            }
-            self.take_queue(&mut backlog);
-            let mut batch = board(&mut backlog);
+            let closed = self.take_queue(&mut come);
+            board(&mut batch, &mut backlog, &mut come);
             if !batch.is_empty() {
                 let again = self.trip(&mut batch, &mut link).await;
                 again.into_iter().rev().for_each(|q| backlog.push_front(q));
+                batch.clear();
+            } else if closed {
+                return;
+            } else if backlog.is_empty() {
+                self.wake.notified().await;
             }
         }
     }
 
-    /// Moves what is queued into the backlog; false if there is nothing, and never will be.
-    fn take_queue(&self, backlog: &mut VecDeque<Question>) -> bool {
+    /// Takes what is queued, in exchange for the memory of what was taken before; true if nothing will be any more.
+    fn take_queue(&self, come: &mut Vec<Question>) -> bool {
         let mut queue = self.queue();
-        let questions = mem::take(&mut queue.questions);
-        let closed = queue.closed;
-        drop(queue);
-        backlog.extend(questions);
-        !(closed && backlog.is_empty())
+        mem::swap(&mut queue.questions, come);
+        queue.closed
     }
 
     /// One trip: sends the batch and hands its answers out, or tells everybody why not. No one waits past his deadline.
@@ -140,7 +135,7 @@ impl Lane {
             }
             Err(Stopped::Unlinked(error)) => error,
         };
-        for question in mem::take(batch).into_questions() {
+        for question in batch.drain() {
             question.fail(error.clone());
         }
         Vec::new()
@@ -205,22 +200,26 @@ enum Stopped {
     Late,
 }
 
-/// Fills a batch from the backlog: first come, first served. Those whose time is up, and those who have gone, stay
-/// behind.
-fn board(backlog: &mut VecDeque<Question>) -> Batch {
+/// Fills a batch from the backlog, and then from those who have come since, who are its end if they don't fit: first come,
+/// first served. Those whose time is up, and those who have gone, stay behind.
+fn board(batch: &mut Batch, backlog: &mut VecDeque<Question>, come: &mut Vec<Question>) {
     let now = Instant::now();
-    let mut batch = Batch::default();
-    while let Some(question) = backlog.pop_front() {
+    let mut board = |question: Question| {
         if question.deadline <= now {
             question.fail(StoreError::Timeout);
-        } else if !question.is_abandoned()
-            && let Err(question) = batch.push(question)
-        {
+        } else if !question.is_abandoned() {
+            return batch.push(question);
+        }
+        Ok(())
+    };
+    let mut come = come.drain(..);
+    while let Some(question) = backlog.pop_front().or_else(|| come.next()) {
+        if let Err(question) = board(question) {
             backlog.push_front(*question);
             break;
         }
     }
-    batch
+    backlog.extend(come);
 }
 
 /// Awaits `trip`, telling those whose deadline passes meanwhile; until it has passed for all.
