@@ -13,10 +13,13 @@ local function room(key, p)
   if not tat then
     return p[1], 0, 0
   end
-  if #tat > 19 or not find(tat, '^%d+$') then
+  local digits = #tat
+  if digits > 19 or not find(tat, '^%d+$') then
     foreign(key, 'not a whole number of at most 19 digits')
   end
-  local ahead, cut = ceil(((tonumber(sub(tat, 1, -11)) or 0) - at_s) * p[5] + (sub(tat, -10) - at_f) / p[4]), 0
+  local ahead, cut = ((digits > 10 and sub(tat, 1, -11) or 0) - at_s) * p[5] + (sub(tat, -10) - at_f) / p[4], 0
+  -- up to a whole number
+  ahead = ahead + -ahead % 1
   local free = p[3] - ahead
   if ahead < 0 then
     ahead, free = 0, p[3]
@@ -24,7 +27,7 @@ local function room(key, p)
     -- further than any debt: the clock stepped back, or the quota was another one
     ahead, free, cut = p[3], 0, 1
   end
-  return floor(free / p[2]), ahead, cut
+  return (free - free % p[2]) / p[2], ahead, cut
 end
 
 -- Quotients are below 2^52 / 10^10, so that the rests are exact.

@@ -35,7 +35,7 @@ impl Default for RedisStoreBuilder {
             connections: None,
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
-            lanes: 2,
+            lanes: 1,
         }
     }
 }
@@ -71,7 +71,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many connections carry requests, in each runtime: two unless set, and never more than a quarter of a shared
+    /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
     /// pool.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;

@@ -2,25 +2,27 @@
 
 use std::{
     collections::VecDeque,
+    future::{Future, poll_fn},
     mem,
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
 };
 
-use redis::{RedisError, Value};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::Instant};
 
 use super::{
     Shared,
-    batch::Batch,
-    fault,
-    link::Link,
+    batch::{Batch, MOST_KEYS},
+    link::Road,
     question::{Lines, Question},
-    reply,
+    trip,
 };
 use crate::{error::StoreError, store::Ask};
+
+/// Trips that may be under way at once. A second one goes only when a full batch is waiting, so that none is smaller than
+/// it has to be, and a server that is far away isn't waited for. They keep their order: the connection is one.
+const TRIPS: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -32,9 +34,22 @@ pub(super) struct Lane {
 #[derive(Debug, Default)]
 struct Queue {
     questions: Vec<Question>,
+    /// A trip is under way; those who come are taken along when it's back, unless they are many.
+    travelling: bool,
     /// Nobody will carry what is put in here any more.
     closed: bool,
 }
+
+/// Whether there were any in the queue.
+enum Called {
+    Some,
+    None,
+    /// And there won't be.
+    NeverAgain,
+}
+
+/// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
+type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
 
 impl Lane {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
@@ -54,9 +69,10 @@ impl Lane {
             return;
         }
         queue.questions.push(question);
-        let first = queue.questions.len() == 1;
+        let awaited = if queue.travelling { MOST_KEYS } else { 1 };
+        let wakes = queue.questions.len() == awaited;
         drop(queue);
-        if first {
+        if wakes {
             self.wake.notify_one();
         }
     }
@@ -81,98 +97,54 @@ impl Lane {
     /// Carries questions until it is closed.
     pub(super) async fn run(self: Arc<Self>) {
         let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
-        let (mut batch, mut link) = (Batch::default(), None);
+        let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
+        let road = Arc::new(Road::default());
         loop {
-            let closed = self.take_queue(&mut come);
-            board(&mut batch, &mut backlog, &mut come);
-            if !batch.is_empty() {
-                let again = self.trip(&mut batch, &mut link).await;
-                again.into_iter().rev().for_each(|q| backlog.push_front(q));
-                batch.clear();
-            } else if closed {
-                return;
-            } else if backlog.is_empty() {
-                self.wake.notified().await;
+            let called = self.take_queue(&mut come, backlog.len(), trips.len());
+            while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
+            {
+                let mut batch = spare.pop().unwrap_or_default();
+                board(&mut batch, &mut backlog, &mut come);
+                if batch.is_empty() {
+                    spare.push(batch);
+                    break;
+                }
+                let trip = trip::carry(self.shared.clone(), road.clone(), batch);
+                trips.push(Box::pin(trip) as Trip);
+            }
+            if trips.is_empty() {
+                match called {
+                    // All of them had gone. Others may have come meanwhile, and were told that a trip is under way.
+                    Called::Some => {}
+                    Called::None => self.wake.notified().await,
+                    Called::NeverAgain => return,
+                }
+                continue;
+            }
+            tokio::select! {
+                biased;
+                (batch, again) = first_back(&mut trips) => {
+                    spare.push(batch);
+                    again.into_iter().rev().for_each(|q| backlog.push_front(q));
+                }
+                () = self.wake.notified() => {}
             }
         }
     }
 
-    /// Takes what is queued, in exchange for the memory of what was taken before; true if nothing will be any more.
-    fn take_queue(&self, come: &mut Vec<Question>) -> bool {
+    /// Takes what is queued, in exchange for the memory of what was taken before, if it's to be carried now.
+    fn take_queue(&self, come: &mut Vec<Question>, backlog: usize, trips: usize) -> Called {
         let mut queue = self.queue();
-        mem::swap(&mut queue.questions, come);
-        queue.closed
-    }
-
-    /// One trip: sends the batch and hands its answers out, or tells everybody why not. No one waits past his deadline.
-    /// Returns questions that are to be asked again.
-    async fn trip(self: &Arc<Self>, batch: &mut Batch, link: &mut Option<Link>) -> Vec<Question> {
-        let result = self.carry(batch, link).await;
-        let error = match result {
-            Ok(reply) => match reply::deliver(batch, reply) {
-                Ok(mut delivered) => {
-                    self.shared.note_server_time(delivered.at);
-                    if delivered.severs {
-                        discard(link);
-                    }
-                    for question in &mut delivered.stale {
-                        question.told_time = true;
-                    }
-                    return delivered.stale;
-                }
-                Err(error) => error,
-            },
-            Err(Stopped::Late) => {
-                // Whatever comes now comes too late, and on this connection it would be taken for the next answer.
-                discard(link);
-                return Vec::new();
-            }
-            Err(Stopped::Failed(error)) => {
-                if fault::severs(&error) {
-                    discard(link);
-                }
-                fault::of(&error)
-            }
-            Err(Stopped::Unlinked(error)) => error,
-        };
-        for question in batch.drain() {
-            question.fail(error.clone());
+        let waiting = queue.questions.len() + backlog;
+        if trips == 0 || trips < TRIPS && waiting >= MOST_KEYS {
+            mem::swap(&mut queue.questions, come);
         }
-        Vec::new()
-    }
-
-    /// Takes the batch to the server and back. While it is under way, those whose deadline passes are told so.
-    async fn carry(&self, batch: &mut Batch, link: &mut Option<Link>) -> Result<Value, Stopped> {
-        let script = self.shared.script();
-        let call = batch.call(&script, false, self.shared.server_time());
-        match on_time(batch, self.query(link, call)).await {
-            // The server was restarted, or its scripts were flushed: the text goes along, on the same connection.
-            Err(Stopped::Failed(error)) if fault::lacks_script(&error) => {
-                let call = batch.call(&script, true, self.shared.server_time());
-                on_time(batch, self.query(link, call)).await
-            }
-            result => result,
+        queue.travelling = trips > 0 || waiting > 0;
+        match waiting {
+            0 if queue.closed => Called::NeverAgain,
+            0 => Called::None,
+            _ => Called::Some,
         }
-    }
-
-    async fn query(&self, link: &mut Option<Link>, call: redis::Cmd) -> Result<Value, Stopped> {
-        if link.as_ref().is_some_and(Link::is_stale) {
-            let lives = match link {
-                Some(link) => link.answers().await,
-                None => false,
-            };
-            if !lives {
-                discard(link);
-            }
-        }
-        let link = match link {
-            Some(link) => link,
-            None => {
-                let opened = Link::open(&self.shared.source).await;
-                link.insert(opened.map_err(Stopped::Unlinked)?)
-            }
-        };
-        link.query(&call).await.map_err(Stopped::Failed)
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -188,16 +160,6 @@ impl Drop for Lane {
             question.fail(ended());
         }
     }
-}
-
-/// Why a trip brought no answer.
-enum Stopped {
-    /// The server's own error, or a broken connection.
-    Failed(RedisError),
-    /// There is no connection to be had; nothing was sent.
-    Unlinked(StoreError),
-    /// Everybody's deadline has passed.
-    Late,
 }
 
 /// Fills a batch from the backlog, and then from those who have come since, who are its end if they don't fit: first come,
@@ -222,26 +184,18 @@ fn board(batch: &mut Batch, backlog: &mut VecDeque<Question>, come: &mut Vec<Que
     backlog.extend(come);
 }
 
-/// Awaits `trip`, telling those whose deadline passes meanwhile; until it has passed for all.
-async fn on_time<T>(
-    batch: &mut Batch,
-    trip: impl Future<Output = Result<T, Stopped>>,
-) -> Result<T, Stopped> {
-    let mut trip = std::pin::pin!(trip);
-    while let Some(deadline) = batch.next_deadline() {
-        tokio::select! {
-            biased;
-            result = &mut trip => return result,
-            () = sleep_until(deadline) => batch.time_out(Instant::now()),
+/// Waits for one of the trips to be back. They are polled in order, since it's the first poll that sends.
+async fn first_back(trips: &mut Vec<Trip>) -> (Batch, Vec<Question>) {
+    poll_fn(|cx| {
+        for place in 0..trips.len() {
+            if let Poll::Ready(back) = trips[place].as_mut().poll(cx) {
+                drop(trips.remove(place));
+                return Poll::Ready(back);
+            }
         }
-    }
-    Err(Stopped::Late)
-}
-
-fn discard(link: &mut Option<Link>) {
-    if let Some(link) = link.take() {
-        link.discard();
-    }
+        Poll::Pending
+    })
+    .await
 }
 
 fn ended() -> StoreError {

@@ -11,11 +11,12 @@ use std::{
 
 use deadpool_redis::{Connection, Pool, PoolError};
 use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use tokio::sync::Mutex;
 
 use super::fault;
 use crate::error::StoreError;
 
-/// A connection that has been silent for so long may have been closed by the other side without a word.
+/// A connection on which nothing was sent for so long may have been closed by the other side without a word.
 const STALE: Duration = Duration::from_secs(1);
 
 /// Where connections come from.
@@ -53,75 +54,113 @@ impl Source {
     }
 }
 
-/// A lane's connection.
+/// The connection of a lane, which its trips share. It is opened by the first of them.
+#[derive(Debug, Default)]
+pub(super) struct Road(Mutex<Option<Link>>);
+
+/// What a trip holds of the connection it is sent on.
+pub(super) struct Way {
+    connection: MultiplexedConnection,
+    opened: Instant,
+}
+
 #[derive(Debug)]
-pub(super) struct Link {
-    connection: Held,
+struct Link {
+    connection: MultiplexedConnection,
+    /// None if it was detached from the pool.
+    place: Option<Place>,
+    opened: Instant,
     used: Instant,
 }
 
-enum Held {
-    Pooled(Option<Connection>, Arc<AtomicUsize>),
-    Detached(MultiplexedConnection),
+/// A connection's place in the pool.
+struct Place {
+    connection: Option<Connection>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Road {
+    /// The connection, opened if there is none, or the one there was doesn't answer any more.
+    pub(super) async fn way(&self, source: &Source) -> Result<Way, StoreError> {
+        let mut link = self.0.lock().await;
+        if let Some(stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+            if stale.way().query(&redis::cmd("PING")).await.is_ok() {
+                *link = Some(stale);
+            } else {
+                stale.discard();
+            }
+        }
+        let link = match &mut *link {
+            Some(link) => link,
+            none => none.insert(Link::open(source).await?),
+        };
+        link.used = Instant::now();
+        Ok(link.way())
+    }
+
+    /// Closes the connection that a trip was sent on, if it is still the one in use.
+    pub(super) async fn close(&self, way: &Way) {
+        let mut link = self.0.lock().await;
+        if let Some(link) = link.take_if(|link| link.opened == way.opened) {
+            link.discard();
+        }
+    }
+}
+
+impl Way {
+    pub(super) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        cmd.query_async(&mut self.connection).await
+    }
 }
 
 impl Link {
-    pub(super) async fn open(source: &Source) -> Result<Self, StoreError> {
+    async fn open(source: &Source) -> Result<Self, StoreError> {
         let connection = source.connection().await?;
         let held = &source.held;
-        let connection = if held.fetch_add(1, Ordering::Relaxed) < source.share {
-            Held::Pooled(Some(connection), held.clone())
+        let (connection, place) = if held.fetch_add(1, Ordering::Relaxed) < source.share {
+            let shared = MultiplexedConnection::clone(&connection);
+            let place = Place {
+                connection: Some(connection),
+                held: held.clone(),
+            };
+            (shared, Some(place))
         } else {
             held.fetch_sub(1, Ordering::Relaxed);
-            Held::Detached(Connection::take(connection))
+            (Connection::take(connection), None)
         };
+        let now = Instant::now();
         Ok(Self {
             connection,
-            used: Instant::now(),
+            place,
+            opened: now,
+            used: now,
         })
     }
 
-    pub(super) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        let answer = match &mut self.connection {
-            Held::Pooled(Some(connection), _) => cmd.query_async(&mut **connection).await,
-            Held::Pooled(None, _) => Ok(Value::Nil),
-            Held::Detached(connection) => cmd.query_async(connection).await,
-        };
-        self.used = Instant::now();
-        answer
-    }
-
-    pub(super) fn is_stale(&self) -> bool {
-        self.used.elapsed() > STALE
-    }
-
-    /// Whether the other side is still there.
-    pub(super) async fn answers(&mut self) -> bool {
-        self.query(&redis::cmd("PING")).await.is_ok()
+    fn way(&self) -> Way {
+        Way {
+            connection: self.connection.clone(),
+            opened: self.opened,
+        }
     }
 
     /// Closes the connection, so that the pool doesn't hand it out again.
-    pub(super) fn discard(mut self) {
-        if let Held::Pooled(connection, _) = &mut self.connection {
-            drop(connection.take().map(Connection::take));
+    fn discard(self) {
+        if let Some(mut place) = self.place {
+            drop(place.connection.take().map(Connection::take));
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for Place {
     fn drop(&mut self) {
-        if let Self::Pooled(_, held) = self {
-            held.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Pooled(..) => "Pooled",
-            Self::Detached(_) => "Detached",
-        })
+        f.debug_struct("Place").finish_non_exhaustive()
     }
 }
 

@@ -40,6 +40,7 @@ mod packed;
 mod question;
 mod reply;
 mod script;
+mod trip;
 
 pub use builder::RedisStoreBuilder;
 
