@@ -88,6 +88,8 @@ mod charge;
 mod clock;
 mod decision;
 mod error;
+#[cfg(feature = "redis")]
+mod guard;
 mod key;
 mod limiter;
 mod log;

@@ -203,8 +203,13 @@ impl Desk {
                 left: line.units,
                 mark: rule.mark(&line.seen, answer.at),
             };
+            outlook.pass(answer.age);
             item.outlook = outlook;
             item.receipt = receipt;
+        }
+        if answer.source == Source::Cache {
+            let mut known = answer.lines.iter().map(|line| line.known);
+            decision.counted.retain(|_| known.next().unwrap_or(false));
         }
         let passes = match ask {
             Ask::Take(_) => answer.admitted > 0,

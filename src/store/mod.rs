@@ -3,7 +3,17 @@
 //! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for
 //! any number of processes.
 
-use std::{any::Any, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 
@@ -44,6 +54,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub struct Account(Arc<Opened>);
 
 struct Opened {
+    /// Told from every other's, also of accounts that are no more.
+    number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
     context: Box<dyn Any + Send + Sync>,
@@ -52,7 +64,9 @@ struct Opened {
 impl Account {
     /// An account, and what its store needs to find it again.
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
+        static ACCOUNTS: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Opened {
+            number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
             rule,
             context: Box::new(context),
@@ -74,10 +88,10 @@ impl Account {
         self.0.context.downcast_ref()
     }
 
-    /// Tells this account from every other while it lives.
+    /// Tells this account from every other.
     #[cfg(feature = "redis")]
-    pub(crate) fn id(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
     }
 }
 
@@ -107,6 +121,14 @@ pub enum Ask {
     Reset,
     /// Let the permit that each line's caller holds live on.
     Renew,
+}
+
+impl Ask {
+    /// Whether somebody who was refused may pass after it, earlier than he was told.
+    #[cfg(feature = "redis")]
+    pub(crate) fn lifts(self) -> bool {
+        matches!(self, Self::Give | Self::Withdraw | Self::Reset)
+    }
 }
 
 /// One policy's part of a request.
@@ -181,6 +203,8 @@ pub struct Answer {
     pub admitted: u64,
     /// The instant it was judged at, on the store's clock.
     pub at: Timestamp,
+    /// How long ago that is at least: zero, but from the [cache](Source::Cache).
+    pub age: Duration,
     /// How many equal requests were admitted at the same instant after this one. What the lines saw is after these.
     pub later: u64,
     /// Where the answer came from.
@@ -196,4 +220,24 @@ pub struct LineAnswer {
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Ask::Reset).
     pub seen: Seen,
+    /// False where nothing is known of this line: the [cache](Source::Cache) knows only those that refuse.
+    pub known: bool,
+}
+
+impl LineAnswer {
+    /// What became of a line.
+    pub const fn of(units: u64, seen: Seen) -> Self {
+        Self {
+            units,
+            seen,
+            known: true,
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) const UNKNOWN: Self = Self {
+        units: 0,
+        seen: [0; 3],
+        known: false,
+    };
 }

@@ -128,6 +128,16 @@ pub struct Outlook {
     pub reset_after: Duration,
 }
 
+impl Outlook {
+    /// How it is when it's a while later, and nothing has happened. What waits still waits.
+    pub(crate) fn pass(&mut self, age: Duration) {
+        if let Retry::After(wait) = &mut self.retry {
+            *wait = wait.saturating_sub(age).max(Duration::from_micros(1));
+        }
+        self.reset_after = self.reset_after.saturating_sub(age);
+    }
+}
+
 /// When a request would pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {

@@ -12,10 +12,18 @@ use futures_util::stream;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use testkit::Server;
 use tollgate::{Limiter, Policy, RateLimitLayer, Source, extract, layer::ResponseBody};
 use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::world::{By, KEY, World, counted, ms, secs};
+
+/// The keys under which something is counted: all but the one that tells when something was given back.
+pub(crate) fn books(server: &Server) -> Vec<String> {
+    let mut keys = server.keys();
+    keys.retain(|key| key != "tg:gen");
+    keys
+}
 
 impl World {
     /// Every key on the server ends by itself.

@@ -54,7 +54,11 @@ impl World {
     pub(crate) fn redis() -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
-        let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+        let store = RedisStore::builder()
+            .url(server.url())
+            .deadline(PATIENCE)
+            // Refusals are remembered by this process's clock, and the server's is set by hand.
+            .denials(Duration::ZERO);
         Self {
             store: Backing::Redis(store.build().expect("a store"), server),
             time: Time::Server(clock),

@@ -9,7 +9,7 @@ mod run;
 mod trace;
 
 use testkit::{Clock as ServerClock, Server};
-use tollgate::{ManualClock, MemoryStore, RedisStore, Timestamp};
+use tollgate::{Clock, ManualClock, MemoryStore, RedisStore, Timestamp};
 
 use run::{Manner, Time};
 use trace::Trace;
@@ -37,10 +37,21 @@ async fn in_process(manner: Manner) {
     .await;
 }
 
+/// What remembers refusals goes by the server's clock, which the traces set.
+#[derive(Debug)]
+struct SameTime(ServerClock);
+
+impl Clock for SameTime {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.micros() as i64)
+    }
+}
+
 async fn on_redis(manner: Manner) {
     let clock = ServerClock::at(trace::EARLIEST as u64);
     let server = Server::builder().clock(&clock).start();
     let store = RedisStore::builder()
+        .clock(SameTime(clock.clone()))
         .url(server.url())
         // The machine may be busy; traces are about counting.
         .deadline(std::time::Duration::from_secs(20))

@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod config;
+mod denials;
 mod exact;
 mod faults;
 mod foreign;

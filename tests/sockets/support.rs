@@ -60,7 +60,11 @@ impl World {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
         // What one lane was told first is done first: whoever sees a place free sees what was settled before.
-        let store = RedisStore::builder().url(server.url()).lanes(1);
+        // Refusals are remembered by this process's clock, and the server's is set by hand.
+        let store = RedisStore::builder()
+            .url(server.url())
+            .lanes(1)
+            .denials(Duration::ZERO);
         let store = store.deadline(PATIENCE).build().expect("a store");
         Self::Redis(store, server, clock)
     }

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -206,11 +207,12 @@ impl MemoryStore {
             if ask == Ask::Reset {
                 shard.remove(line, place);
             }
-            answers.push(LineAnswer { units, seen });
+            answers.push(LineAnswer::of(units, seen));
         }
         Some(Answer {
             admitted,
             at: now,
+            age: Duration::ZERO,
             later: 0,
             source: Source::Store,
             lines: answers,
@@ -233,9 +235,10 @@ impl MemoryStore {
         Some(Answer {
             admitted,
             at: now,
+            age: Duration::ZERO,
             later: 0,
             source: Source::Store,
-            lines: SmallVec::from_buf([LineAnswer { units, seen }]),
+            lines: SmallVec::from_buf([LineAnswer::of(units, seen)]),
         })
     }
 

@@ -174,18 +174,28 @@ impl Batch {
 
     /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
     /// one argument as far as they can be: each argument costs the server about as much as reading a key.
-    pub(super) fn call(&self, script: &Script, whole: bool, now: Timestamp) -> Cmd {
+    pub(super) fn call(
+        &self,
+        script: &Script,
+        whole: bool,
+        now: Timestamp,
+        generation: &str,
+    ) -> Cmd {
+        let lifts = self.segments.iter().any(|segment| segment.ask.lifts());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
-        cmd.arg(self.keys);
+        cmd.arg(self.keys + usize::from(lifts));
         let mut name = Name::default();
         let mut policies = Policies::new();
         for segment in &self.segments {
             for account in &segment.accounts {
-                if policies.iter().all(|policy| policy.id() != account.id()) {
+                if policies
+                    .iter()
+                    .all(|policy| policy.number() != account.number())
+                {
                     policies.push(account);
                 }
             }
@@ -196,6 +206,9 @@ impl Batch {
                     }
                 }
             }
+        }
+        if lifts {
+            cmd.arg(generation);
         }
         let mut plan = Packed::with_capacity(128);
         plan.uint(policies.len() as u64);
@@ -314,7 +327,7 @@ impl Segment {
                 .iter()
                 .zip(self.accounts.iter().zip(&self.units))
                 .all(|(line, (account, units))| {
-                    line.account.id() == account.id() && (line.units, line.manner) == *units
+                    line.account.number() == account.number() && (line.units, line.manner) == *units
                 })
     }
 }
@@ -334,7 +347,7 @@ impl Segment {
         plan.uint(self.accounts.len() as u64);
         for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
             let mut places = policies.iter();
-            let place = places.position(|policy| policy.id() == account.id());
+            let place = places.position(|policy| policy.number() == account.number());
             plan.uint(place.map_or(0, |place| place as u64 + 1));
             plan.uint(*units);
             plan.uint(manner_number(*manner, account.rule()));

@@ -4,13 +4,20 @@ use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
 use super::{Inner, RedisStore, Shared, lanes::Lanes, link::Source, names, script::Scripts};
-use crate::error::ConfigError;
+use crate::{
+    clock::{Clock, SystemClock},
+    error::ConfigError,
+    guard::denials::Denials,
+};
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
 const OWN_POOL: usize = 1_024;
 
 /// The longest deadline. Past all time, adding it to an instant would panic.
 const LONGEST: Duration = Duration::from_secs(86_400);
+
+/// The longest that a refusal may be believed which somebody else may have ended.
+const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 
 /// Builds a [`RedisStore`].
 #[derive(Clone, Debug)]
@@ -20,6 +27,9 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lanes: usize,
+    denials: Duration,
+    most_denials: usize,
+    clock: Arc<dyn Clock>,
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +46,9 @@ impl Default for RedisStoreBuilder {
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
             lanes: 1,
+            denials: Duration::from_secs(1),
+            most_denials: 100_000,
+            clock: Arc::new(SystemClock),
         }
     }
 }
@@ -78,12 +91,38 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Refuses in process whom the server refused, until the time it told, without asking again.
+    ///
+    /// What may let him pass earlier is a refund or a reset. By this process, it lets him at once; by another, within
+    /// `bound`: one second unless set. For that each process reads one key twice per bound while it refuses, however many it
+    /// refuses. What is changed on the server by other hands (a key deleted with `redis-cli`) is not seen. Zero turns it off:
+    /// every request is asked.
+    ///
+    /// In-flight limits are always asked, and so are policies whose [refusals count](crate::Denied::Counts).
+    pub fn denials(mut self, bound: Duration) -> Self {
+        self.denials = bound;
+        self
+    }
+
+    /// How many refusals are remembered at most: 100,000 unless set, some 15 MB. The ones that end first make room.
+    pub fn max_denials(mut self, most: usize) -> Self {
+        self.most_denials = most;
+        self
+    }
+
+    /// Tells the time by `clock` to what remembers [refusals](Self::denials), in place of the system's. All else goes by the
+    /// server's.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
     /// The store. Nothing is connected yet.
     ///
     /// # Errors
     ///
     /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a deadline of zero, no
-    /// lanes, or a prefix that keys can't begin with.
+    /// lanes, a bound for refusals of more than an hour, or a prefix that keys can't begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=LONGEST).contains(&self.deadline) {
@@ -94,6 +133,12 @@ impl RedisStoreBuilder {
         }
         if !(1..=64).contains(&self.lanes) {
             return Err(ConfigError::new(format!("{} lanes", self.lanes), "1 to 64"));
+        }
+        if self.denials > LONGEST_BOUND {
+            return Err(ConfigError::new(
+                format!("refusals believed for {:?}", self.denials),
+                "at most an hour; zero for not at all",
+            ));
         }
         let source = self.connections.map_or_else(
             || {
@@ -109,6 +154,8 @@ impl RedisStoreBuilder {
             source,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
+            denials: Denials::new(self.denials, self.most_denials, self.clock),
+            generation: format!("{}gen", self.prefix),
             ahead: Default::default(),
         });
         Ok(RedisStore {

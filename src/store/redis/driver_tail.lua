@@ -8,7 +8,7 @@
 --     whether (1) it is listed how many equal questions each stands for: one, if not;
 --     then of each question: that number, and under each policy
 --       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
--- KEYS: the keys of each question in turn, one per policy.
+-- KEYS: the keys of each question in turn, one per policy; then, if anything is given back or reset, the generation.
 -- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
 --   policy the units moved (not of a take) and its numbers of state.
 
@@ -324,6 +324,11 @@ for i = unpacked[1] + 2, #unpacked do
     general = general or make_general()
     general(segment)
   end
+end
+
+-- Whoever remembers that somebody was refused sees by this that it may be over.
+if judged < #KEYS then
+  pcall(call, 'SET', KEYS[judged + 1], format('%d', now), 'PX', '86400000')
 end
 
 -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.

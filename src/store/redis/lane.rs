@@ -3,7 +3,6 @@
 use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
-    mem,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Poll,
@@ -16,6 +15,7 @@ use super::{
     batch::{Batch, MOST_KEYS},
     link::Road,
     question::{Lines, Question},
+    queue::{Called, Put, Queue},
     trip,
 };
 use crate::{error::StoreError, store::Ask};
@@ -27,25 +27,8 @@ const TRIPS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Lane {
     shared: Arc<Shared>,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<Question>>,
     wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    questions: Vec<Question>,
-    /// A trip is under way; those who come are taken along when it's back, unless they are many.
-    travelling: bool,
-    /// Nobody will carry what is put in here any more.
-    closed: bool,
-}
-
-/// Whether there were any in the queue.
-enum Called {
-    Some,
-    None,
-    /// And there won't be.
-    NeverAgain,
 }
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
@@ -62,18 +45,12 @@ impl Lane {
 
     /// Puts a question in the queue.
     pub(super) fn push(&self, question: Question) {
-        let mut queue = self.queue();
-        if queue.closed {
-            drop(queue);
-            question.fail(ended());
-            return;
-        }
-        queue.questions.push(question);
-        let awaited = if queue.travelling { MOST_KEYS } else { 1 };
-        let wakes = queue.questions.len() == awaited;
-        drop(queue);
-        if wakes {
-            self.wake.notify_one();
+        // Not under the lock: whoever is told may ask again.
+        let put = self.queue().put(question, MOST_KEYS);
+        match put {
+            Put::Wake => self.wake.notify_one(),
+            Put::Wait => {}
+            Put::Closed(question) => question.fail(ended()),
         }
     }
 
@@ -90,7 +67,7 @@ impl Lane {
 
     /// Ends the lane once its queue is empty.
     pub(super) fn close(&self) {
-        self.queue().closed = true;
+        self.queue().close();
         self.wake.notify_one();
     }
 
@@ -100,7 +77,11 @@ impl Lane {
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
         let road = Arc::new(Road::default());
         loop {
-            let called = self.take_queue(&mut come, backlog.len(), trips.len());
+            let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
+            let left = backlog.len();
+            let called = self
+                .queue()
+                .take(&mut come, left, trips_now, may, MOST_KEYS);
             while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
             {
                 let mut batch = spare.pop().unwrap_or_default();
@@ -132,22 +113,7 @@ impl Lane {
         }
     }
 
-    /// Takes what is queued, in exchange for the memory of what was taken before, if it's to be carried now.
-    fn take_queue(&self, come: &mut Vec<Question>, backlog: usize, trips: usize) -> Called {
-        let mut queue = self.queue();
-        let waiting = queue.questions.len() + backlog;
-        if trips == 0 || trips < TRIPS && waiting >= MOST_KEYS {
-            mem::swap(&mut queue.questions, come);
-        }
-        queue.travelling = trips > 0 || waiting > 0;
-        match waiting {
-            0 if queue.closed => Called::NeverAgain,
-            0 => Called::None,
-            _ => Called::Some,
-        }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, Queue<Question>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -155,7 +121,7 @@ impl Lane {
 /// Whatever is left in a lane whose runtime has ended is answered, not left hanging.
 impl Drop for Lane {
     fn drop(&mut self) {
-        let questions = mem::take(&mut self.queue().questions);
+        let questions = self.queue().abandon();
         for question in questions {
             question.fail(ended());
         }

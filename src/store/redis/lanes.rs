@@ -11,9 +11,13 @@ use tokio::{
 use super::{
     Shared,
     lane::Lane,
-    question::{Lines, Question},
+    question::{Lines, OwnLine, Question},
 };
-use crate::{error::StoreError, store::Ask};
+use crate::{
+    error::StoreError,
+    guard::denials::Mark,
+    store::{Answer, Ask},
+};
 
 #[derive(Debug)]
 pub(super) struct Lanes {
@@ -67,6 +71,9 @@ impl Lanes {
 
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
+        if ask.lifts() {
+            self.shared.denials.end(lines.iter().map(OwnLine::asked));
+        }
         let told = |lane: &Lane| lane.tell(ask, lines);
         let sets = self.sets.load();
         let here = Handle::try_current().ok();
@@ -150,6 +157,13 @@ impl Drop for Lanes {
 }
 
 impl Lanes {
+    /// Remembers that a question was refused.
+    pub(super) fn note_denial(&self, lines: &Lines, answer: &Answer, mark: &Mark) {
+        let denials = &self.shared.denials;
+        denials.note(lines.iter().map(OwnLine::asked), answer, mark);
+        self.shared.keep_denials();
+    }
+
     /// By when a question that is asked now has to be answered.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.shared.deadline

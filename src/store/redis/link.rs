@@ -38,6 +38,14 @@ impl Source {
         list.map_err(|error| fault::of(&error))
     }
 
+    /// The number that stands under a key; zero if there is none.
+    pub(super) async fn number(&self, key: &str) -> Result<u64, StoreError> {
+        let mut connection = self.connection().await?;
+        let mut get = redis::cmd("GET");
+        let number: Result<Option<u64>, _> = get.arg(key).query_async(&mut *connection).await;
+        Ok(number.map_err(|error| fault::of(&error))?.unwrap_or(0))
+    }
+
     async fn connection(&self) -> Result<Connection, StoreError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => fault::of(&error),

@@ -11,20 +11,21 @@ use std::{
 };
 
 use hashbrown::DefaultHashBuilder;
-use tokio::sync::oneshot;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use self::{
     batch::Known,
     lanes::Lanes,
     link::Source,
     names::Names,
-    question::{OwnLine, Question},
+    question::{OwnLine, Question, Waiter},
     script::{Script, Scripts},
 };
 use super::{Account, Ask, Callers, Line, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError, Unfit},
+    guard::denials::{Asked, Denials},
     key::Key,
     strategy::Rule,
 };
@@ -38,6 +39,7 @@ mod link;
 mod names;
 mod packed;
 mod question;
+mod queue;
 mod reply;
 mod script;
 mod trip;
@@ -81,6 +83,9 @@ struct Shared {
     source: Source,
     scripts: RwLock<Scripts>,
     deadline: Duration,
+    denials: Denials,
+    /// The key that changes when somebody who was refused may pass early.
+    generation: String,
     /// How far the server's clock is ahead of this machine's, in microseconds.
     ahead: AtomicI64,
 }
@@ -95,6 +100,24 @@ impl Shared {
     fn note_server_time(&self, at: Timestamp) {
         let ahead = at.as_micros().saturating_sub(SystemClock.now().as_micros());
         self.ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    /// Has the generation read, if it's the time: that is what denials are believed by.
+    fn keep_denials(self: &Arc<Self>) {
+        let Some(read) = self.denials.should_read() else {
+            return;
+        };
+        let shared = self.clone();
+        let reading = async move {
+            let number = shared.source.number(&shared.generation);
+            let number = tokio::time::timeout(shared.deadline, number).await;
+            let number = number.ok().and_then(Result::ok);
+            shared.denials.note_generation(number, read);
+        };
+        match Handle::try_current() {
+            Ok(handle) => drop(handle.spawn(reading)),
+            Err(_) => self.denials.note_generation(None, read),
+        }
     }
 
     fn script(&self) -> Arc<Script> {
@@ -141,18 +164,25 @@ impl RedisStore {
     }
 
     /// Puts a question into a lane.
-    fn push(&self, question: Question) -> Result<(), StoreError> {
-        let lines = &question.lines;
-        if lines
-            .iter()
-            .any(|line| line.account.context::<Known>().is_none())
-        {
+    fn push(&self, ask: Ask, lines: &[Line<'_>], waiter: Option<Waiter>) -> Result<(), StoreError> {
+        let inner = &*self.inner;
+        let elsewhere = |line: &Line<'_>| line.account.context::<Known>().is_none();
+        if lines.iter().any(elsewhere) {
             return Err(StoreError::Unsupported("an account opened elsewhere"));
         }
-        let inner = &*self.inner;
+        if ask.lifts() {
+            inner.shared.denials.end(lines.iter().map(asked));
+        }
         let hash = lines
             .first()
             .map_or(0, |line| inner.hasher.hash_one(line.key));
+        let question = Question {
+            ask,
+            lines: lines.iter().map(OwnLine::of).collect(),
+            deadline: inner.lanes.deadline(),
+            told_time: false,
+            waiter,
+        };
         inner.lanes.push(hash, question)
     }
 }
@@ -175,21 +205,26 @@ impl Store for RedisStore {
     }
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+        let shared = &self.inner.shared;
+        let asked = lines.iter().map(asked);
+        if let Some(answer) = shared.denials.find(ask, asked.clone()) {
+            shared.keep_denials();
+            return Reply::Now(Ok(answer));
+        }
+        let mark = shared.denials.mark(ask, asked);
         let (waiter, answer) = oneshot::channel();
-        let pushed = self.push(Question {
-            ask,
-            lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: self.inner.lanes.deadline(),
-            told_time: false,
-            waiter: Some(waiter),
-        });
+        let pushed = self.push(ask, lines, Some(waiter));
         if let Err(error) = pushed {
             return Reply::Now(Err(error));
         }
         Reply::Later(Box::pin(async move {
             let ended = || StoreError::Connection("the lane has ended".into());
-            let delivery = answer.await.map_err(|_| ended())??;
-            delivery.read().ok_or_else(ended)
+            let mut delivery = answer.await.map_err(|_| ended())??;
+            let answer = delivery.read().ok_or_else(ended)?;
+            if let Some(mark) = mark.filter(|_| answer.admitted == 0) {
+                delivery.note_denial(&answer, &mark);
+            }
+            Ok(answer)
         }))
     }
 
@@ -214,13 +249,16 @@ impl Store for RedisStore {
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
         // There is nobody to tell that it can't be done.
-        let _ = self.push(Question {
-            ask,
-            lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: self.inner.lanes.deadline(),
-            told_time: false,
-            waiter: None,
-        });
+        let _ = self.push(ask, lines, None);
+    }
+}
+
+fn asked<'a>(line: &'a Line<'_>) -> Asked<'a> {
+    Asked {
+        account: line.account,
+        key: &line.key,
+        units: line.units,
+        manner: line.manner,
     }
 }
 

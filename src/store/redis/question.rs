@@ -1,11 +1,14 @@
 //! A question on its way to Redis, and its answer on the way back.
 
+use std::{mem, sync::Arc};
+
 use smallvec::SmallVec;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::batch::Known;
+use super::{batch::Known, lanes::Lanes};
 use crate::{
     error::StoreError,
+    guard::denials::{Asked, Mark},
     key::Key,
     store::{Account, Answer, Ask, Line, Manner},
     strategy::Receipt,
@@ -20,8 +23,10 @@ pub(super) struct Question {
     /// Whether it has been told that it has another idea of the time than the server.
     pub(super) told_time: bool,
     /// None where nobody waits.
-    pub(super) waiter: Option<oneshot::Sender<Result<Delivery, StoreError>>>,
+    pub(super) waiter: Option<Waiter>,
 }
+
+pub(super) type Waiter = oneshot::Sender<Result<Delivery, StoreError>>;
 
 pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 
@@ -55,6 +60,16 @@ impl OwnLine {
             units: line.units,
             manner: line.manner,
             more: (!plain).then(|| Box::new(more)),
+        }
+    }
+
+    /// What the cache of denials has to know of it.
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked {
+            account: &self.account,
+            key: &self.key,
+            units: self.units,
+            manner: self.manner,
         }
     }
 
@@ -99,7 +114,8 @@ impl Question {
         let charged = matches!(self.ask, Ask::Take(_)) && answer.admitted > 0;
         let delivery = Delivery {
             answer: Some(answer),
-            unread: charged.then_some(self.lines),
+            charged,
+            lines: self.lines,
         };
         match self.waiter {
             Some(waiter) => drop(waiter.send(Ok(delivery))),
@@ -112,22 +128,37 @@ impl Question {
 #[derive(Debug)]
 pub(super) struct Delivery {
     answer: Option<Answer>,
-    /// What was charged.
-    unread: Option<Lines>,
+    /// Whether something has to be given back.
+    charged: bool,
+    /// What was asked.
+    pub(super) lines: Lines,
 }
 
 impl Delivery {
-    pub(super) fn read(mut self) -> Option<Answer> {
-        self.unread = None;
+    pub(super) fn read(&mut self) -> Option<Answer> {
         self.answer.take()
+    }
+
+    /// Remembers that it was refused.
+    pub(super) fn note_denial(&self, answer: &Answer, mark: &Mark) {
+        if let Some(lanes) = self.lanes() {
+            lanes.note_denial(&self.lines, answer, mark);
+        }
+    }
+
+    fn lanes(&self) -> Option<Arc<Lanes>> {
+        let known = self.lines.first()?.account.context::<Known>()?;
+        known.lanes.upgrade()
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let (Some(mut lines), Some(answer)) = (self.unread.take(), self.answer.take()) else {
+        let Some(answer) = self.answer.take().filter(|_| self.charged) else {
             return;
         };
+        let lanes = self.lanes();
+        let mut lines = mem::take(&mut self.lines);
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
             let mark = line.account.rule().mark(&charged.seen, answer.at);
             let receipt = Receipt {
@@ -137,10 +168,7 @@ impl Drop for Delivery {
             };
             line.charged(charged.units, receipt);
         }
-        let known = lines
-            .first()
-            .and_then(|line| line.account.context::<Known>());
-        if let Some(lanes) = known.and_then(|known| known.lanes.upgrade()) {
+        if let Some(lanes) = lanes {
             lanes.tell(Ask::Withdraw, lines);
         }
     }

@@ -1,5 +1,7 @@
 //! What the script answers, handed out to those who asked.
 
+use std::time::Duration;
+
 use redis::Value;
 use smallvec::SmallVec;
 
@@ -90,6 +92,7 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
         let answer = Answer {
             admitted: own,
             at,
+            age: Duration::ZERO,
             later,
             source: Source::Store,
             lines,
@@ -116,7 +119,7 @@ impl Reply<'_> {
         for word in &mut seen[..words] {
             *word = self.int()?;
         }
-        Ok(LineAnswer { units, seen })
+        Ok(LineAnswer::of(units, seen))
     }
 
     /// Why one entry failed, while the rest of its batch went on.

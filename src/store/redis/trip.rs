@@ -80,7 +80,8 @@ async fn travel(shared: &Shared, road: &Road, batch: &mut Batch) -> Result<(Valu
     let script = shared.script();
     let mut whole = false;
     loop {
-        let call = batch.call(&script, whole, shared.server_time());
+        let now = shared.server_time();
+        let call = batch.call(&script, whole, now, &shared.generation);
         match on_time(batch, way.query(&call)).await {
             None => return Err(Stopped::Late(Some(way))),
             Some(Ok(reply)) => return Ok((reply, way)),

@@ -1,0 +1,232 @@
+use super::*;
+use crate::{
+    clock::ManualClock,
+    quota::Quota,
+    strategy::{Gcra, Strategy},
+};
+
+const BOUND: Duration = Duration::from_secs(1);
+
+/// A cache, its clock, and an account of one per minute.
+struct World {
+    clock: ManualClock,
+    denials: Denials,
+    account: Account,
+}
+
+impl World {
+    fn new(most: usize) -> Self {
+        let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+        let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
+        Self {
+            denials: Denials::new(BOUND, most, Arc::new(clock.clone())),
+            account: Account::new("p", rule, ()),
+            clock,
+        }
+    }
+
+    fn line<'a>(&'a self, key: &'a Key, units: u64) -> std::iter::Once<Asked<'a>> {
+        std::iter::once(Asked {
+            account: &self.account,
+            key,
+            units,
+            manner: Manner::Charge,
+        })
+    }
+
+    fn mark(&self, key: &Key, units: u64) -> Mark {
+        let mark = self.denials.mark(Ask::Take(1), self.line(key, units));
+        mark.expect("such a question concerns it")
+    }
+
+    /// The store refuses: all is used, so that one unit has to wait for 10 s.
+    fn refused(&self, key: &Key, units: u64, mark: &Mark) {
+        let tolerance = 600_000_000_000 / self.grain();
+        let answer = Answer {
+            admitted: 0,
+            at: self.clock.now(),
+            age: Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: SmallVec::from_buf([LineAnswer::of(0, [tolerance, 0, 0])]),
+        };
+        self.denials.note(self.line(key, units), &answer, mark);
+    }
+
+    /// 0.1 ns per unit of the rule's time.
+    fn grain(&self) -> i64 {
+        let script = self.account.rule().script().expect("a script");
+        script.params[3]
+    }
+
+    fn refuse(&self, key: &Key, units: u64) {
+        let mark = self.mark(key, units);
+        self.refused(key, units, &mark);
+    }
+
+    /// How long such a question is told to wait, if it's refused here.
+    fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
+        let answer = self.denials.find(Ask::Take(1), self.line(key, units))?;
+        assert_eq!((answer.admitted, answer.source), (0, Source::Cache));
+        let rule = self.account.rule();
+        let mut outlook = rule.outlook(&answer.lines[0].seen, answer.at, units);
+        outlook.pass(answer.age);
+        match outlook.retry {
+            Retry::After(wait) => Some(wait),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn generation(&self, number: u64) {
+        self.denials.note_generation(Some(number), self.clock.now());
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn a_denial_counts_down_and_says_what_larger_costs_wait_for() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    assert_eq!(world.wait(&key, 2), None);
+    world.refuse(&key, 2);
+    assert_eq!(world.wait(&key, 2), Some(ms(20_000)));
+    assert_eq!(world.wait(&key, 3), Some(ms(30_000)));
+    assert_eq!(world.wait(&key, 1), None, "less may pass");
+    assert_eq!(world.wait(&Key::new("b"), 2), None);
+    world.clock.advance(ms(999));
+    assert_eq!(world.wait(&key, 2), Some(ms(19_001)));
+}
+
+#[test]
+fn a_denial_ends_when_it_says_counted_from_the_question() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.generation(7);
+    let mark = world.mark(&key, 1);
+    world.clock.advance(ms(300));
+    world.refused(&key, 1, &mark);
+    world.clock.advance(ms(9_699));
+    world.generation(7);
+    assert_eq!(world.wait(&key, 1), Some(ms(301)));
+    world.clock.advance(ms(1));
+    assert_eq!(world.wait(&key, 1), None);
+}
+
+#[test]
+fn what_others_may_have_ended_is_believed_for_the_bound() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.refuse(&key, 1);
+    world.clock.advance(ms(999));
+    assert!(world.wait(&key, 1).is_some());
+    // A generation that was first read after the question proves nothing about the time between.
+    world.generation(7);
+    world.clock.advance(ms(1));
+    assert_eq!(world.wait(&key, 1), None);
+}
+
+#[test]
+fn an_unchanged_generation_proves_all_denials_at_once() {
+    let world = World::new(100);
+    let keys = ["a", "b", "c"].map(Key::new);
+    world.generation(7);
+    keys.iter().for_each(|key| world.refuse(key, 1));
+    for _ in 0..8 {
+        world.clock.advance(ms(999));
+        world.generation(7);
+        assert!(keys.iter().all(|key| world.wait(key, 1).is_some()));
+    }
+    world.clock.advance(ms(999));
+    assert!(world.wait(&keys[0], 1).is_some());
+    world.clock.advance(ms(1));
+    assert_eq!(world.wait(&keys[0], 1), None, "read too long ago");
+    world.generation(8);
+    assert_eq!(world.wait(&keys[0], 1), None, "somebody gave back");
+}
+
+#[test]
+fn the_generation_is_read_by_one_and_in_time() {
+    let world = World::new(100);
+    assert_eq!(world.denials.should_read(), None, "nothing to prove");
+    world.refuse(&Key::new("a"), 1);
+    let read = world.denials.should_read();
+    assert_eq!(read, Some(world.clock.now()));
+    assert_eq!(world.denials.should_read(), None, "it's being read");
+    world.denials.note_generation(None, world.clock.now());
+    assert_eq!(world.denials.should_read(), read, "it could not be had");
+    world.generation(7);
+    assert_eq!(world.denials.should_read(), None);
+    world.clock.advance(ms(500));
+    assert!(world.denials.should_read().is_some());
+}
+
+#[test]
+fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.refuse(&key, 1);
+    world.denials.end(world.line(&key, 1));
+    assert_eq!(world.wait(&key, 1), None);
+    let mark = world.mark(&key, 1);
+    world.denials.end(world.line(&key, 1));
+    world.refused(&key, 1, &mark);
+    assert_eq!(world.wait(&key, 1), None, "it may have been judged before");
+}
+
+#[test]
+fn a_clock_that_steps_back_makes_no_denial_longer() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.refuse(&key, 1);
+    world.clock.set(world.clock.now() - ms(3_600_000));
+    assert_eq!(world.wait(&key, 1), None);
+}
+
+#[test]
+fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.refuse(&key, 1);
+    let counts = std::iter::once(Asked {
+        account: &world.account,
+        key: &key,
+        units: 1,
+        manner: Manner::ChargeDenied,
+    });
+    assert!(world.denials.find(Ask::Take(1), counts.clone()).is_none());
+    assert!(world.denials.mark(Ask::Take(1), counts).is_none());
+    for ask in [Ask::Take(2), Ask::Peek, Ask::Force, Ask::Give, Ask::Reset] {
+        assert!(world.denials.find(ask, world.line(&key, 1)).is_none());
+        assert!(world.denials.mark(ask, world.line(&key, 1)).is_none());
+    }
+}
+
+#[test]
+fn a_million_keys_take_no_more_room_than_they_may() {
+    let world = World::new(10_000);
+    for key in 0..1_000_000 {
+        world.refuse(&Key::new(format!("{key}")), 1);
+        if key % 100_000 == 0 {
+            world.clock.advance(ms(100));
+        }
+    }
+    let held: usize = (0..SHARDS)
+        .map(|shard| world.denials.shards[shard].len())
+        .sum();
+    assert!((9_000..=10_000 + SHARDS).contains(&held), "{held}");
+    assert_eq!(world.denials.len.load(Ordering::Relaxed), held as isize);
+    // Those that are over go first, as others come.
+    world.clock.advance(ms(60_000));
+    let late = Key::new("late");
+    world.refuse(&late, 1);
+    assert!(world.wait(&late, 1).is_some());
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        self.shard.lock().expect("a lock").len()
+    }
+}

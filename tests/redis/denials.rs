@@ -1,0 +1,236 @@
+//! Who is known to be refused is refused without a word to the server, and only for as long as he would be there.
+
+use std::time::Duration;
+
+use testkit::{Clock as ServerClock, Server};
+use tollgate::{
+    Clock, Decision, Denied, Key, Limiter, Policy, Quota, RedisStore, Retry, Source, Timestamp,
+};
+
+use crate::support::{PATIENCE, START, limiter, until};
+
+const BOUND: Duration = Duration::from_secs(1);
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// What remembers refusals goes by the server's clock, which is set by hand.
+#[derive(Debug)]
+struct SameTime(ServerClock);
+
+impl Clock for SameTime {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.micros() as i64)
+    }
+}
+
+fn world() -> (ServerClock, Server) {
+    let clock = ServerClock::at(START);
+    let server = Server::builder().clock(&clock).start();
+    (clock, server)
+}
+
+fn store(server: &Server, clock: &ServerClock) -> RedisStore {
+    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+    let store = store.clock(SameTime(clock.clone())).denials(BOUND);
+    store.build().expect("a store")
+}
+
+fn three_a_minute(store: RedisStore) -> Limiter {
+    limiter(store, [Policy::new("p", Quota::requests(3).per_minute())])
+}
+
+fn key() -> Key {
+    Key::new("k")
+}
+
+fn wait(decision: &Decision) -> Option<Duration> {
+    match decision.verdict("p")?.retry() {
+        Retry::After(wait) => Some(wait),
+        _ => None,
+    }
+}
+
+async fn use_up(limiter: &Limiter) -> Decision {
+    for _ in 0..3 {
+        assert!(limiter.check(key()).await.is_admitted());
+    }
+    let refused = limiter.check(key()).await;
+    assert_eq!(
+        (refused.is_admitted(), refused.source()),
+        (false, Source::Store)
+    );
+    refused
+}
+
+/// Waits until the store has read the generation: what it does while nobody waits for it.
+async fn generation_is_read(server: &Server, reads: u64) {
+    until("the generation is read", async || {
+        server.calls("get") >= reads
+    })
+    .await;
+    // And until it is noted.
+    tokio::time::sleep(ms(50)).await;
+}
+
+#[tokio::test]
+async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    assert_eq!(wait(&use_up(&limiter).await), Some(ms(20_000)));
+    // Each decision reads its key once, and then the generation is read, outside of the script.
+    generation_is_read(&server, 5).await;
+    server.reset_stats();
+    // The first denial was asked for before the generation was known, and is asked for once more.
+    clock.advance(ms(400));
+    for _ in 0..100 {
+        let refused = limiter.check(key()).await;
+        assert_eq!(refused.source(), Source::Cache);
+        assert_eq!(wait(&refused), Some(ms(19_600)));
+        assert_eq!(refused.verdict("p").expect("a verdict").remaining(), 0);
+    }
+    assert_eq!(server.calls("evalsha"), 0);
+    let mut asked = 0;
+    for step in 1..=40 {
+        clock.advance(ms(450));
+        let reads = server.calls("get");
+        let refused = limiter.check(key()).await;
+        assert!(!refused.is_admitted());
+        asked += u64::from(refused.source() == Source::Store);
+        // It's read when the last time is half a bound ago.
+        if step % 2 == 1 {
+            generation_is_read(&server, reads + 1).await;
+        }
+    }
+    assert_eq!((asked, server.calls("evalsha")), (1, 1));
+    clock.set(START + 20_000_000);
+    let admitted = limiter.check(key()).await;
+    assert_eq!(
+        (admitted.is_admitted(), admitted.source()),
+        (true, Source::Store)
+    );
+}
+
+#[tokio::test]
+async fn what_this_process_gives_back_is_had_at_once() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    use_up(&limiter).await;
+    limiter.reset(key()).await;
+    assert!(limiter.check(key()).await.is_admitted());
+
+    limiter.reset(key()).await;
+    let mut paid = limiter.check(key()).await;
+    for _ in 0..2 {
+        assert!(limiter.check(key()).await.is_admitted());
+    }
+    assert!(!limiter.check(key()).await.is_admitted());
+    assert_eq!(limiter.check(key()).await.source(), Source::Cache);
+    assert_eq!(limiter.refund(&mut paid, 1).await.expect("an answer"), [1]);
+    assert!(limiter.check(key()).await.is_admitted());
+}
+
+#[tokio::test]
+async fn what_another_process_gives_back_is_had_within_the_bound() {
+    let (clock, server) = world();
+    let here = three_a_minute(store(&server, &clock));
+    let there = three_a_minute(store(&server, &clock));
+    use_up(&here).await;
+    generation_is_read(&server, 5).await;
+    // Asked for once more, since the generation is known.
+    clock.advance(BOUND);
+    assert_eq!(here.check(key()).await.source(), Source::Store);
+    there.reset(key()).await;
+    assert_eq!(here.check(key()).await.source(), Source::Cache);
+    clock.advance(BOUND);
+    assert!(here.check(key()).await.is_admitted());
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_remembered_names_those_who_refuse() {
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("few", Quota::requests(1).per_minute()),
+        Policy::new("many", Quota::requests(9).per_minute()),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    let refused = limiter.check(key()).await;
+    assert_eq!(refused.verdicts().len(), 2);
+    let refused = limiter.check(key()).await;
+    let names: Vec<_> = refused.verdicts().map(|verdict| verdict.policy()).collect();
+    assert_eq!((names, refused.source()), (vec!["few"], Source::Cache));
+    let error = refused.into_result().expect_err("a refusal");
+    assert_eq!(error.retry_after(), Some(ms(60_000)));
+}
+
+#[tokio::test]
+async fn refusals_that_count_and_limits_in_flight_are_always_asked() {
+    let (clock, server) = world();
+    let counts = Policy::new("p", Quota::requests(1).per_minute()).denied(Denied::Counts);
+    let places = Policy::new("p", Quota::concurrent(1));
+    for policy in [counts, places] {
+        server.flush();
+        let limiter = limiter(store(&server, &clock), [policy]);
+        let admitted = limiter.check(key()).await;
+        for _ in 0..3 {
+            let refused = limiter.check(key()).await;
+            assert_eq!(
+                (refused.is_admitted(), refused.source()),
+                (false, Source::Store)
+            );
+        }
+        drop(admitted);
+    }
+}
+
+/// Keys by the dozen, on a server whose clock runs, and on connections that are cut again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_hold_under_512_tasks_while_connections_are_cut() {
+    const LIMIT: u64 = 50;
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+    let store = store.build().expect("a store");
+    let quota = Quota::requests(LIMIT).per_day();
+    let limiter = limiter(store, [Policy::new("p", quota)]);
+    let tasks: Vec<_> = (0..512)
+        .map(|task| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                let (mut admitted, mut faults) = (0_u64, 0);
+                for round in 0..40 {
+                    let key = Key::new(format!("{}", (task + round) % 12));
+                    let decision = limiter.check(key).await;
+                    match decision.source() {
+                        Source::Store | Source::Cache => {
+                            admitted += u64::from(decision.is_admitted())
+                        }
+                        _ => faults += 1,
+                    }
+                }
+                (admitted, faults)
+            })
+        })
+        .collect();
+    let mut cuts = 0;
+    while tasks.iter().any(|task| !task.is_finished()) && cuts < 20 {
+        server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        cuts += 1;
+        tokio::time::sleep(ms(5)).await;
+    }
+    let (mut admitted, mut faults) = (0, 0);
+    for task in tasks {
+        let (passed, failed) = task.await.expect("it ends");
+        (admitted, faults) = (admitted + passed, faults + failed);
+    }
+    // What was charged on a trip whose answer was cut off was admitted by nobody.
+    assert!(
+        admitted <= 12 * LIMIT,
+        "{admitted} admitted, {faults} faults, {cuts} cuts"
+    );
+    assert!(
+        admitted + faults >= 12 * LIMIT,
+        "{admitted} admitted, {faults} faults"
+    );
+}
