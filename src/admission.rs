@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Handle;
+
 use crate::{
     decision::{Decision, Permit, Ruling},
     outcome::Outcome,
@@ -168,11 +170,33 @@ impl Admission {
 
     /// Settles the decision at a place by what became of its request, without waiting for it.
     pub(crate) fn settle_by(&self, place: usize, outcome: &Outcome<'_>) {
+        // A handler's task may go on and settle what the response charges.
+        let watches = Arc::strong_count(&self.judged) > 1;
+        let handle = Handle::try_current().ok().filter(|_| watches);
+        let mut charging = Vec::new();
         if let Some(decision) = self.lock().decisions.get_mut(place) {
-            for counted in &mut decision.counted {
-                decision.books.settle(counted, outcome);
+            for (index, counted) in decision.counted.iter_mut().enumerate() {
+                let charge = decision.books.settle(counted, outcome, handle.is_some());
+                charging.extend(charge.map(|charge| (index, counted.cost, charge)));
             }
         }
+        let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
+            return;
+        };
+        // It waits for its turn behind this, unless it has it already.
+        let turn = self.turn.clone().try_lock_owned();
+        let admission = self.clone();
+        drop(handle.spawn(async move {
+            let _turn = turn;
+            for (index, units, charge) in charging {
+                let charged = charge.await;
+                admission.with(place, |decision| {
+                    let counted = decision.counted.get_mut(index)?;
+                    counted.answered(units);
+                    charged.ok().map(|charged| counted.charged(&charged))
+                });
+            }
+        }));
     }
 
     fn lock(&self) -> MutexGuard<'_, Judged> {

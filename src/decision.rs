@@ -59,8 +59,14 @@ pub(crate) trait Books: Send + Sync {
     fn give_back(&self, counted: &[Counted]);
     /// Whether the charge depends on what becomes of the request.
     fn settles(&self, counted: &Counted) -> bool;
-    /// Charges or gives back by what became of the request, without waiting for it.
-    fn settle(&self, counted: &mut Counted, outcome: &outcome::Outcome<'_>);
+    /// Charges or gives back by what became of the request, without waiting for it. If somebody still `watches`, it returns
+    /// the charge that is being made, for its receipt.
+    fn settle(
+        &self,
+        counted: &mut Counted,
+        outcome: &outcome::Outcome<'_>,
+        watches: bool,
+    ) -> Option<Adjusting>;
 }
 
 /// A charge that is being made or given back.
@@ -80,7 +86,7 @@ pub(crate) struct Adjusted {
 /// A part of a refund: units of one receipt.
 #[derive(Debug)]
 pub(crate) struct Part {
-    place: usize,
+    pub(crate) place: usize,
     pub(crate) receipt: Receipt,
     pub(crate) units: u64,
 }
@@ -178,26 +184,21 @@ impl Counted {
         told + self.receipts().map(|receipt| receipt.left).sum::<u64>()
     }
 
-    /// Takes up to `units` off the receipts, the newest first, for them to be given back.
-    pub(crate) fn plan_refund(&mut self, mut units: u64) -> Vec<Part> {
-        let mut parts = Vec::new();
+    /// Takes up to `units` off the newest receipt before a place, for them to be given back: one charge after the other, so
+    /// that whoever asks for them and is dropped half-way gives nothing twice, and strands nothing.
+    pub(crate) fn plan_refund(&mut self, before: usize, units: u64) -> Option<Part> {
         let more = self.since.iter_mut().flat_map(|since| &mut since.more);
         let receipts = [&mut self.receipt].into_iter().chain(more);
-        let newest_first = receipts.enumerate().collect::<Vec<_>>().into_iter().rev();
-        for (place, receipt) in newest_first {
-            let take = units.min(receipt.left);
-            if take > 0 {
-                let receipt_before = *receipt;
-                receipt.left -= take;
-                units -= take;
-                parts.push(Part {
-                    place,
-                    receipt: receipt_before,
-                    units: take,
-                });
-            }
-        }
-        parts
+        let older = receipts.enumerate().take(before);
+        let (place, receipt) = older.filter(|(_, receipt)| receipt.left > 0).last()?;
+        let whole = *receipt;
+        let units = units.min(whole.left);
+        receipt.left -= units;
+        (units > 0).then_some(Part {
+            place,
+            receipt: whole,
+            units,
+        })
     }
 
     /// Notes what became of a part of a refund: what was not given stays on its receipt.
@@ -215,9 +216,7 @@ impl Counted {
     /// Notes a charge that was made afterwards.
     pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
         self.outlook = adjusted.outlook;
-        let since = self.since();
-        since.more.push(adjusted.receipt);
-        since.settled = true;
+        self.since().more.push(adjusted.receipt);
     }
 
     /// Notes that all of it was given back.

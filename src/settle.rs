@@ -165,22 +165,19 @@ impl Settle {
     }
 
     async fn refund_at(&self, at: (usize, usize), mut units: u64) -> Result<(), StoreError> {
+        let mut before = usize::MAX;
         loop {
-            // One charge after the other, each taken off before it is asked for: should this future be dropped, nothing is
-            // given twice, and what was not asked for can still be given.
             let part = self.with(at, |decision, counted| {
-                let newest = counted.receipts().filter(|receipt| receipt.left > 0).last();
-                let most = newest.map_or(0, |receipt| receipt.left);
-                let part = counted.plan_refund(units.min(most)).pop()?;
+                let part = counted.plan_refund(before, units)?;
                 let asked = decision
                     .books
                     .adjust(Ask::Withdraw, counted, part.receipt, part.units);
-                Some((part.units, asked))
+                Some((part, asked))
             });
             let Some(Some((part, adjusting))) = part else {
                 return Ok(());
             };
-            units -= part;
+            (units, before) = (units - part.units, part.place);
             let adjusted = adjusting.await?;
             self.with(at, |_, counted| counted.outlook = adjusted.outlook);
         }

@@ -27,9 +27,9 @@ impl Limiter {
         let books = decision.books.clone();
         let mut given = Vec::with_capacity(decision.counted.len());
         for counted in &mut decision.counted {
-            let mut back = 0;
-            // Planned before it is asked for: should this future be dropped, nothing is given twice.
-            for part in counted.plan_refund(units) {
+            let (mut back, mut left, mut before) = (0, units, usize::MAX);
+            while let Some(part) = counted.plan_refund(before, left) {
+                (left, before) = (left - part.units, part.place);
                 let adjusting = books.adjust(Ask::Give, counted, part.receipt, part.units);
                 let adjusted = adjusting.await?;
                 counted.refunded(&part, &adjusted);
@@ -89,7 +89,12 @@ impl Books for Desk {
         self.charge_of(counted).when != When::Arrival
     }
 
-    fn settle(&self, counted: &mut Counted, outcome: &Outcome<'_>) {
+    fn settle(
+        &self,
+        counted: &mut Counted,
+        outcome: &Outcome<'_>,
+        watches: bool,
+    ) -> Option<Adjusting> {
         let charge = self.charge_of(counted);
         let charges = charge.charges(outcome);
         match charge.when {
@@ -99,15 +104,19 @@ impl Books for Desk {
             }
             // What the handler has charged by itself is not charged again.
             When::Response if charges && !counted.is_settled() => {
+                counted.told(counted.cost);
+                if watches {
+                    return Some(self.adjust(Ask::Force, counted, Receipt::NONE, counted.cost));
+                }
                 let line = Line {
                     units: counted.cost,
                     ..self.line(counted)
                 };
                 self.store.tell(Ask::Force, &[line]);
-                counted.told(counted.cost);
             }
             _ => {}
         }
+        None
     }
 }
 
