@@ -1,11 +1,11 @@
 //! Few trips carry many requests, and nobody's answer gets lost on them.
 
-use std::{future::IntoFuture, sync::Arc};
+use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use testkit::Server;
-use tollgate::{Key, Limiter};
+use tollgate::{Key, Limiter, Source};
 
-use crate::support::{By, counted, single};
+use crate::support::{By, counted, fault, limiter, single, until};
 
 async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
     let tasks: Vec<_> = keys
@@ -81,4 +81,44 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
         assert!(!counted(&limiter.check(Key::new("key")).await));
     }
     assert!(server.calls("eval") > 0);
+}
+
+/// What has not been sent by its deadline never is: a server that was silent for a while isn't buried in old questions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_on_a_silent_redis_is_forgotten_with_its_deadline() {
+    let server = Server::start();
+    let store = tollgate::RedisStore::builder()
+        .url(server.url())
+        .deadline(Duration::from_millis(200));
+    let limiter = limiter(
+        store.build().expect("a store"),
+        [By::Gcra.policy("p", "1/h")],
+    );
+    until("it's connected", async || {
+        counted_or_fault(&limiter, Key::new("first")).await
+    })
+    .await;
+    server.reset_stats();
+    server.pause();
+    for flood in 0..5 {
+        let keys = (0..4_000).map(|key| Key::new(format!("{flood}/{key}")));
+        let asked: Vec<_> = keys
+            .map(|key| tokio::spawn(limiter.check(key).into_future()))
+            .collect();
+        for asked in asked {
+            fault(&asked.await.expect("an answer"));
+        }
+    }
+    server.resume();
+    until("it answers", async || {
+        counted_or_fault(&limiter, Key::new("last")).await
+    })
+    .await;
+    // Full trips of 128 keys, a few of which may be under way when it falls silent, and one more for each deadline.
+    let sent = server.keys().len();
+    assert!(sent < 5_000, "{sent} of 20,000 questions were sent");
+}
+
+async fn counted_or_fault(limiter: &Limiter, key: Key) -> bool {
+    limiter.check(key).await.source() == Source::Store
 }

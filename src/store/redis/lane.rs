@@ -167,3 +167,67 @@ async fn first_back(trips: &mut Vec<Trip>) -> (Batch, Vec<Question>) {
 fn ended() -> StoreError {
     StoreError::Connection("its runtime has ended".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, Manner},
+        strategy::{Gcra, Receipt, Strategy},
+    };
+
+    fn question(account: &Account, key: &str) -> Question {
+        let key = Key::new(key);
+        let line = Line {
+            account,
+            key,
+            units: 1,
+            receipt: Receipt::NONE,
+            by: key,
+            manner: Manner::Charge,
+        };
+        Question {
+            ask: Ask::Take(1),
+            lines: [super::super::question::OwnLine::of(&line)].into(),
+            deadline: Instant::now() + Duration::from_secs(60),
+            told_time: false,
+            waiter: None,
+        }
+    }
+
+    /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
+    fn trips(come: Vec<Question>) -> Vec<(usize, usize)> {
+        let (mut batch, mut backlog, mut come) = (Batch::default(), VecDeque::new(), come);
+        let mut trips = Vec::new();
+        loop {
+            board(&mut batch, &mut backlog, &mut come);
+            if batch.is_empty() {
+                return trips;
+            }
+            let keys = batch.entries().count();
+            trips.push((keys, batch.drain().count()));
+            batch.clear();
+        }
+    }
+
+    #[test]
+    fn one_hot_key_takes_the_room_of_one() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let hot = (0..10_000).map(|_| question(&account, "hot"));
+        let cold = (0..127).map(|key| question(&account, &format!("cold {key}")));
+        assert_eq!(trips(hot.chain(cold).collect()), [(128, 10_127)]);
+    }
+
+    #[test]
+    fn who_came_first_goes_first_and_no_trip_holds_too_much() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let all = (0..300).map(|key| question(&account, &format!("{}", key % 150)));
+        assert_eq!(trips(all.collect()), [(128, 128), (128, 128), (44, 44)]);
+    }
+}
