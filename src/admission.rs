@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use crate::{
     decision::{Decision, Permit, Ruling},
     outcome::Outcome,
+    respond::Headers,
     strategy::Retry,
 };
 
@@ -212,17 +213,32 @@ impl fmt::Debug for Admission {
 
 /// What a denied caller gets: the error of [`Decision::into_result`].
 ///
-/// With feature `axum` it is a response, the same as the layer's own refusal.
+/// With feature `axum` it is a response, the same as the layer's own refusal; with feature `tonic` it converts into a
+/// `tonic::Status`.
 #[derive(Clone, Debug)]
 pub struct Refused {
     decision: Box<Decision>,
+    fields: Headers,
 }
 
 impl Refused {
     pub(crate) fn new(decision: Decision) -> Self {
         Self {
             decision: Box::new(decision),
+            fields: Headers::default(),
         }
+    }
+
+    /// Which fields it has as a response: those of [`Headers::draft`], unless set. A layer that was told to use others
+    /// does so for its own refusals.
+    #[must_use]
+    pub fn headers(mut self, headers: Headers) -> Self {
+        self.fields = headers;
+        self
+    }
+
+    pub(crate) fn fields(&self) -> Headers {
+        self.fields
     }
 
     /// The decision that refused it.

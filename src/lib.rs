@@ -97,6 +97,8 @@ mod policy;
 mod quota;
 mod respond;
 mod settle;
+#[cfg(feature = "tonic")]
+mod tonic;
 
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
@@ -111,6 +113,7 @@ pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError};
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, Requests};
+pub use respond::{EXPOSED_HEADERS, Headers};
 pub use settle::Settle;
 pub use store::Source;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};

@@ -8,10 +8,11 @@ use crate::{error::Unfit, key::Key};
 /// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
 ///
 /// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`,
-/// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`. The key is [`Key::ip`].
+/// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's
+/// `TcpConnectInfo` and, with `tonic-tls`, `TlsConnectInfo<TcpConnectInfo>`. The key is [`Key::ip`].
 ///
-/// If none of them is there, the server was started without `into_make_service_with_connect_info`. That is logged as an
-/// error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
+/// If none of them is there, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
+/// without the feature. That is logged as an error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](super::client_ip).
 pub fn peer() -> Peer {
@@ -63,7 +64,8 @@ impl KeyExtractor for Peer {
 
     fn hint(&self) -> &'static str {
         "there is no ConnectInfo in its extensions, so its client's address is unknown; with axum, serve \
-         `app.into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert tollgate's `PeerAddr`"
+         `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, and \
+         `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`"
     }
 
     fn check(&self) -> Result<(), Unfit> {
@@ -94,6 +96,20 @@ fn socket(extensions: &Extensions) -> Option<SocketAddr> {
         }
         if let Some(MockConnectInfo(address)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
             return Some(*address);
+        }
+    }
+    #[cfg(feature = "tonic")]
+    {
+        use ::tonic::transport::server::TcpConnectInfo;
+        if let Some(peer) = extensions.get::<TcpConnectInfo>() {
+            return peer.remote_addr();
+        }
+        #[cfg(feature = "tonic-tls")]
+        {
+            use ::tonic::transport::server::TlsConnectInfo;
+            if let Some(peer) = extensions.get::<TlsConnectInfo<TcpConnectInfo>>() {
+                return peer.get_ref().remote_addr();
+            }
         }
     }
     None

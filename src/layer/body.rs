@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::ticket::Ticket;
-use crate::outcome::End;
+use crate::{outcome::End, respond::RefusalBody};
 
 pin_project! {
     /// The body of a response: the inner service's, or that of a refusal.
@@ -24,7 +24,7 @@ pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B, ticket: Option<Ticket> },
-        Own { body: Option<Bytes> },
+        Own { body: RefusalBody },
     }
 }
 
@@ -52,8 +52,7 @@ impl<B> ResponseBody<B> {
         }
     }
 
-    pub(super) fn own(body: Bytes) -> Self {
-        let body = (!body.is_empty()).then_some(body);
+    pub(super) fn own(body: RefusalBody) -> Self {
         Self {
             kind: Kind::Own { body },
         }
@@ -63,7 +62,7 @@ impl<B> ResponseBody<B> {
 /// An empty body, whatever the inner one is: tonic's refusals have none.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::own(Bytes::new())
+        Self::own(RefusalBody::from(Bytes::new()))
     }
 }
 
@@ -100,7 +99,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 }
                 Poll::Ready(frame)
             }
-            KindProj::Own { body } => Poll::Ready(body.take().map(|body| Ok(Frame::data(body)))),
+            KindProj::Own { body } => body.poll(cx).map(|frame| frame.map(Ok)),
         }
     }
 
@@ -113,16 +112,14 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 }
                 at_end
             }
-            Kind::Own { body } => body.is_none(),
+            Kind::Own { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Inner { body, .. } => body.size_hint(),
-            Kind::Own { body } => {
-                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
-            }
+            Kind::Own { body } => body.size_hint(),
         }
     }
 }

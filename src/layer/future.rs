@@ -2,21 +2,21 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{ResponseBody, ticket::Ticket};
 use crate::{
-    admission::{Admission, Refused},
+    admission::Admission,
     decision::Decision,
     limiter::Pending,
     outcome::End,
-    respond::{fields, refusal},
+    respond::{Answers, Delay, Headers, RefusalBody, tell},
 };
 
 pin_project! {
@@ -33,10 +33,10 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
-        Judging { pending: Pending, held: Option<(Request<ReqBody>, S)> },
+        Judging { pending: Pending, held: Option<(Request<ReqBody>, S, Arc<Answers>)> },
         // Dropped in this order: the work ends before its place is given back.
-        Passed { #[pin] inner: F, ticket: Option<Ticket> },
-        Refused { response: Option<Response<Bytes>> },
+        Passed { #[pin] inner: F, ticket: Option<Ticket>, fields: Headers },
+        Refused { response: Option<Response<RefusalBody>> },
     }
 }
 
@@ -45,22 +45,35 @@ where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn untouched(inner: S::Future) -> Self {
-        let ticket = None;
         Self {
-            state: State::Passed { ticket, inner },
+            state: State::Passed {
+                inner,
+                ticket: None,
+                fields: Headers::none(),
+            },
         }
     }
 
-    pub(super) fn judging(pending: Pending, request: Request<ReqBody>, ready: S) -> Self {
-        let held = Some((request, ready));
+    pub(super) fn judging(
+        pending: Pending,
+        request: Request<ReqBody>,
+        ready: S,
+        answers: Arc<Answers>,
+    ) -> Self {
+        let held = Some((request, ready, answers));
         Self {
             state: State::Judging { pending, held },
         }
     }
 
-    pub(super) fn decided(decision: Decision, request: Request<ReqBody>, ready: &mut S) -> Self {
+    pub(super) fn decided(
+        decision: Decision,
+        request: Request<ReqBody>,
+        ready: &mut S,
+        answers: &Answers,
+    ) -> Self {
         Self {
-            state: follow(decision, request, ready),
+            state: follow(decision, request, ready, answers),
         }
     }
 }
@@ -70,6 +83,7 @@ fn follow<S, ReqBody>(
     decision: Decision,
     mut request: Request<ReqBody>,
     ready: &mut S,
+    answers: &Answers,
 ) -> State<S, S::Future, ReqBody>
 where
     S: Service<Request<ReqBody>>,
@@ -79,8 +93,9 @@ where
         if let Some(admission) = outer {
             admission.withdraw();
         }
+        let (parts, _) = request.into_parts();
         return State::Refused {
-            response: Some(refusal::response(&Refused::new(decision))),
+            response: Some(answers.refuse(decision, &parts)),
         };
     }
     let admission = match outer {
@@ -94,6 +109,7 @@ where
     State::Passed {
         ticket: Some(Ticket::new(admission, decision, request.method())),
         inner: ready.call(request),
+        fields: answers.headers,
     }
 }
 
@@ -110,24 +126,31 @@ where
                 StateProj::Judging { pending, held } => {
                     let decision = ready!(Pin::new(pending).poll(cx));
                     match held.take() {
-                        Some((request, mut service)) => follow(decision, request, &mut service),
+                        Some((request, mut service, answers)) => {
+                            follow(decision, request, &mut service, &answers)
+                        }
                         None => return Poll::Pending,
                     }
                 }
-                StateProj::Passed { ticket, inner } => {
+                StateProj::Passed {
+                    inner,
+                    ticket,
+                    fields,
+                } => {
                     let response = ready!(inner.poll(cx));
                     let Some(ticket) = ticket.take() else {
                         return Poll::Ready(Ok(response?.map(ResponseBody::untouched)));
                     };
-                    let mut response = match response {
+                    let response = match response {
                         Ok(response) => response,
                         Err(error) => {
                             ticket.end(End::ServiceFailed);
                             return Poll::Ready(Err(error));
                         }
                     };
-                    let headers = response.headers_mut();
-                    ticket.look(|decision| fields::write(decision, headers));
+                    let (mut head, body) = response.into_parts();
+                    ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut head));
+                    let response = Response::from_parts(head, body);
                     let (response, ticket) = ticket.respond(response);
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }

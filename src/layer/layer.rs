@@ -1,10 +1,17 @@
+use std::{error::Error, sync::Arc};
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use http_body::Body;
 use tower_layer::Layer;
 
 use super::RateLimit;
 use crate::{
+    admission::Refused,
     error::ConfigError,
     limiter::{Limiter, LimiterBuilder, OnStoreError},
     policy::Policy,
+    respond::{Answers, Headers},
     store::Store,
 };
 
@@ -30,6 +37,7 @@ use crate::{
 pub struct RateLimitLayer {
     limiter: Limiter,
     enabled: bool,
+    answers: Arc<Answers>,
 }
 
 impl RateLimitLayer {
@@ -38,6 +46,7 @@ impl RateLimitLayer {
         Self {
             limiter,
             enabled: true,
+            answers: Arc::default(),
         }
     }
 
@@ -46,6 +55,7 @@ impl RateLimitLayer {
         RateLimitLayerBuilder {
             limiter: Limiter::builder(),
             enabled: true,
+            answers: Answers::default(),
         }
     }
 
@@ -53,6 +63,46 @@ impl RateLimitLayer {
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
+        self
+    }
+
+    /// Tells clients how they stand by these fields, in place of those of [`Headers::draft`].
+    #[must_use]
+    pub fn headers(mut self, headers: Headers) -> Self {
+        Arc::make_mut(&mut self.answers).headers = headers;
+        self
+    }
+
+    /// Answers those who are refused with what `respond` says, in place of problem details.
+    ///
+    /// The response's status, header fields and body stay as they are. `Retry-After` and the [fields](Headers) that tell
+    /// how the client stands are added unless it has them. gRPC calls get a gRPC status all the same, and are not asked
+    /// about. A body that fails half-way ends there, and the error is logged.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::response::{Html, IntoResponse};
+    /// use tollgate::{Policy, Quota, RateLimitLayer};
+    ///
+    /// let layer = RateLimitLayer::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .on_refusal(|refused, parts| {
+    ///         let seconds = refused.retry_after().map_or(0, |wait| wait.as_secs() + 1);
+    ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
+    ///         (http::StatusCode::TOO_MANY_REQUESTS, Html(page)).into_response()
+    ///     })
+    ///     .build()?;
+    /// # }
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn on_refusal<F, B>(mut self, respond: F) -> Self
+    where
+        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Arc::make_mut(&mut self.answers).on_refusal(respond);
         self
     }
 
@@ -66,7 +116,8 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RateLimit::new(inner, self.enabled.then(|| self.limiter.clone()))
+        let gate = (self.limiter.clone(), self.answers.clone());
+        RateLimit::new(inner, self.enabled.then_some(gate))
     }
 }
 
@@ -76,6 +127,7 @@ impl<S> Layer<S> for RateLimitLayer {
 pub struct RateLimitLayerBuilder {
     limiter: LimiterBuilder,
     enabled: bool,
+    answers: Answers,
 }
 
 impl RateLimitLayerBuilder {
@@ -103,12 +155,33 @@ impl RateLimitLayerBuilder {
         self
     }
 
+    /// See [`RateLimitLayer::headers`].
+    pub fn headers(mut self, headers: Headers) -> Self {
+        self.answers.headers = headers;
+        self
+    }
+
+    /// See [`RateLimitLayer::on_refusal`].
+    pub fn on_refusal<F, B>(mut self, respond: F) -> Self
+    where
+        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn Error + Send + Sync>>,
+    {
+        self.answers.on_refusal(respond);
+        self
+    }
+
     /// The layer.
     ///
     /// # Errors
     ///
     /// See [`LimiterBuilder::build`].
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        Ok(RateLimitLayer::new(self.limiter.build()?).enabled(self.enabled))
+        Ok(RateLimitLayer {
+            limiter: self.limiter.build()?,
+            enabled: self.enabled,
+            answers: Arc::new(self.answers),
+        })
     }
 }

@@ -1,5 +1,6 @@
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -10,6 +11,7 @@ use super::{ResponseBody, ResponseFuture};
 use crate::{
     admission::Admission,
     limiter::{Judged, Limiter},
+    respond::Answers,
 };
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
@@ -17,12 +19,12 @@ use crate::{
 pub struct RateLimit<S> {
     inner: S,
     /// None while switched off.
-    limiter: Option<Limiter>,
+    gate: Option<(Limiter, Arc<Answers>)>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, limiter: Option<Limiter>) -> Self {
-        Self { inner, limiter }
+    pub(super) fn new(inner: S, gate: Option<(Limiter, Arc<Answers>)>) -> Self {
+        Self { inner, gate }
     }
 
     /// The service inside.
@@ -54,7 +56,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some(limiter) = &self.limiter else {
+        let Some((limiter, answers)) = &self.gate else {
             // Handlers that ask for it must not miss it only because limits are switched off.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::unlimited());
@@ -65,12 +67,14 @@ where
         let judged = limiter.judge_request(&parts);
         let request = Request::from_parts(parts, body);
         match judged {
-            Judged::Now(decision) => ResponseFuture::decided(decision, request, &mut self.inner),
+            Judged::Now(decision) => {
+                ResponseFuture::decided(decision, request, &mut self.inner, answers)
+            }
             Judged::Later(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ResponseFuture::judging(pending, request, ready)
+                ResponseFuture::judging(pending, request, ready, answers.clone())
             }
         }
     }

@@ -1,4 +1,78 @@
 //! What an answer looks like: the fields that tell a client how it stands, and the refusal.
 
-pub(crate) mod fields;
+use std::{error::Error, fmt, mem, sync::Arc};
+
+use bytes::Bytes;
+use http::{Response, header::RETRY_AFTER, request::Parts};
+use http_body::Body;
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+
+use crate::{admission::Refused, decision::Decision};
+
+mod body;
+pub(crate) mod delay;
+mod fields;
+pub(crate) mod grpc;
+mod headers;
+mod problem;
 pub(crate) mod refusal;
+
+pub(crate) use body::RefusalBody;
+pub(crate) use delay::Delay;
+pub(crate) use fields::tell;
+pub use headers::{EXPOSED_HEADERS, Headers};
+pub(crate) use problem::Problem;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type OnRefusal = dyn Fn(&Refused, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
+
+/// How a layer answers.
+#[derive(Clone, Default)]
+pub(crate) struct Answers {
+    pub(crate) headers: Headers,
+    on_refusal: Option<Arc<OnRefusal>>,
+}
+
+impl Answers {
+    /// Has `respond` answer those who are refused over plain HTTP.
+    pub(crate) fn on_refusal<F, B>(&mut self, respond: F)
+    where
+        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.on_refusal = Some(Arc::new(move |refused, parts| {
+            respond(refused, parts).map(|body| body.map_err(Into::into).boxed_unsync())
+        }));
+    }
+
+    /// The answer to a request that was refused.
+    pub(crate) fn refuse(&self, decision: Decision, parts: &Parts) -> Response<RefusalBody> {
+        let refused = Refused::new(decision).headers(self.headers);
+        if let Some(protocol) = grpc::Protocol::of(parts) {
+            return grpc::response(&refused, protocol).map(RefusalBody::from);
+        }
+        let Some(respond) = &self.on_refusal else {
+            return refusal::negotiated(&refused, &parts.headers).map(RefusalBody::from);
+        };
+        let (mut head, body) = respond(&refused, parts).into_parts();
+        let theirs = mem::take(&mut head.headers);
+        if let Some(said) = theirs.get(RETRY_AFTER) {
+            head.headers.insert(RETRY_AFTER, said.clone());
+        }
+        let delay = Delay::of(&refused);
+        tell(refused.decision(), self.headers, delay, &mut head);
+        // What the application has set stays.
+        head.headers.extend(theirs);
+        Response::from_parts(head, RefusalBody::from(body))
+    }
+}
+
+impl fmt::Debug for Answers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answers")
+            .field("headers", &self.headers)
+            .field("on_refusal", &self.on_refusal.is_some())
+            .finish()
+    }
+}

@@ -1,70 +1,64 @@
-//! The refusal: a status, and problem details (RFC 9457) that name what was exceeded.
+//! The refusal over plain HTTP: a status, and problem details (RFC 9457) or text that say what was exceeded.
 
 use bytes::Bytes;
 use http::{
-    HeaderValue, Response, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
+    HeaderMap, HeaderValue, Response,
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use crate::{
-    admission::Refused,
-    decision::{Decision, Ruling},
-    respond::fields,
-};
+use super::{Delay, Problem, tell};
+use crate::admission::Refused;
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str =
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
-
-/// The response that a refused caller gets.
+/// The response to a caller of whom nothing is known.
+#[cfg(feature = "axum")]
 pub(crate) fn response(refused: &Refused) -> Response<Bytes> {
-    let decision = refused.decision();
-    let (status, body) = problem(decision);
-    let length = HeaderValue::from(body.len());
-    let mut response = Response::new(Bytes::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("application/problem+json"),
-    );
-    headers.insert(CONTENT_LENGTH, length);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    fields::write(decision, headers);
-    response
+    with(refused, false)
 }
 
-/// Names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
-fn problem(decision: &Decision) -> (StatusCode, String) {
-    match decision.ruling() {
-        Ruling::Exhausted | Ruling::Admitted => {
-            let refused: Vec<_> = decision
-                .verdicts()
-                .filter(|verdict| verdict.refused())
-                .map(|verdict| format!("\"{}\"", verdict.policy()))
-                .collect();
-            let body = format!(
-                "{{\"type\":\"{QUOTA_EXCEEDED}\",\
-                 \"title\":\"Request cannot be satisfied as assigned quota has been exceeded\",\
-                 \"status\":429,\"violated-policies\":[{}]}}",
-                refused.join(",")
-            );
-            (StatusCode::TOO_MANY_REQUESTS, body)
-        }
-        Ruling::MissingKey { policy } => {
-            let body = format!(
-                "{{\"type\":\"about:blank\",\"title\":\"Bad Request\",\"status\":400,\
-                 \"detail\":\"The request lacks what policy '{policy}' counts by.\"}}"
-            );
-            (StatusCode::BAD_REQUEST, body)
-        }
-        Ruling::Fault(_) => {
-            let body = format!(
-                "{{\"type\":\"{REDUCED_CAPACITY}\",\
-                 \"title\":\"Request cannot be satisfied due to temporary server capacity constraints\",\
-                 \"status\":503}}"
-            );
-            (StatusCode::SERVICE_UNAVAILABLE, body)
-        }
+/// The response to a request of these header fields.
+pub(super) fn negotiated(refused: &Refused, request: &HeaderMap) -> Response<Bytes> {
+    with(refused, wants_text(request))
+}
+
+fn with(refused: &Refused, text: bool) -> Response<Bytes> {
+    let delay = Delay::of(refused);
+    let problem = Problem::of(refused.decision());
+    let (media_type, body) = if text {
+        let sentence = problem.sentence(delay);
+        let body = format!("{}\n\n{sentence}\n", problem.status);
+        ("text/plain; charset=utf-8", body)
+    } else {
+        ("application/problem+json", problem.json())
+    };
+    let (mut head, ()) = Response::new(()).into_parts();
+    head.status = problem.status;
+    for (name, value) in [
+        (CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        (CONTENT_LENGTH, HeaderValue::from(body.len())),
+        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ] {
+        head.headers.insert(name, value);
     }
+    tell(refused.decision(), refused.fields(), delay, &mut head);
+    Response::from_parts(head, body.into())
+}
+
+/// Whether somebody reads it who takes text and no JSON: a browser that shows a page (RFC 9110, 12.5.1).
+fn wants_text(request: &HeaderMap) -> bool {
+    let lines = request.get_all(ACCEPT).into_iter();
+    let ranges = lines.filter_map(|line| line.to_str().ok());
+    let mut text = false;
+    for range in ranges.flat_map(|line| line.split(',')) {
+        let mut parts = range.split(';').map(str::trim);
+        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+        if weight.is_some_and(|weight| weight.parse() == Ok(0.0)) {
+            continue;
+        }
+        if media == "application/json" || media.ends_with("+json") {
+            return false;
+        }
+        text |= media.starts_with("text/");
+    }
+    text
 }

@@ -1,0 +1,79 @@
+//! The body of a refusal.
+
+use std::{
+    pin::Pin,
+    sync::{Mutex, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+
+use super::BoxError;
+
+/// The body of a refusal: bytes, or whatever the application answers with.
+#[derive(Debug)]
+pub(crate) struct RefusalBody(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Bytes(Option<Bytes>),
+    /// The lock makes a body that isn't `Sync` so; nobody ever waits for it.
+    Own(Mutex<UnsyncBoxBody<Bytes, BoxError>>),
+}
+
+impl RefusalBody {
+    /// The next frame. A body that fails ends there: the error has no place in the inner service's own.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        match &mut self.0 {
+            Kind::Bytes(bytes) => Poll::Ready(bytes.take().map(Frame::data)),
+            Kind::Own(body) => {
+                let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
+                match ready!(Pin::new(body).poll_frame(cx)) {
+                    Some(Ok(frame)) => Poll::Ready(Some(frame)),
+                    Some(Err(error)) => {
+                        tracing::error!(error, "the body of a refusal failed, and was cut short");
+                        self.0 = Kind::Bytes(None);
+                        Poll::Ready(None)
+                    }
+                    None => Poll::Ready(None),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Bytes(bytes) => bytes.is_none(),
+            Kind::Own(body) => {
+                let body = body.lock().unwrap_or_else(PoisonError::into_inner);
+                body.is_end_stream()
+            }
+        }
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Bytes(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Kind::Own(body) => {
+                let body = body.lock().unwrap_or_else(PoisonError::into_inner);
+                body.size_hint()
+            }
+        }
+    }
+}
+
+impl From<Bytes> for RefusalBody {
+    fn from(bytes: Bytes) -> Self {
+        Self(Kind::Bytes((!bytes.is_empty()).then_some(bytes)))
+    }
+}
+
+impl From<UnsyncBoxBody<Bytes, BoxError>> for RefusalBody {
+    fn from(body: UnsyncBoxBody<Bytes, BoxError>) -> Self {
+        Self(Kind::Own(Mutex::new(body)))
+    }
+}

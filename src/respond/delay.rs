@@ -1,0 +1,71 @@
+//! How long a refused caller is to stay away.
+
+use std::time::Duration;
+
+use crate::{admission::Refused, decision::Ruling, strategy::Retry};
+
+/// What a client that found the store closed is to wait: long enough for an election, short enough to be back soon.
+const FAULT_RETRY: Duration = Duration::from_secs(1);
+
+/// How long a refused caller is to stay away.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Delay {
+    /// None where waiting is not the matter.
+    retry: Option<Retry>,
+    /// What it is put off by, so that not all come back at once.
+    pub(super) jitter: Duration,
+}
+
+impl Delay {
+    /// Of those who were let in.
+    pub(crate) const NONE: Self = Self {
+        retry: None,
+        jitter: Duration::ZERO,
+    };
+
+    /// Of one refusal: asked again, it may be put off by another time.
+    pub(crate) fn of(refused: &Refused) -> Self {
+        let decision = refused.decision();
+        let jitter = refused.fields().draw();
+        let retry = match (decision.ruling(), decision.retry()) {
+            (Ruling::Exhausted, Retry::After(wait)) => {
+                Some(Retry::After(wait.saturating_add(jitter)))
+            }
+            (Ruling::Exhausted, Retry::Never) => Some(Retry::Never),
+            (Ruling::Fault(_), _) => Some(Retry::After(FAULT_RETRY.saturating_add(jitter))),
+            _ => None,
+        };
+        Self { retry, jitter }
+    }
+
+    /// The wait; `None` where waiting doesn't help.
+    pub(crate) fn wait(self) -> Option<Duration> {
+        match self.retry {
+            Some(Retry::After(wait)) => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// `Retry-After` (RFC 9110, 10.2.3): whole seconds, rounded up, at least one.
+    pub(crate) fn seconds(self) -> Option<u64> {
+        self.wait().map(|wait| whole_seconds(wait).max(1))
+    }
+
+    /// `grpc-retry-pushback-ms` (gRFC A6): whole milliseconds, rounded up. -1 forbids to try again, which is what has to be
+    /// said of what will never pass, and of waits that the field's 32 bits don't hold.
+    pub(crate) fn pushback_ms(self) -> Option<i32> {
+        match self.retry? {
+            Retry::After(wait) => {
+                let ms = wait.as_nanos().div_ceil(1_000_000).max(1);
+                Some(i32::try_from(ms).unwrap_or(-1))
+            }
+            Retry::Never => Some(-1),
+            Retry::Now => None,
+        }
+    }
+}
+
+pub(super) fn whole_seconds(duration: Duration) -> u64 {
+    let part = u64::from(duration.subsec_nanos() > 0);
+    duration.as_secs().saturating_add(part)
+}

@@ -1,0 +1,162 @@
+//! The refusal of a gRPC call: a status in the trailers, whatever HTTP would have said.
+//!
+//! Over gRPC the answer is Trailers-Only ([PROTOCOL-HTTP2]); over gRPC-Web the trailers are a frame of the body
+//! ([PROTOCOL-WEB]).
+//!
+//! [PROTOCOL-HTTP2]: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
+//! [PROTOCOL-WEB]: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-WEB.md
+
+use std::fmt::Write;
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Response,
+    header::{ACCEPT, CONTENT_TYPE},
+    request::Parts,
+};
+
+use super::{Delay, Problem, tell};
+use crate::admission::Refused;
+
+const STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+#[cfg(feature = "tonic")]
+const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+pub(crate) const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+/// What a call came by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Grpc,
+    /// With the media type of its answer.
+    Web {
+        media: String,
+        text: bool,
+    },
+}
+
+impl Protocol {
+    /// By the request's content type. A call is a POST: an answer of 200 to a GET, which any client may send with any
+    /// content type, could be kept by a cache and shown to others.
+    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+        if parts.method != Method::POST {
+            return None;
+        }
+        let media = media_type(parts.headers.get(CONTENT_TYPE)?)?;
+        let (name, format) = match media.split_once('+') {
+            Some((name, _)) => (name, &media[name.len()..]),
+            None => (media.as_str(), ""),
+        };
+        let text = match name {
+            "application/grpc" => return Some(Self::Grpc),
+            "application/grpc-web" => false,
+            "application/grpc-web-text" => true,
+            _ => return None,
+        };
+        // Who sends one kind may ask for the other.
+        let accepts = parts.headers.get(ACCEPT).and_then(media_type);
+        let text = match accepts
+            .as_deref()
+            .map(|media| media.split('+').next().unwrap_or(media))
+        {
+            Some("application/grpc-web") => false,
+            Some("application/grpc-web-text") => true,
+            _ => text,
+        };
+        let name = if text {
+            "application/grpc-web-text"
+        } else {
+            "application/grpc-web"
+        };
+        Some(Self::Web {
+            media: format!("{name}{format}"),
+            text,
+        })
+    }
+}
+
+/// The media type, without its parameters.
+fn media_type(value: &HeaderValue) -> Option<String> {
+    let media = value.to_str().ok()?.split(';').next()?;
+    Some(media.trim().to_ascii_lowercase())
+}
+
+/// The response that a refused call gets.
+pub(super) fn response(refused: &Refused, protocol: Protocol) -> Response<Bytes> {
+    let delay = Delay::of(refused);
+    let trailers = trailers(refused, delay);
+    let (mut head, ()) = Response::new(()).into_parts();
+    let (media, body) = match protocol {
+        Protocol::Grpc => {
+            head.headers = trailers;
+            (HeaderValue::from_static("application/grpc"), Bytes::new())
+        }
+        Protocol::Web { media, text } => {
+            let frame = frame(&trailers);
+            let body = match text {
+                true => BASE64_STANDARD.encode(frame).into(),
+                false => frame.into(),
+            };
+            let media = HeaderValue::try_from(media);
+            let plain = HeaderValue::from_static("application/grpc-web");
+            (media.unwrap_or(plain), body)
+        }
+    };
+    head.headers.insert(CONTENT_TYPE, media);
+    tell(refused.decision(), refused.fields(), delay, &mut head);
+    Response::from_parts(head, body)
+}
+
+/// Status, message, details (with feature `tonic`) and when to come back.
+fn trailers(refused: &Refused, delay: Delay) -> HeaderMap {
+    let problem = Problem::of(refused.decision());
+    let mut trailers = HeaderMap::with_capacity(8);
+    trailers.insert(STATUS, HeaderValue::from(problem.code));
+    if let Ok(message) = HeaderValue::try_from(percent_encoded(&problem.sentence(delay))) {
+        trailers.insert(MESSAGE, message);
+    }
+    #[cfg(feature = "tonic")]
+    {
+        let status = crate::tonic::status(refused.decision(), &problem, delay);
+        let details = base64::prelude::BASE64_STANDARD_NO_PAD.encode(status.details());
+        if let Ok(details) = HeaderValue::try_from(details) {
+            trailers.insert(DETAILS, details);
+        }
+    }
+    if let Some(ms) = delay.pushback_ms() {
+        trailers.insert(PUSHBACK, HeaderValue::from(ms));
+    }
+    trailers
+}
+
+/// gRPC-Web's last frame: its flag, its length, and the trailers as lines.
+fn frame(trailers: &HeaderMap) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(256);
+    for (name, value) in trailers {
+        lines.extend_from_slice(name.as_str().as_bytes());
+        lines.push(b':');
+        lines.extend_from_slice(value.as_bytes());
+        lines.extend_from_slice(b"\r\n");
+    }
+    let length = u32::try_from(lines.len()).unwrap_or(u32::MAX);
+    let mut frame = Vec::with_capacity(lines.len() + 5);
+    frame.push(0x80);
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.append(&mut lines);
+    frame
+}
+
+/// As `grpc-message` is: visible ASCII and spaces, other than `%`, stand as they are.
+fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+    }
+    encoded
+}

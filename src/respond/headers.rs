@@ -1,0 +1,150 @@
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    time::Duration,
+};
+
+use http::{HeaderName, header::RETRY_AFTER};
+
+pub(super) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Fields of one value each: the limit, what remains of it, and when there is more.
+pub(super) type Triple = [HeaderName; 3];
+
+pub(super) const DRAFT_06: Triple = [
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+];
+pub(super) const X_RATELIMIT: Triple = [
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// Every field that a layer may add, in any dialect: what a page of another origin can read only if it is exposed
+/// (`Access-Control-Expose-Headers`).
+///
+/// ```
+/// use tower_http::cors::CorsLayer;
+///
+/// let cors = CorsLayer::permissive().expose_headers(tollgate::EXPOSED_HEADERS);
+/// ```
+pub const EXPOSED_HEADERS: [HeaderName; 9] = [
+    RETRY_AFTER,
+    POLICY,
+    LIMIT,
+    HeaderName::from_static("ratelimit-limit"),
+    HeaderName::from_static("ratelimit-remaining"),
+    HeaderName::from_static("ratelimit-reset"),
+    HeaderName::from_static("x-ratelimit-limit"),
+    HeaderName::from_static("x-ratelimit-remaining"),
+    HeaderName::from_static("x-ratelimit-reset"),
+];
+
+/// Which fields tell a client how it stands. The current draft's, unless set.
+///
+/// `Retry-After` (RFC 9110, 10.2.3) is none of them: it is on every refusal that waiting helps against.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use tollgate::{Headers, Policy, Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::builder()
+///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+///     .headers(Headers::x_ratelimit().jitter(Duration::from_secs(3)))
+///     .build()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+///
+/// What is there already is left alone, such as the fields of an upstream that a proxy passes on: lists grow by lines
+/// of their own, and three fields of one value each are not added where one of them is. Where layers are stacked, their
+/// lists are one, and of fields of one value each the closest policy of all layers has its say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    pub(super) dialect: Dialect,
+    pub(super) closest: bool,
+    jitter: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Dialect {
+    #[default]
+    Draft,
+    Draft06,
+    Seconds,
+    Epoch,
+    None,
+}
+
+impl Headers {
+    const fn of(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            closest: false,
+            jitter: Duration::ZERO,
+        }
+    }
+
+    /// `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them, structured fields (RFC
+    /// 9651): `"burst";r=3;t=1` and `"burst";q=10;w=1`.
+    ///
+    /// `t` is seconds until the wait is over, rounded up, or until all of the quota is back where there is none.
+    pub const fn draft() -> Self {
+        Self::of(Dialect::Draft)
+    }
+
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (seconds to go) of that draft's version 06, for the
+    /// closest policy; and `RateLimit-Policy`, which lists the quotas of all: `10;w=1, 5000;w=86400`.
+    pub const fn draft_06() -> Self {
+        Self::of(Dialect::Draft06)
+    }
+
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds to go, for the closest policy.
+    pub const fn x_ratelimit() -> Self {
+        Self::of(Dialect::Seconds)
+    }
+
+    /// The same with `X-RateLimit-Reset` in seconds since the Unix epoch, by the store's clock, as GitHub has it.
+    pub const fn x_ratelimit_epoch() -> Self {
+        Self::of(Dialect::Epoch)
+    }
+
+    /// No fields.
+    pub const fn none() -> Self {
+        Self::of(Dialect::None)
+    }
+
+    /// Speaks only of the closest policy, in place of all that applied: the one with the longest wait of those that
+    /// refused, or else the one under which the fewest further requests of the same cost would pass.
+    #[must_use]
+    pub const fn closest(mut self) -> Self {
+        self.closest = true;
+        self
+    }
+
+    /// Puts off those who are refused by a random time of up to `most` more, so that they don't all come back at once.
+    /// It is added to `Retry-After` and to when the policies that refused are said to have more, and never taken off: who
+    /// waits as told gets in. gRPC's delays are put off too.
+    #[must_use]
+    pub const fn jitter(mut self, most: Duration) -> Self {
+        self.jitter = most;
+        self
+    }
+
+    /// How long one refusal is put off, in whole milliseconds.
+    pub(super) fn draw(&self) -> Duration {
+        let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
+        if most == 0 {
+            return Duration::ZERO;
+        }
+        // Each of the standard library's hashers has keys that nobody can guess, which is as random as this has to be.
+        let random = RandomState::new().build_hasher().finish();
+        Duration::from_millis(match most.checked_add(1) {
+            Some(choices) => random % choices,
+            None => random,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! What tonic needs to know of [`Refused`].
+
+use std::sync::Arc;
+
+use ::tonic::{Code, Status, metadata::MetadataMap};
+use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
+
+use crate::{
+    admission::Refused,
+    decision::Decision,
+    respond::{Delay, Problem, grpc::PUSHBACK},
+};
+
+/// The same as the layer's own refusal: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
+/// `grpc-retry-pushback-ms`; `UNAVAILABLE` if the store is at fault, `INVALID_ARGUMENT` if there is no key. It is the
+/// status's source.
+///
+/// ```
+/// use tollgate::{Key, Limiter};
+/// use tonic::{Request, Response, Status};
+///
+/// async fn say_hello(limiter: &Limiter, request: Request<String>) -> Result<Response<String>, Status> {
+///     limiter.check(Key::new(request.get_ref())).await.into_result()?;
+///     Ok(Response::new("hello".to_owned()))
+/// }
+/// ```
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Self {
+        let delay = Delay::of(&refused);
+        let decision = refused.decision();
+        let mut status = status(decision, &Problem::of(decision), delay);
+        status.set_source(Arc::new(refused));
+        status
+    }
+}
+
+/// The status of a refusal.
+pub(crate) fn status(decision: &Decision, problem: &Problem, delay: Delay) -> Status {
+    let mut details = ErrorDetails::new();
+    if let Some(wait) = delay.wait() {
+        details.set_retry_info(Some(wait));
+    }
+    let violated: Vec<_> = problem
+        .violated
+        .iter()
+        .filter_map(|name| decision.verdict(name))
+        .map(|verdict| QuotaViolation {
+            quota_id: verdict.policy().to_owned(),
+            quota_value: i64::try_from(verdict.quota().units()).unwrap_or(i64::MAX),
+            ..QuotaViolation::new(verdict.policy(), format!("{} is used up", verdict.quota()))
+        })
+        .collect();
+    if !violated.is_empty() {
+        details.set_quota_failure(violated);
+    }
+    let mut metadata = MetadataMap::new();
+    if let Some(ms) = delay.pushback_ms() {
+        metadata.insert(PUSHBACK, ms.into());
+    }
+    let message = problem.sentence(delay);
+    Status::with_error_details_and_metadata(
+        Code::from_i32(problem.code),
+        message,
+        details,
+        metadata,
+    )
+}
