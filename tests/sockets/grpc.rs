@@ -136,7 +136,7 @@ async fn bidi(request: Request<Streaming<String>>) -> Result<Response<Words>, St
 
 /// What a code generator would have written around them.
 #[derive(Clone, Debug)]
-struct Calls;
+pub(crate) struct Calls;
 
 impl NamedService for Calls {
     const NAME: &'static str = "test.Calls";
@@ -171,10 +171,10 @@ impl Service<http::Request<Body>> for Calls {
     }
 }
 
-const UNARY: &str = "/test.Calls/Unary";
+pub(crate) const UNARY: &str = "/test.Calls/Unary";
 pub(crate) const SERVER_STREAMING: &str = "/test.Calls/ServerStreaming";
-const CLIENT_STREAMING: &str = "/test.Calls/ClientStreaming";
-const BIDI: &str = "/test.Calls/Bidi";
+pub(crate) const CLIENT_STREAMING: &str = "/test.Calls/ClientStreaming";
+pub(crate) const BIDI: &str = "/test.Calls/Bidi";
 
 /// Who serves it.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ pub(crate) async fn serve(router: Router) -> SocketAddr {
     address
 }
 
-async fn listen() -> (TcpListener, SocketAddr) {
+pub(crate) async fn listen() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let address = listener.local_addr().expect("its address");
     (listener, address)
@@ -259,7 +259,11 @@ impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
         let channel = endpoint.expect("an address").connect().await;
-        Self(client::Grpc::new(channel.expect("a server")))
+        Self::of(channel.expect("a server"))
+    }
+
+    pub(crate) fn of(channel: Channel) -> Self {
+        Self(client::Grpc::new(channel))
     }
 
     async fn ready(&mut self) {
@@ -384,7 +388,8 @@ pub(crate) async fn cable(to: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     (address, cable)
 }
 
-/// Whether the layer refused it. tonic's client makes an error of its own of a 429.
+/// Whether the layer refused it. tonic's client would make UNAVAILABLE of a bare 429.
 pub(crate) fn is_refusal(status: &Status) -> bool {
-    status.code() == Code::ResourceExhausted || status.message().contains("429")
+    let told = status.metadata().contains_key("grpc-retry-pushback-ms");
+    status.code() == Code::ResourceExhausted && told
 }

@@ -4,6 +4,10 @@
 
 mod grpc;
 mod grpc_ends;
+#[cfg(feature = "tonic")]
+mod grpc_peers;
+#[cfg(feature = "tonic")]
+mod grpc_refused;
 mod grpc_streams;
 mod grpc_unary;
 mod support;
