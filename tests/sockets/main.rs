@@ -10,5 +10,6 @@ mod grpc_peers;
 mod grpc_refused;
 mod grpc_streams;
 mod grpc_unary;
+mod grpc_web;
 mod support;
 mod websocket;

@@ -1,0 +1,329 @@
+//! How a client is told how it stands: in which fields, of which policies, and how much later than it has to be.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use axum::{Router, routing::get};
+use http::StatusCode;
+use tollgate::{
+    EXPOSED_HEADERS, FixedWindow, Headers, Key, Limiter, ManualClock, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, Refused, extract,
+};
+
+use crate::support::{self, Answer, hello, send, shared, status, to};
+
+/// A layer that tells of these policies by these fields.
+fn layer(
+    headers: Headers,
+    policies: impl IntoIterator<Item = Policy>,
+) -> (RateLimitLayer, ManualClock) {
+    let (layer, clock) = support::layer(policies);
+    (layer.headers(headers), clock)
+}
+
+const ALL: [&str; 8] = [
+    "ratelimit-policy",
+    "ratelimit",
+    "ratelimit-limit",
+    "ratelimit-remaining",
+    "ratelimit-reset",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+];
+
+/// All fields that tell of limits, as `name: value`.
+fn told(answer: &Answer) -> Vec<String> {
+    let told = ALL
+        .iter()
+        .filter_map(|name| Some(format!("{name}: {}", answer.field(name)?)));
+    told.collect()
+}
+
+/// A burst that is soon used up and soon back, and a day's worth that isn't.
+fn two() -> [Policy; 2] {
+    [
+        shared("burst", "2/10s"),
+        shared("daily", "3/day").strategy(FixedWindow),
+    ]
+}
+
+/// The first answers of a layer of both, and its refusal.
+async fn three(headers: Headers) -> [Vec<String>; 3] {
+    let (layer, _) = layer(headers, two());
+    let app = hello(&layer);
+    let answers = [
+        send(&app, to("/")).await,
+        send(&app, to("/")).await,
+        send(&app, to("/")).await,
+    ];
+    assert_eq!(answers[2].status, StatusCode::TOO_MANY_REQUESTS);
+    // Whatever else is said, a refusal says when to come back, and no other answer does.
+    let waits = answers.each_ref().map(Answer::retry_after);
+    assert_eq!(waits, [None, None, Some(5)]);
+    answers.each_ref().map(told)
+}
+
+#[tokio::test]
+async fn the_current_draft_is_what_is_spoken_unless_told_otherwise() {
+    assert_eq!(Headers::default(), Headers::draft());
+    let answers = three(Headers::draft()).await;
+    let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
+    for (answer, limits) in answers.iter().zip([
+        r#"ratelimit: "burst";r=1;t=5, "daily";r=2;t=86400"#,
+        r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=86400"#,
+        r#"ratelimit: "burst";r=0;t=5, "daily";r=1;t=5"#,
+    ]) {
+        assert_eq!(answer, &[policies, limits]);
+    }
+    let (layer, _) = support::layer(two());
+    assert_eq!(told(&send(&hello(&layer), to("/")).await), answers[0]);
+}
+
+#[tokio::test]
+async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
+    let answers = three(Headers::draft().closest()).await;
+    let policy = r#"ratelimit-policy: "burst";q=2;w=10"#;
+    assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
+    assert_eq!(answers[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
+
+    // By how many such requests would pass, not by units.
+    let of = |cost| async move {
+        let heavy = shared("heavy", "30/h").cost(cost);
+        let (layer, _) = layer(Headers::x_ratelimit(), [shared("light", "5/h"), heavy]);
+        let answer = send(&hello(&layer), to("/")).await;
+        answer.field("x-ratelimit-remaining")
+    };
+    assert_eq!(
+        of(5).await.as_deref(),
+        Some("4"),
+        "four and five such requests"
+    );
+    assert_eq!(
+        of(10).await.as_deref(),
+        Some("20"),
+        "four and two such requests"
+    );
+    assert_eq!(
+        of(0).await.as_deref(),
+        Some("4"),
+        "what costs nothing is no limit"
+    );
+}
+
+#[tokio::test]
+async fn of_several_that_refused_the_closest_is_the_one_with_the_longest_wait() {
+    let (layer, _) = layer(
+        Headers::x_ratelimit(),
+        [
+            shared("short", "1/min"),
+            shared("long", "1/h"),
+            shared("open", "9/day"),
+        ],
+    );
+    let app = hello(&layer);
+    status(&app, "/").await;
+    let refused = send(&app, to("/")).await;
+    assert_eq!(refused.retry_after(), Some(3_600));
+    assert_eq!(refused.field("x-ratelimit-reset").as_deref(), Some("3600"));
+}
+
+#[tokio::test]
+async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
+    let list = "ratelimit-policy: 2;w=10, 3;w=86400";
+    let triple = |left: u64| {
+        let fields = [("limit", 2), ("remaining", left), ("reset", 5)];
+        fields.map(|(name, value)| format!("ratelimit-{name}: {value}"))
+    };
+    let answers = three(Headers::draft_06()).await;
+    for (answer, left) in answers.iter().zip([1, 0, 0]) {
+        assert_eq!(answer[0], list);
+        assert_eq!(answer[1..], triple(left));
+    }
+    let answers = three(Headers::draft_06().closest()).await;
+    for (answer, left) in answers.iter().zip([1, 0, 0]) {
+        assert_eq!(answer[0], "ratelimit-policy: 2;w=10");
+        assert_eq!(answer[1..], triple(left));
+    }
+}
+
+#[tokio::test]
+async fn x_ratelimit_tells_when_in_seconds_to_go_or_since_the_epoch() {
+    for (headers, reset) in [
+        (Headers::x_ratelimit(), 5),
+        (Headers::x_ratelimit_epoch(), 1_800_000_005_u64),
+        (Headers::x_ratelimit().closest(), 5),
+    ] {
+        let answers = three(headers).await;
+        for (answer, left) in answers.iter().zip([1, 0, 0]) {
+            let fields = [("limit", 2), ("remaining", left), ("reset", reset)];
+            assert_eq!(
+                answer[..],
+                fields.map(|(name, value)| format!("x-ratelimit-{name}: {value}"))
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
+    for headers in [Headers::draft_06(), Headers::x_ratelimit()] {
+        let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
+        let answer = send(&hello(&layer), to("/")).await;
+        let told = told(&answer);
+        assert!(
+            told.iter().any(|field| field.ends_with("limit: 30")),
+            "{told:?}"
+        );
+        assert!(
+            told.iter().any(|field| field.ends_with("remaining: 29")),
+            "{told:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_epoch_of_a_window_stands_still_while_time_passes() {
+    let window = shared("window", "9/min").strategy(FixedWindow);
+    let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [window]);
+    let app = hello(&layer);
+    let mut resets = BTreeSet::new();
+    for _ in 0..9 {
+        resets.extend(send(&app, to("/")).await.field("x-ratelimit-reset"));
+        clock.advance(Duration::from_micros(6_543_210));
+    }
+    assert_eq!(resets.into_iter().collect::<Vec<_>>(), ["1800000060"]);
+}
+
+#[tokio::test]
+async fn who_wants_no_fields_gets_none_but_retry_after() {
+    let answers = three(Headers::none()).await;
+    assert!(answers.iter().all(Vec::is_empty), "{answers:?}");
+}
+
+#[tokio::test]
+async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
+    for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
+        let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+        let layer = RateLimitLayer::builder()
+            .store(RedisStore::open(url).expect("a store"))
+            .policy(shared("burst", "10/s"))
+            .on_store_error(OnStoreError::Refuse)
+            .headers(headers);
+        let answer = send(&hello(&layer.build().expect("a layer")), to("/")).await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(answer.retry_after(), Some(1));
+        assert!(told(&answer).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_page_can_be_shown_every_field_that_there_is() {
+    for headers in [
+        Headers::draft(),
+        Headers::draft_06(),
+        Headers::x_ratelimit(),
+        Headers::x_ratelimit_epoch(),
+    ] {
+        let (layer, _) = layer(headers, [shared("once", "1/h")]);
+        let app = hello(&layer);
+        for expected in [200, 429] {
+            let answer = send(&app, to("/")).await;
+            assert_eq!(answer.status.as_u16(), expected);
+            for name in answer.headers.keys() {
+                let ours = name.as_str().contains("ratelimit") || name == "retry-after";
+                assert_eq!(EXPOSED_HEADERS.contains(name), ours, "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn jitter_puts_refusals_off_and_never_earlier() {
+    const MOST: u64 = 40;
+    for headers in [
+        Headers::draft(),
+        Headers::draft_06(),
+        Headers::x_ratelimit(),
+    ] {
+        let jitter = headers.jitter(Duration::from_secs(MOST));
+        let (layer, clock) = layer(jitter, [shared("once", "1/min"), shared("wide", "99/day")]);
+        let app = hello(&layer);
+        let first = send(&app, to("/")).await;
+        let (plain, _) = support::layer([shared("once", "1/min"), shared("wide", "99/day")]);
+        let plain = send(&hello(&plain.headers(headers)), to("/")).await;
+        assert_eq!(
+            told(&first),
+            told(&plain),
+            "who is let in is told the truth"
+        );
+
+        let mut waits = BTreeSet::new();
+        for _ in 0..64 {
+            let refused = send(&app, to("/")).await;
+            let wait = refused.retry_after().expect("a Retry-After");
+            assert!((60..=60 + MOST).contains(&wait), "{wait}");
+            assert!(refused.resets().iter().all(|t| *t <= wait), "{refused:?}");
+            for name in ["ratelimit-reset", "x-ratelimit-reset"] {
+                if let Some(reset) = refused.field(name) {
+                    // Who goes by this field stays away as long.
+                    assert_eq!(reset, wait.to_string(), "{name}");
+                }
+            }
+            waits.insert(wait);
+        }
+        // All alike would be chance of one in 41^63.
+        assert!(waits.len() > 1, "{waits:?}");
+        clock.advance(Duration::from_secs(*waits.first().expect("one")));
+        assert_eq!(status(&app, "/").await, 200);
+    }
+}
+
+#[tokio::test]
+async fn less_jitter_than_can_be_told_is_none() {
+    let (layer, _) = layer(Headers::draft().jitter(Duration::from_micros(999)), two());
+    let app = hello(&layer);
+    for expected in [200, 200, 429, 429] {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status.as_u16(), expected);
+        assert!(answer.retry_after().is_none_or(|wait| wait == 5));
+    }
+    // Nor does more than any clock holds break anything.
+    let (layer, _) = self::layer(Headers::draft().jitter(Duration::MAX), two());
+    let app = hello(&layer);
+    for expected in [200, 200, 429] {
+        assert_eq!(status(&app, "/").await, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
+    let headers = Headers::x_ratelimit();
+    let (layer, _) = layer(headers, [shared("once", "1/h")]);
+    let limiter: Limiter = layer.limiter().clone();
+    let handler = async move || -> Result<&str, Refused> {
+        let checked = limiter.check(Key::global()).await.into_result();
+        checked.map_err(|refused| refused.headers(headers))?;
+        Ok("hello")
+    };
+    let app = Router::new().route("/", get(handler));
+    assert_eq!(status(&app, "/").await, 200);
+    let handlers = send(&app, to("/")).await;
+    assert_eq!(handlers.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(handlers, send(&hello(&layer), to("/")).await);
+}
+
+#[tokio::test]
+async fn the_same_layer_speaks_as_it_is_told_however_it_was_made() {
+    let policy = || Policy::new("once", Quota::requests(1).per_hour()).key(extract::global());
+    let headers = Headers::x_ratelimit();
+    let builder = RateLimitLayer::builder().headers(headers).policy(policy());
+    let limiter = Limiter::builder().policy(policy()).build();
+    let later = RateLimitLayer::new(limiter.expect("a limiter")).headers(headers);
+    for layer in [builder.build().expect("a layer"), later] {
+        // A clone that is told otherwise leaves this one as it is.
+        let _ = layer.clone().headers(Headers::none());
+        let answer = send(&hello(&layer), to("/")).await;
+        assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));
+        assert_eq!(answer.field("ratelimit"), None);
+    }
+}

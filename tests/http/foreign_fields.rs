@@ -1,0 +1,207 @@
+//! Fields that others have put on an answer: an upstream behind a proxy, whose are left alone, and layers further in,
+//! whose are compared.
+
+use axum::{Router, response::IntoResponse, routing::get};
+use http::HeaderName;
+use tollgate::{Headers, Policy, RateLimitLayer};
+
+use crate::support::{self, Answer, send, shared, to};
+
+const DIALECTS: [Headers; 6] = [
+    Headers::draft(),
+    Headers::draft().closest(),
+    Headers::draft_06(),
+    Headers::draft_06().closest(),
+    Headers::x_ratelimit(),
+    Headers::x_ratelimit_epoch(),
+];
+
+fn layer(headers: Headers, policy: Policy) -> RateLimitLayer {
+    support::layer([policy]).0.headers(headers)
+}
+
+fn lines(answer: &Answer, name: &str) -> Vec<String> {
+    let lines = answer.headers.get_all(name).iter();
+    lines
+        .map(|line| line.to_str().expect("ASCII").to_owned())
+        .collect()
+}
+
+/// An upstream's answer with these fields, through a layer, or through two of the same dialect.
+async fn through(
+    headers: Headers,
+    twice: bool,
+    upstream: &'static [(&'static str, &'static str)],
+) -> Answer {
+    let proxied = async move || {
+        let fields = upstream
+            .iter()
+            .map(|(name, value)| (name.parse::<HeaderName>().expect("a name"), *value));
+        let mut response = "proxied".into_response();
+        for (name, value) in fields {
+            response
+                .headers_mut()
+                .append(name, value.parse().expect("a value"));
+        }
+        response
+    };
+    let mut app = Router::new().route("/", get(proxied));
+    if twice {
+        app = app.layer(layer(headers, shared("inner", "2/h")));
+    }
+    let app = app.layer(layer(headers, shared("outer", "1/h")));
+    send(&app, to("/")).await
+}
+
+#[tokio::test]
+async fn an_upstreams_lists_stay_and_ours_are_added() {
+    const UPSTREAM: &[(&str, &str)] = &[
+        ("ratelimit", r#""theirs";r=1;t=2"#),
+        ("ratelimit-policy", r#""theirs";q=3;w=4"#),
+    ];
+    for headers in [Headers::draft(), Headers::draft().closest()] {
+        for twice in [false, true] {
+            let answer = through(headers, twice, UPSTREAM).await;
+            for (name, theirs) in UPSTREAM {
+                let lines = lines(&answer, name);
+                assert_eq!(lines[0], *theirs, "{headers:?}");
+                let both = twice && headers == Headers::draft();
+                assert_eq!(lines.len(), if both { 3 } else { 2 }, "{lines:?}");
+                assert!(lines.last().expect("ours").contains("outer"), "{lines:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upstreams_triple_stays_and_ours_is_not_added() {
+    const DRAFT_06: &[(&str, &str)] = &[
+        ("ratelimit-limit", "100, 100;w=60"),
+        ("ratelimit-remaining", "7"),
+        ("ratelimit-reset", "8"),
+    ];
+    const X_RATELIMIT: &[(&str, &str)] = &[
+        ("x-ratelimit-limit", "60"),
+        ("x-ratelimit-remaining", "59"),
+        ("x-ratelimit-reset", "1372700873"),
+    ];
+    // One of three is enough: ours beside it would be read together.
+    for (upstream, ours) in [
+        (
+            DRAFT_06,
+            [Headers::draft_06(), Headers::draft_06().closest()],
+        ),
+        (
+            &DRAFT_06[1..2],
+            [Headers::draft_06(), Headers::draft_06().closest()],
+        ),
+        (
+            X_RATELIMIT,
+            [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()],
+        ),
+        (
+            &X_RATELIMIT[2..],
+            [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()],
+        ),
+    ] {
+        for headers in ours {
+            for twice in [false, true] {
+                let answer = through(headers, twice, upstream).await;
+                let mut fields: Vec<_> = answer
+                    .headers
+                    .iter()
+                    .filter(|(name, _)| name.as_str().contains("ratelimit"))
+                    .map(|(name, value)| (name.as_str(), value.to_str().expect("ASCII")))
+                    .collect();
+                fields.sort_unstable();
+                assert_eq!(fields, upstream, "{headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upstreams_fields_of_another_dialect_change_nothing() {
+    const THEIRS: &[(&str, &str)] = &[("x-rate-limit-limit", "60"), ("retry-after", "120")];
+    for headers in DIALECTS {
+        let answer = through(headers, false, THEIRS).await;
+        let plain = through(headers, false, &[]).await;
+        for (name, value) in THEIRS {
+            assert_eq!(lines(&answer, name), [*value]);
+        }
+        let ours = |answer: &Answer| {
+            let names = answer.headers.keys();
+            names
+                .filter(|name| name.as_str().contains("ratelimit"))
+                .count()
+        };
+        assert_eq!(ours(&answer), ours(&plain));
+        assert!(ours(&plain) > 0);
+    }
+}
+
+#[tokio::test]
+async fn the_closest_policy_of_all_layers_has_its_say() {
+    for headers in [
+        Headers::draft().closest(),
+        Headers::draft_06(),
+        Headers::draft_06().closest(),
+        Headers::x_ratelimit(),
+        Headers::x_ratelimit_epoch(),
+    ] {
+        for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
+            let app = Router::new()
+                .route("/", get(async || "hello"))
+                .layer(layer(headers, shared("inner", inner)))
+                .layer(layer(headers, shared("outer", outer)));
+            let answer = send(&app, to("/")).await;
+            for name in ["ratelimit", "ratelimit-remaining", "x-ratelimit-remaining"] {
+                let lines = lines(&answer, name);
+                assert!(lines.len() <= 1, "{headers:?} {lines:?}");
+                if let Some(line) = lines.first() {
+                    assert!(line == "4" || line.contains(";r=4;"), "{headers:?} {line}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_refusal_of_a_layer_further_in_is_the_closest() {
+    for headers in [
+        Headers::draft().closest(),
+        Headers::draft_06(),
+        Headers::x_ratelimit(),
+    ] {
+        let app = Router::new()
+            .route("/", get(async || "hello"))
+            .layer(layer(headers, shared("inner", "1/min")))
+            .layer(layer(headers, shared("outer", "2/day")));
+        send(&app, to("/")).await;
+        let refused = send(&app, to("/")).await;
+        assert_eq!(refused.retry_after(), Some(60));
+        for (name, value) in [
+            ("ratelimit", r#""inner";r=0;t=60"#),
+            ("ratelimit-remaining", "0"),
+            ("ratelimit-reset", "60"),
+            ("x-ratelimit-reset", "60"),
+        ] {
+            let lines = lines(&refused, name);
+            assert!(
+                lines.is_empty() || lines == [value],
+                "{headers:?} {lines:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer(Headers::draft_06(), shared("inner", "9/h")))
+        .layer(layer(Headers::draft_06(), shared("outer", "5/min")));
+    let answer = send(&app, to("/")).await;
+    assert_eq!(lines(&answer, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
+    assert_eq!(lines(&answer, "ratelimit-limit"), ["5"]);
+}

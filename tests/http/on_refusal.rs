@@ -1,0 +1,388 @@
+//! Refusals of one's own, and the one for a browser.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{Json, Router, body::Body, response::IntoResponse, routing::get};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request::Parts};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use serde_json::json;
+use tollgate::{
+    EXPOSED_HEADERS, Headers, Key, MissingKey, OnStoreError, RateLimitLayer, RedisStore, Refused,
+    extract, layer::ResponseBody,
+};
+use tower::{Service, ServiceBuilder, ServiceExt};
+use tower_http::cors::CorsLayer;
+
+use crate::support::{self, Answer, hello, send, shared, status, to, used, with};
+
+/// One request an hour.
+fn once() -> RateLimitLayer {
+    support::layer([shared("once", "1/h")]).0
+}
+
+/// What whoever comes second gets.
+async fn second(layer: &RateLimitLayer) -> Answer {
+    let app = hello(layer);
+    assert_eq!(status(&app, "/").await, 200);
+    send(&app, to("/")).await
+}
+
+#[tokio::test]
+async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
+    let layer = once().on_refusal(|refused: &Refused, parts: &Parts| {
+        let policies: Vec<_> = refused
+            .decision()
+            .verdicts()
+            .map(|v| v.policy().to_owned())
+            .collect();
+        let wait = refused.retry_after().map(|wait| wait.as_secs());
+        let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
+        (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
+    });
+    let answer = second(&layer).await;
+    assert_eq!(answer.status, StatusCode::IM_A_TEAPOT);
+    assert_eq!(answer.field("x-why").as_deref(), Some("tea"));
+    assert_eq!(
+        answer.field("content-type").as_deref(),
+        Some("application/json")
+    );
+    assert_eq!(
+        answer.json(),
+        json!({ "path": "/", "policies": ["once"], "wait": 3_600 })
+    );
+    assert_eq!(answer.retry_after(), Some(3_600));
+    assert_eq!(
+        answer.field("ratelimit").as_deref(),
+        Some(r#""once";r=0;t=3600"#)
+    );
+    assert_eq!(
+        answer.field("ratelimit-policy").as_deref(),
+        Some(r#""once";q=1;w=3600"#)
+    );
+}
+
+#[tokio::test]
+async fn what_the_closure_says_of_limits_stands() {
+    let layer = once().on_refusal(|_, _| {
+        let response = Response::builder()
+            .header("retry-after", "7")
+            .header("RateLimit", "\"mine\";r=0");
+        response.status(429).body(Empty::new()).expect("a response")
+    });
+    let answer = second(&layer).await;
+    assert_eq!(answer.retry_after(), Some(7));
+    assert_eq!(answer.field("ratelimit").as_deref(), Some("\"mine\";r=0"));
+    assert_eq!(
+        answer.field("ratelimit-policy").as_deref(),
+        Some(r#""once";q=1;w=3600"#)
+    );
+    assert!(answer.body.is_empty());
+
+    let layer = once().on_refusal(|_, _| {
+        let response = Response::builder().header("retry-after", "7").status(429);
+        response.body(Empty::new()).expect("a response")
+    });
+    let answer = second(&layer).await;
+    // Never later than the `Retry-After` beside it, whoever set it.
+    assert_eq!(
+        answer.field("ratelimit").as_deref(),
+        Some(r#""once";r=0;t=7"#)
+    );
+}
+
+/// A body of one word that is nobody's kind, and isn't `Sync`.
+struct Word(Option<std::cell::Cell<u8>>);
+
+impl http_body::Body for Word {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        let word = self
+            .0
+            .take()
+            .map(|_| http_body::Frame::data(Bytes::from("word")));
+        Poll::Ready(word.map(Ok))
+    }
+}
+
+#[tokio::test]
+async fn the_body_may_be_any_whose_data_is_bytes() {
+    let frames =
+        || ["wo", "rd"].map(|part| Ok::<_, io::Error>(http_body::Frame::data(part.into())));
+    let layers = [
+        once().on_refusal(|_, _| Response::new(Body::from("word"))),
+        once().on_refusal(|_, _| Response::new("word".to_owned())),
+        once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word")))),
+        once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word")).boxed())),
+        once().on_refusal(move |_, _| Response::new(StreamBody::new(stream::iter(frames())))),
+        once().on_refusal(|_, _| Response::new(Word(Some(std::cell::Cell::new(0))))),
+        once().on_refusal(|_, _| "word".into_response()),
+    ];
+    for layer in layers {
+        let answer = second(&layer).await;
+        assert_eq!(
+            (answer.status, &*answer.body),
+            (StatusCode::OK, &b"word"[..])
+        );
+    }
+    let empty = second(&once().on_refusal(|_, _| Response::new(Empty::new()))).await;
+    assert!(empty.body.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_known_of_a_bodys_length_is_told() {
+    use http_body::Body as _;
+
+    let layer = once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word"))));
+    let app = hello(&layer);
+    status(&app, "/").await;
+    let response = ServiceBuilder::new()
+        .layer(layer)
+        .service(Router::new())
+        .oneshot(to("/"))
+        .await
+        .expect("an answer");
+    let body = response.into_body();
+    assert_eq!(body.size_hint().exact(), Some(4));
+    assert!(!body.is_end_stream());
+}
+
+#[tokio::test]
+async fn a_body_that_fails_ends_there() {
+    let layer = once().on_refusal(|_, _| {
+        let frames = [
+            Ok(http_body::Frame::data(Bytes::from("wo"))),
+            Err(io::Error::other("broken")),
+        ];
+        Response::new(StreamBody::new(stream::iter(frames)))
+    });
+    assert_eq!(second(&layer).await.body, b"wo");
+}
+
+#[test]
+fn bodies_are_as_free_to_move_as_the_inner_ones() {
+    fn shared<T: Send + Sync>() {}
+    shared::<ResponseBody<Full<Bytes>>>();
+    shared::<RateLimitLayer>();
+}
+
+#[tokio::test]
+async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
+    #[derive(Clone, PartialEq, Debug)]
+    struct User(&'static str);
+
+    let layer = once().on_refusal(|_, parts| {
+        let mut response = Response::new(Empty::new());
+        let user: Option<&User> = parts.extensions.get();
+        response
+            .extensions_mut()
+            .insert(user.cloned().expect("a user"));
+        response
+    });
+    let inner = tower::service_fn(async |_: Request<Body>| {
+        Ok::<_, Infallible>(Response::new(Body::empty()))
+    });
+    let mut app = ServiceBuilder::new().layer(layer).service(inner);
+    let mut extensions = Extensions::new();
+    for expected in [None, Some(User("alice"))] {
+        let mut request = to("/");
+        request.extensions_mut().insert(User("alice"));
+        let response = app.ready().await.expect("ready").call(request).await;
+        extensions = response.expect("an answer").into_parts().0.extensions;
+        assert_eq!(extensions.get(), expected.as_ref());
+    }
+    drop(extensions);
+}
+
+#[tokio::test]
+async fn every_kind_of_refusal_is_the_closures() {
+    let answer = |refused: &Refused, _: &Parts| Response::new(refused.to_string());
+    let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
+    let (layer, _) = support::layer([keyless.missing_key(MissingKey::Refuse)]);
+    let answered = send(&hello(&layer.on_refusal(answer)), to("/")).await;
+    assert_eq!(
+        answered.body,
+        br#"the request has no key for policy "tenants""#
+    );
+    assert_eq!(answered.retry_after(), None);
+
+    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let layer = RateLimitLayer::builder()
+        .store(RedisStore::open(url).expect("a store"))
+        .policy(shared("burst", "10/s"))
+        .on_store_error(OnStoreError::Refuse)
+        .on_refusal(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())
+        .build();
+    let answered = send(&hello(&layer.expect("a layer")), to("/")).await;
+    assert_eq!(
+        (answered.status, answered.retry_after()),
+        (StatusCode::BAD_GATEWAY, Some(1))
+    );
+}
+
+#[tokio::test]
+async fn a_grpc_call_gets_its_own_kind_all_the_same() {
+    let layer = once().on_refusal(|_, _| -> Response<String> { panic!("asked about a call") });
+    let app = hello(&layer);
+    status(&app, "/").await;
+    let call = Request::post("/a.B/C").header("content-type", "application/grpc");
+    let answer = send(&app, call.body(Body::empty()).expect("a request")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(answer.field("grpc-status").as_deref(), Some("8"));
+}
+
+#[tokio::test]
+async fn it_goes_with_other_fields_and_with_layers_further_out() {
+    let (outer, _) = support::layer([shared("outer", "9/h")]);
+    let inner = once()
+        .headers(Headers::x_ratelimit())
+        .on_refusal(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+    let app = hello(&inner).layer(outer.clone());
+    assert_eq!(status(&app, "/").await, 200);
+    let answer = send(&app, to("/")).await;
+    assert_eq!(answer.body, b"slow");
+    assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));
+    assert!(answer.field("ratelimit").expect("a list").contains("outer"));
+    assert_eq!(used(outer.limiter(), "outer", Key::global()).await, 1);
+}
+
+#[tokio::test]
+async fn who_shows_a_page_is_refused_in_words_and_everybody_else_in_json() {
+    let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
+    for (accept, text) in [
+        (firefox, true),
+        ("text/plain", true),
+        ("TEXT/*;q=0.5", true),
+        ("*/*", false),
+        ("", false),
+        ("application/json", false),
+        ("text/html, application/json;q=0.1", false),
+        ("text/html, application/problem+json", false),
+        ("text/html, application/json;q=0", true),
+        ("text/html;q=0.000, */*", false),
+        ("image/avif,image/webp", false),
+        (";;,,q=", false),
+    ] {
+        let app = hello(&once());
+        status(&app, "/").await;
+        let answer = send(&app, with("accept", accept)).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        let media_type = answer.field("content-type").expect("a type");
+        let expected = if text {
+            "text/plain; charset=utf-8"
+        } else {
+            "application/problem+json"
+        };
+        assert_eq!(media_type, expected, "{accept}");
+        assert_eq!(
+            answer.field("content-length"),
+            Some(answer.body.len().to_string())
+        );
+        assert_eq!(answer.field("cache-control").as_deref(), Some("no-store"));
+        assert_eq!(answer.retry_after(), Some(3_600));
+        if text {
+            let words = String::from_utf8(answer.body).expect("text");
+            assert!(words.starts_with("429 Too Many Requests\n"), "{words}");
+            assert!(
+                words.contains("Exceeded: once. Try again in 3600 seconds."),
+                "{words}"
+            );
+        }
+    }
+    // Several lines are one list; what is no text is nothing.
+    let app = hello(&once());
+    status(&app, "/").await;
+    let mut request = with("accept", "text/html");
+    request
+        .headers_mut()
+        .append("accept", "application/json".parse().expect("a value"));
+    let answer = send(&app, request).await;
+    assert_eq!(
+        answer.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+    let answer = send(&app, with("accept", b"text/\xff")).await;
+    assert_eq!(
+        answer.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+}
+
+/// What a browser lets a page of another origin see of an answer.
+fn seen_by_the_page(answer: &Answer) -> HeaderMap {
+    assert_eq!(
+        answer.field("access-control-allow-origin").as_deref(),
+        Some("https://a.example")
+    );
+    let exposed = answer
+        .field("access-control-expose-headers")
+        .unwrap_or_default();
+    let seen = exposed.split(',').filter_map(|name| {
+        let name = name.trim().parse::<http::HeaderName>().ok()?;
+        Some((name.clone(), answer.headers.get(name)?.clone()))
+    });
+    seen.collect()
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
+    let own = once().on_refusal(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+    for (layer, limit) in [
+        (once(), "ratelimit"),
+        (own, "ratelimit-policy"),
+        (
+            once().headers(Headers::x_ratelimit()),
+            "x-ratelimit-remaining",
+        ),
+        (once().headers(Headers::draft_06()), "ratelimit-reset"),
+    ] {
+        let cors = CorsLayer::new()
+            .allow_origin(["https://a.example".parse().expect("an origin")])
+            .allow_methods([Method::GET])
+            .expose_headers(EXPOSED_HEADERS);
+        let app = hello(&layer).layer(cors);
+        let from_a_page = |method: Method| {
+            let request = Request::builder().method(method).uri("/");
+            let request = request
+                .header("origin", "https://a.example")
+                .header("accept", "*/*")
+                .header("sec-fetch-mode", "cors");
+            request.body(Body::empty()).expect("a request")
+        };
+        for expected in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+            let mut preflight = from_a_page(Method::OPTIONS);
+            let headers = preflight.headers_mut();
+            headers.insert(
+                "access-control-request-method",
+                "GET".parse().expect("a value"),
+            );
+            assert_eq!(send(&app, preflight).await.status, StatusCode::OK);
+            let answer = send(&app, from_a_page(Method::GET)).await;
+            assert_eq!(answer.status, expected);
+            let seen = seen_by_the_page(&answer);
+            assert!(seen.contains_key(limit), "{seen:?}");
+            assert_eq!(seen.contains_key("retry-after"), expected != StatusCode::OK);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_router_of_any_state_takes_it() {
+    let layer = once().on_refusal(|_, _| StatusCode::TOO_MANY_REQUESTS.into_response());
+    let app: Router = Router::new().route("/", get(async || "hello").layer(layer));
+    assert_eq!(
+        [status(&app, "/").await, status(&app, "/").await],
+        [200, 429]
+    );
+}
