@@ -141,16 +141,14 @@ where
                     let Some(ticket) = ticket.take() else {
                         return Poll::Ready(Ok(response?.map(ResponseBody::untouched)));
                     };
-                    let response = match response {
+                    let mut response = match response {
                         Ok(response) => response,
                         Err(error) => {
                             ticket.end(End::ServiceFailed);
                             return Poll::Ready(Err(error));
                         }
                     };
-                    let (mut head, body) = response.into_parts();
-                    ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut head));
-                    let response = Response::from_parts(head, body);
+                    ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut response));
                     let (response, ticket) = ticket.respond(response);
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }

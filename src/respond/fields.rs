@@ -1,13 +1,13 @@
 //! The fields that tell a client how it stands, in each dialect, and `Retry-After`.
 
-use std::{cmp::Reverse, fmt::Write, time::Duration};
+use std::{cmp::Reverse, fmt::Write, mem, time::Duration};
 
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER, response::Parts};
+use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
 use super::{
     Delay, Headers,
     delay::whole_seconds,
-    headers::{DRAFT_06, Dialect, LIMIT, POLICY, Triple, X_RATELIMIT},
+    headers::{DRAFT_06, Dialect, LIMIT, POLICY, X_RATELIMIT},
 };
 use crate::{
     clock::Timestamp,
@@ -15,38 +15,34 @@ use crate::{
     strategy::Retry,
 };
 
-/// Adds the fields of `decision` to a response's head. Lists of layers further in stay: more lines of a list are one list (RFC
+/// Adds the fields of `decision` to a response. Lists of layers further in stay: more lines of a list are one list (RFC
 /// 9651, 4.2).
-pub(crate) fn tell(decision: &Decision, fields: Headers, delay: Delay, head: &mut Parts) {
-    let Parts {
-        headers,
-        extensions,
-        ..
-    } = head;
+pub(crate) fn tell<B>(
+    decision: &Decision,
+    fields: Headers,
+    delay: Delay,
+    response: &mut Response<B>,
+) {
+    let headers = response.headers_mut();
     // A layer further in that refused, or a handler, may have said when to come back.
     let latest = said(headers).or(delay.seconds());
-    if decision.verdicts().len() > 0 {
+    if decision.verdicts().len() > 0 && fields.dialect != Dialect::None {
         let told = Told {
             decision,
             delay,
             latest: latest.unwrap_or(u64::MAX),
         };
-        match (fields.dialect, fields.closest) {
-            (Dialect::None, _) => {}
-            (Dialect::Draft, false) => {
-                for (name, list) in [(POLICY, told.policies()), (LIMIT, told.limits())] {
-                    append(headers, name, list);
-                }
-            }
-            (dialect, closest) => {
-                if dialect == Dialect::Draft06 && !closest && is_free(DRAFT_06, headers, extensions)
-                {
-                    append(headers, POLICY, told.quotas());
-                }
-                told.closest(dialect, closest, headers, extensions);
-            }
+        if fields.dialect == Dialect::Draft && !fields.closest {
+            let all = || decision.verdicts();
+            append(headers, POLICY, list(all(), policy));
+            append(headers, LIMIT, list(all(), |v, list| told.limit(v, list)));
+        } else {
+            let mut extensions = mem::take(response.extensions_mut());
+            told.closest(fields, response.headers_mut(), &mut extensions);
+            *response.extensions_mut() = extensions;
         }
     }
+    let headers = response.headers_mut();
     if let (Some(seconds), None) = (delay.seconds(), headers.get(RETRY_AFTER)) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
@@ -58,9 +54,13 @@ fn said(headers: &HeaderMap) -> Option<u64> {
 }
 
 fn append(headers: &mut HeaderMap, name: HeaderName, list: String) {
-    if let Ok(value) = HeaderValue::try_from(list) {
+    if let Some((name, value)) = line((name, list)) {
         headers.append(name, value);
     }
+}
+
+fn line((name, list): (HeaderName, String)) -> Option<(HeaderName, HeaderValue)> {
+    Some((name, HeaderValue::try_from(list).ok()?))
 }
 
 /// What there is to tell.
@@ -72,26 +72,6 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// `RateLimit-Policy`.
-    fn policies(&self) -> String {
-        list(self.decision.verdicts(), policy)
-    }
-
-    /// `RateLimit`.
-    fn limits(&self) -> String {
-        list(self.decision.verdicts(), |verdict, list| {
-            self.limit(verdict, list)
-        })
-    }
-
-    /// `RateLimit-Policy` as version 06 of the draft has it: quotas without names.
-    fn quotas(&self) -> String {
-        list(self.decision.verdicts(), |verdict, list| {
-            let _ = write!(list, "{}", verdict.quota().units());
-            window(verdict, list);
-        })
-    }
-
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
     fn limit(&self, verdict: &Verdict<'_>, list: &mut String) {
         let (name, left) = (verdict.policy(), verdict.remaining());
@@ -112,59 +92,35 @@ impl Told<'_> {
         whole_seconds(self.wait(verdict)).min(self.latest)
     }
 
-    /// Fields that have room for one policy: that of them which is the closest to refusing, in this layer and those
-    /// further in.
-    fn closest(
-        &self,
-        dialect: Dialect,
-        alone: bool,
-        headers: &mut HeaderMap,
-        extensions: &mut Extensions,
-    ) {
+    /// Tells of the one policy that is the closest to refusing, in this layer and those further in.
+    fn closest(&self, fields: Headers, headers: &mut HeaderMap, extensions: &mut Extensions) {
         let Some(verdict) = self.decision.verdicts().min_by_key(nearness) else {
             return;
         };
-        let nearness = nearness(&verdict);
-        let mut lines = Vec::with_capacity(3);
-        match dialect {
-            Dialect::Draft | Dialect::None => {
-                for (name, list) in [
-                    (POLICY, list([verdict], policy)),
-                    (LIMIT, list([verdict], |v, list| self.limit(v, list))),
-                ] {
-                    lines.extend(HeaderValue::try_from(list).map(|value| (name, value)));
-                }
-            }
-            Dialect::Draft06 | Dialect::Seconds | Dialect::Epoch => {
-                let reset = match dialect {
-                    Dialect::Epoch => epoch(self.decision.at + self.wait(&verdict)),
-                    _ => self.seconds(&verdict),
-                };
-                let values = [verdict.limit(), verdict.remaining(), reset];
-                let names = names(dialect);
-                lines.extend(names.into_iter().zip(values.map(HeaderValue::from)));
-                if dialect == Dialect::Draft06 && alone {
-                    let quota = list([verdict], |v, list| {
-                        let _ = write!(list, "{}", v.quota().units());
-                        window(v, list);
-                    });
-                    lines.extend(HeaderValue::try_from(quota).map(|value| (POLICY, value)));
-                }
-            }
+        let dialect = fields.dialect;
+        let names = match dialect {
+            Dialect::Draft06 => &DRAFT_06[..],
+            Dialect::Seconds | Dialect::Epoch => &X_RATELIMIT,
+            Dialect::Draft | Dialect::None => &[],
+        };
+        let before = extensions.remove::<Spoken>();
+        let before = before.filter(|before| before.dialect == dialect);
+        let is_used = names.iter().any(|name| headers.contains_key(name));
+        if before.is_none() && is_used {
+            return;
         }
-        let before = extensions
-            .get::<Spoken>()
-            .filter(|spoken| spoken.dialect == dialect);
+        if dialect == Dialect::Draft06 && !fields.closest {
+            append(headers, POLICY, list(self.decision.verdicts(), quota));
+        }
+        let nearness = nearness(&verdict);
         if let Some(before) = before {
             if before.nearness <= nearness {
+                extensions.insert(before);
                 return;
             }
             before.take_back(headers);
         }
-        if dialect != Dialect::Draft && names(dialect).iter().any(|name| headers.contains_key(name))
-        {
-            return;
-        }
+        let lines = self.lines(&verdict, fields);
         for (name, value) in &lines {
             headers.append(name, value.clone());
         }
@@ -174,18 +130,28 @@ impl Told<'_> {
             lines,
         });
     }
-}
 
-fn names(dialect: Dialect) -> Triple {
-    match dialect {
-        Dialect::Draft06 => DRAFT_06,
-        _ => X_RATELIMIT,
+    /// The fields that tell of one policy.
+    fn lines(&self, verdict: &Verdict<'_>, fields: Headers) -> Vec<(HeaderName, HeaderValue)> {
+        let one = [*verdict];
+        let (names, reset) = match fields.dialect {
+            Dialect::Draft | Dialect::None => {
+                let lists = [
+                    (POLICY, list(one, policy)),
+                    (LIMIT, list(one, |v, list| self.limit(v, list))),
+                ];
+                return lists.into_iter().filter_map(line).collect();
+            }
+            Dialect::Draft06 => (DRAFT_06, self.seconds(verdict)),
+            Dialect::Seconds => (X_RATELIMIT, self.seconds(verdict)),
+            Dialect::Epoch => (X_RATELIMIT, epoch(self.decision.at + self.wait(verdict))),
+        };
+        let values = [verdict.limit(), verdict.remaining(), reset];
+        let triple = names.into_iter().zip(values.map(HeaderValue::from));
+        let policy = fields.dialect == Dialect::Draft06 && fields.closest;
+        let policy = policy.then(|| line((POLICY, list(one, quota)))).flatten();
+        triple.chain(policy).collect()
     }
-}
-
-/// Whether nobody but a layer further in has used these fields.
-fn is_free(names: Triple, headers: &HeaderMap, extensions: &Extensions) -> bool {
-    extensions.get::<Spoken>().is_some() || !names.iter().any(|name| headers.contains_key(name))
 }
 
 /// Joins what `write` writes of each.
@@ -214,6 +180,12 @@ fn policy(verdict: &Verdict<'_>, list: &mut String) {
     if verdict.quota().is_concurrent() {
         list.push_str(";qu=\"concurrent-requests\"");
     }
+    window(verdict, list);
+}
+
+/// A member of `RateLimit-Policy` as version 06 of the draft has it: a quota without a name.
+fn quota(verdict: &Verdict<'_>, list: &mut String) {
+    let _ = write!(list, "{}", verdict.quota().units());
     window(verdict, list);
 }
 

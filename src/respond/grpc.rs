@@ -31,7 +31,7 @@ pub(crate) enum Protocol {
     Grpc,
     /// With the media type of its answer.
     Web {
-        media: String,
+        media: HeaderValue,
         text: bool,
     },
 }
@@ -70,7 +70,7 @@ impl Protocol {
             "application/grpc-web"
         };
         Some(Self::Web {
-            media: format!("{name}{format}"),
+            media: HeaderValue::try_from(format!("{name}{format}")).ok()?,
             text,
         })
     }
@@ -86,26 +86,24 @@ fn media_type(value: &HeaderValue) -> Option<String> {
 pub(super) fn response(refused: &Refused, protocol: Protocol) -> Response<Bytes> {
     let delay = Delay::of(refused);
     let trailers = trailers(refused, delay);
-    let (mut head, ()) = Response::new(()).into_parts();
-    let (media, body) = match protocol {
+    let mut response = Response::new(Bytes::new());
+    let media = match protocol {
         Protocol::Grpc => {
-            head.headers = trailers;
-            (HeaderValue::from_static("application/grpc"), Bytes::new())
+            *response.headers_mut() = trailers;
+            HeaderValue::from_static("application/grpc")
         }
         Protocol::Web { media, text } => {
             let frame = frame(&trailers);
-            let body = match text {
+            *response.body_mut() = match text {
                 true => BASE64_STANDARD.encode(frame).into(),
                 false => frame.into(),
             };
-            let media = HeaderValue::try_from(media);
-            let plain = HeaderValue::from_static("application/grpc-web");
-            (media.unwrap_or(plain), body)
+            media
         }
     };
-    head.headers.insert(CONTENT_TYPE, media);
-    tell(refused.decision(), refused.fields(), delay, &mut head);
-    Response::from_parts(head, body)
+    response.headers_mut().insert(CONTENT_TYPE, media);
+    tell(refused.decision(), refused.fields(), delay, &mut response);
+    response
 }
 
 /// Status, message, details (with feature `tonic`) and when to come back.

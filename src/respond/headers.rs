@@ -10,7 +10,7 @@ pub(super) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy"
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Fields of one value each: the limit, what remains of it, and when there is more.
-pub(super) type Triple = [HeaderName; 3];
+type Triple = [HeaderName; 3];
 
 pub(super) const DRAFT_06: Triple = [
     HeaderName::from_static("ratelimit-limit"),

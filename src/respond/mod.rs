@@ -55,16 +55,16 @@ impl Answers {
         let Some(respond) = &self.on_refusal else {
             return refusal::negotiated(&refused, &parts.headers).map(RefusalBody::from);
         };
-        let (mut head, body) = respond(&refused, parts).into_parts();
-        let theirs = mem::take(&mut head.headers);
+        let mut response = respond(&refused, parts);
+        let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {
-            head.headers.insert(RETRY_AFTER, said.clone());
+            response.headers_mut().insert(RETRY_AFTER, said.clone());
         }
         let delay = Delay::of(&refused);
-        tell(refused.decision(), self.headers, delay, &mut head);
+        tell(refused.decision(), self.headers, delay, &mut response);
         // What the application has set stays.
-        head.headers.extend(theirs);
-        Response::from_parts(head, RefusalBody::from(body))
+        response.headers_mut().extend(theirs);
+        response.map(RefusalBody::from)
     }
 }
 

@@ -30,17 +30,18 @@ fn with(refused: &Refused, text: bool) -> Response<Bytes> {
     } else {
         ("application/problem+json", problem.json())
     };
-    let (mut head, ()) = Response::new(()).into_parts();
-    head.status = problem.status;
+    let length = HeaderValue::from(body.len());
+    let mut response = Response::new(Bytes::from(body));
+    *response.status_mut() = problem.status;
     for (name, value) in [
         (CONTENT_TYPE, HeaderValue::from_static(media_type)),
-        (CONTENT_LENGTH, HeaderValue::from(body.len())),
+        (CONTENT_LENGTH, length),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ] {
-        head.headers.insert(name, value);
+        response.headers_mut().insert(name, value);
     }
-    tell(refused.decision(), refused.fields(), delay, &mut head);
-    Response::from_parts(head, body.into())
+    tell(refused.decision(), refused.fields(), delay, &mut response);
+    response
 }
 
 /// Whether somebody reads it who takes text and no JSON: a browser that shows a page (RFC 9110, 12.5.1).

@@ -205,3 +205,16 @@ async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
     assert_eq!(lines(&answer, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
     assert_eq!(lines(&answer, "ratelimit-limit"), ["5"]);
 }
+
+#[tokio::test]
+async fn layers_that_speak_otherwise_in_between_double_nothing() {
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer(Headers::x_ratelimit(), shared("inner", "9/h")))
+        .layer(layer(Headers::draft_06(), shared("between", "9/h")))
+        .layer(layer(Headers::x_ratelimit(), shared("outer", "5/h")));
+    let answer = send(&app, to("/")).await;
+    for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
+        assert_eq!(lines(&answer, name).len(), 1, "{name}");
+    }
+}
