@@ -25,6 +25,9 @@ const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 pub(crate) const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
+const WEB: &str = "application/grpc-web";
+const WEB_TEXT: &str = "application/grpc-web-text";
+
 /// What a call came by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
@@ -44,35 +47,32 @@ impl Protocol {
             return None;
         }
         let media = media_type(parts.headers.get(CONTENT_TYPE)?)?;
-        let (name, format) = match media.split_once('+') {
-            Some((name, _)) => (name, &media[name.len()..]),
-            None => (media.as_str(), ""),
-        };
-        let text = match name {
-            "application/grpc" => return Some(Self::Grpc),
-            "application/grpc-web" => false,
-            "application/grpc-web-text" => true,
-            _ => return None,
-        };
+        let (name, format) = media.split_once('+').unwrap_or((&media, ""));
+        if name == "application/grpc" {
+            return Some(Self::Grpc);
+        }
+        let text = is_text(name)?;
         // Who sends one kind may ask for the other.
-        let accepts = parts.headers.get(ACCEPT).and_then(media_type);
-        let text = match accepts
-            .as_deref()
-            .map(|media| media.split('+').next().unwrap_or(media))
-        {
-            Some("application/grpc-web") => false,
-            Some("application/grpc-web-text") => true,
-            _ => text,
-        };
-        let name = if text {
-            "application/grpc-web-text"
-        } else {
-            "application/grpc-web"
-        };
-        Some(Self::Web {
-            media: HeaderValue::try_from(format!("{name}{format}")).ok()?,
-            text,
-        })
+        let accepted = parts.headers.get(ACCEPT).and_then(media_type);
+        let accepted = accepted.and_then(|media| is_text(media.split('+').next()?));
+        let text = accepted.unwrap_or(text);
+        let mut media = String::from(if text { WEB_TEXT } else { WEB });
+        // Of what the client says, only what can be nothing but a name is said again.
+        if !format.is_empty() && format.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            media.push('+');
+            media.push_str(format);
+        }
+        let media = HeaderValue::try_from(media).ok()?;
+        Some(Self::Web { media, text })
+    }
+}
+
+/// Whether gRPC-Web by this name is in base64; `None` if it is another media type.
+fn is_text(name: &str) -> Option<bool> {
+    match name {
+        WEB => Some(false),
+        WEB_TEXT => Some(true),
+        _ => None,
     }
 }
 

@@ -126,6 +126,13 @@ async fn each_content_type_is_answered_in_its_own_kind() {
             "application/grpc-web+proto",
             false,
         ),
+        // Only what can be nothing but a name is said again.
+        (
+            "application/grpc-web+a,text/html",
+            None,
+            "application/grpc-web",
+            false,
+        ),
         (
             "application/grpc-web-text",
             Some("*/*"),
