@@ -38,7 +38,8 @@
 //! `app.into_make_service_with_connect_info::<SocketAddr>()`. On Redis, for any number of processes, it is the same
 //! with one line more: `.store(RedisStore::open("redis://127.0.0.1:6379")?)`.
 //!
-//! What a request meets, and what becomes of its response, is told in [`layer`].
+//! What a request meets, what becomes of its response, and what a refusal looks like over HTTP and gRPC, is told in
+//! [`layer`].
 //!
 //! # Without HTTP
 //!
@@ -68,6 +69,8 @@
 //! |---|---|---|
 //! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Refused`] as a response |
 //! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
+//! | `tonic` | no | `google.rpc` details in gRPC refusals, [`Refused`] as a `tonic::Status`, the peers of tonic's connections |
+//! | `tonic-tls` | no | the peers of tonic's connections under TLS |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
 //! Without any, the layer and the limiter count in process.

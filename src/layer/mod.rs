@@ -6,8 +6,7 @@
 //! 2. The limiter judges the request under all policies at once.
 //! 3. If it may pass, the [`Admission`](crate::Admission) goes into its extensions and the inner service is called:
 //!    the one that was polled ready. On its response the `RateLimit` fields are added.
-//! 4. If not, the inner service isn't called. The answer is 429 (503 if the store is at fault and the limiter was told
-//!    to refuse then, 400 if there is no key) with problem details; nothing was charged.
+//! 4. If not, the inner service isn't called, nothing was charged, and the answer is a refusal.
 //!
 //! The error is the inner service's own: this layer has none.
 //!
@@ -15,6 +14,32 @@
 //!
 //! A layer further in joins the `Admission` that it finds. If it refuses, the outer layers' charges are given back; on
 //! the response, each layer adds its own fields.
+//!
+//! # Refusals
+//!
+//! | why | HTTP | gRPC |
+//! |---|---|---|
+//! | a quota is used up | 429 Too Many Requests | 8 `RESOURCE_EXHAUSTED` |
+//! | the store is at fault, and the limiter was told to refuse then | 503 Service Unavailable | 14 `UNAVAILABLE` |
+//! | there is no key, and the policy refuses such requests | 400 Bad Request | 3 `INVALID_ARGUMENT` |
+//!
+//! Over HTTP the body is problem details (RFC 9457), or plain text for a browser that shows a page: whose `Accept` names
+//! text and no JSON. [`on_refusal`](RateLimitLayer::on_refusal) answers in your own words. `Retry-After` is on every
+//! refusal that waiting helps against; [`Headers`](crate::Headers) are the other fields.
+//!
+//! ## gRPC
+//!
+//! A POST whose content type is `application/grpc`, with or without a `+format`, is a gRPC call, and so is one of
+//! gRPC-Web (`application/grpc-web`, `application/grpc-web-text`). HTTP and gRPC on one port each get their own kind. A
+//! refused call gets HTTP status 200 and no message, whatever its method streams:
+//!
+//! - `grpc-status` and `grpc-message`, in a head that is all there is (Trailers-Only); over gRPC-Web in the body;
+//! - `grpc-retry-pushback-ms`, by which clients with a retry policy come back (gRFC A6): milliseconds, rounded up; -1 if
+//!   the call would never pass, or in longer than 24 days;
+//! - with feature `tonic`, `grpc-status-details-bin`: a `google.rpc.Status` with `RetryInfo`, exact to the microsecond,
+//!   and `QuotaFailure`, with a violation for each policy that refused: its name as `subject` and `quota_id`, and
+//!   its quota;
+//! - what is on an HTTP refusal too, as metadata: `retry-after` and the [fields](crate::Headers).
 
 mod body;
 mod future;
