@@ -9,7 +9,8 @@ use crate::{error::Unfit, key::Key};
 ///
 /// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`,
 /// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's
-/// `TcpConnectInfo` and, with `tonic-tls`, `TlsConnectInfo<TcpConnectInfo>`. The key is [`Key::ip`].
+/// `TcpConnectInfo` and, with `tonic-tls`, `TlsConnectInfo<TcpConnectInfo>`, which is all there is where a server of
+/// tonic's is given connections under TLS of one's own. The key is [`Key::ip`].
 ///
 /// If none of them is there, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
 /// without the feature. That is logged as an error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.

@@ -195,6 +195,22 @@ async fn the_epoch_of_a_window_stands_still_while_time_passes() {
 }
 
 #[tokio::test]
+async fn an_epoch_within_a_second_is_rounded_up() {
+    let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [shared("once", "1/1500ms")]);
+    clock.advance(Duration::from_micros(100_001));
+    let app = hello(&layer);
+    for expected in [200, 429] {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status.as_u16(), expected);
+        // 1.600001 s after a full second.
+        assert_eq!(
+            answer.field("x-ratelimit-reset").as_deref(),
+            Some("1800000002")
+        );
+    }
+}
+
+#[tokio::test]
 async fn who_wants_no_fields_gets_none_but_retry_after() {
     let answers = three(Headers::none()).await;
     assert!(answers.iter().all(Vec::is_empty), "{answers:?}");

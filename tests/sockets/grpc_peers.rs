@@ -1,16 +1,28 @@
 //! Clients are told apart by the peer of their connection, with TLS and without.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+#[cfg(feature = "tonic-tls")]
+use std::sync::Arc;
+
+#[cfg(feature = "tonic-tls")]
+use futures_util::stream;
 
 use hyper_util::rt::TokioIo;
-use rcgen::CertifiedKey;
+use rcgen::{CertifiedKey, KeyPair};
 use tokio::net::TcpSocket;
+#[cfg(feature = "tonic-tls")]
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{ServerConfig, pki_types::PrivateKeyDer},
+};
 use tollgate::{Policy, Quota, RateLimitLayer};
 use tonic::transport::{
     Certificate, Channel, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig, Uri,
 };
 use tower::service_fn;
 
+#[cfg(feature = "tonic-tls")]
+use crate::grpc::{Calls, listen};
 use crate::grpc::{Client, is_refusal, serve_tonic};
 
 /// One call an hour by each client address, which is the default key.
@@ -58,20 +70,49 @@ async fn tonics_connections_have_peers() {
     .await;
 }
 
-#[cfg(feature = "tonic-tls")]
-#[tokio::test]
-async fn tonics_connections_under_tls_have_peers() {
-    let names = ["localhost".to_owned()];
-    let CertifiedKey { cert, signing_key } =
-        rcgen::generate_simple_self_signed(names).expect("a certificate");
-    let identity = Identity::from_pem(cert.pem(), signing_key.serialize_pem());
-    let tls = ServerTlsConfig::new().identity(identity);
-    let server = Server::builder().tls_config(tls).expect("a configuration");
-    let server = serve_tonic(server, layer()).await;
-    let endpoint = || {
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(cert.pem()));
+/// A certificate of `localhost`, and how a client trusts it.
+fn certificate() -> (CertifiedKey<KeyPair>, impl Fn() -> Endpoint) {
+    let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let pem = own.cert.pem();
+    let endpoint = move || {
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&pem));
         let endpoint = Endpoint::from_static("https://localhost").tls_config(tls);
         endpoint.expect("a configuration")
     };
+    (own, endpoint)
+}
+
+#[tokio::test]
+async fn tonics_connections_under_tonics_tls_have_peers() {
+    let (own, endpoint) = certificate();
+    let identity = Identity::from_pem(own.cert.pem(), own.signing_key.serialize_pem());
+    let tls = ServerTlsConfig::new().identity(identity);
+    let server = Server::builder().tls_config(tls).expect("a configuration");
+    let server = serve_tonic(server, layer()).await;
+    each_has_its_own_quota(server, endpoint).await;
+}
+
+/// Of a server that does TLS by itself, tonic tells less.
+#[cfg(feature = "tonic-tls")]
+#[tokio::test]
+async fn tonics_connections_under_tls_of_ones_own_have_peers() {
+    let (own, endpoint) = certificate();
+    let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key");
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = config.with_single_cert(vec![own.cert.der().clone()], key);
+    let mut config = config.expect("a configuration");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let tls = TlsAcceptor::from(Arc::new(config));
+
+    let (listener, server) = listen().await;
+    let connections = stream::unfold(listener, move |listener| {
+        let tls = tls.clone();
+        async move {
+            let (socket, _) = listener.accept().await.expect("a client");
+            Some((tls.accept(socket).await, listener))
+        }
+    });
+    let service = Server::builder().layer(layer()).add_service(Calls);
+    tokio::spawn(service.serve_with_incoming(connections));
     each_has_its_own_quota(server, endpoint).await;
 }

@@ -289,8 +289,13 @@ const GRPC: [(&str, &str); 2] = [("content-type", "application/grpc"), ("te", "t
 
 #[tokio::test]
 async fn a_refusal_is_trailers_only_on_the_wire() {
-    for host in HOSTS {
-        let limiter = Limiter::builder().policy(hourly("none left", 1).cost(2));
+    // Details of each length that base64 could pad.
+    for (host, name) in [
+        (Host::Tonic, "none"),
+        (Host::Axum, "non"),
+        (Host::Axum, "no"),
+    ] {
+        let limiter = Limiter::builder().policy(hourly(name, 1).cost(2));
         let layer = RateLimitLayer::new(limiter.build().expect("a limiter"));
         let mut channel = channel(host.serve(layer).await).await;
         for path in [
@@ -315,9 +320,8 @@ async fn a_refusal_is_trailers_only_on_the_wire() {
             for name in ["grpc-message", "grpc-status-details-bin"] {
                 assert_eq!(answer.headers.get_all(name).iter().count(), 1, "{name}");
             }
-            // Binary metadata: base64 that need not be padded.
             let details = answer.headers["grpc-status-details-bin"].as_bytes();
-            assert!(!details.contains(&b'='));
+            assert!(!details.contains(&b'='), "binary metadata is not padded");
         }
     }
 }
