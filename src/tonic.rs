@@ -47,7 +47,10 @@ pub(crate) fn status(decision: &Decision, problem: &Problem, delay: Delay) -> St
         .map(|verdict| QuotaViolation {
             quota_id: verdict.policy().to_owned(),
             quota_value: i64::try_from(verdict.quota().units()).unwrap_or(i64::MAX),
-            ..QuotaViolation::new(verdict.policy(), format!("{} is used up", verdict.quota()))
+            ..QuotaViolation::new(
+                verdict.policy(),
+                format!("quota exceeded: {}", verdict.quota()),
+            )
         })
         .collect();
     if !violated.is_empty() {
