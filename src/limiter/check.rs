@@ -9,7 +9,7 @@ use std::{
 use super::{Desk, Judged, Keys, Pending, judge::Own};
 use crate::{decision::Decision, quota::Quota, store::Ask};
 
-/// A question to a [`Limiter`], asked when it is awaited.
+/// A question to a [`Limiter`](crate::Limiter), asked when it is awaited.
 #[must_use = "nothing is asked until this is awaited"]
 #[derive(Clone)]
 pub struct Check {

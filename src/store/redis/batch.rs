@@ -181,7 +181,7 @@ impl Batch {
         now: Timestamp,
         generation: &str,
     ) -> Cmd {
-        let lifts = self.segments.iter().any(|segment| segment.ask.lifts());
+        let lifts = self.segments.iter().any(Segment::lifts);
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
@@ -333,6 +333,12 @@ impl Segment {
 }
 
 impl Segment {
+    /// Whether a refusal that is remembered somewhere may be over with it. Those of in-flight limits are not remembered.
+    fn lifts(&self) -> bool {
+        let remembered = |account: &Account| account.rule().life().is_none();
+        self.ask.lifts() && self.accounts.iter().any(remembered)
+    }
+
     fn write(&self, policies: &Policies<'_>, plan: &mut Packed) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
         let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
