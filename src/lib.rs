@@ -81,6 +81,7 @@
 pub mod extract;
 pub mod layer;
 pub mod outcome;
+pub mod outgoing;
 pub mod store;
 pub mod strategy;
 
@@ -113,7 +114,8 @@ pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError};
+pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting};
+pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, Requests};
 pub use respond::{EXPOSED_HEADERS, Headers};

@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Bound, Desks, Inner, Limiter, OnStoreError, permit::Held};
+use super::{Bound, Desks, Inner, Limiter, OnStoreError, permit::Held, queue::Queues};
 use crate::{
     error::ConfigError,
     log::Seldom,
@@ -87,6 +87,7 @@ impl LimiterBuilder {
                 on_store_error: self.on_store_error,
                 faults: Seldom::default(),
                 held: Held::default(),
+                queues: Queues::default(),
                 life,
             })),
         })

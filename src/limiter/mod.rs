@@ -23,10 +23,15 @@ use crate::{
 mod builder;
 mod check;
 mod desk;
+mod grant;
+mod head;
 mod judge;
 mod keys;
 mod permit;
+mod question;
+mod queue;
 mod settle;
+mod wait;
 
 use desk::{Desk, Desks};
 
@@ -34,6 +39,8 @@ pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
 pub(crate) use judge::{Judged, Pending};
 pub use keys::Keys;
+pub(crate) use wait::QUEUE;
+pub use wait::{Wait, Waiting};
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
@@ -69,6 +76,7 @@ pub(crate) struct Inner {
     on_store_error: OnStoreError,
     faults: Seldom,
     held: permit::Held,
+    queues: queue::Queues,
     /// How long permits live that aren't renewed: the shortest life of any policy's.
     life: Duration,
 }

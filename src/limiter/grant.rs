@@ -1,0 +1,69 @@
+//! What somebody in a queue was granted, until he has it and after he had it.
+
+use std::{fmt, sync::Arc};
+
+use super::{Inner, queue::Id};
+use crate::decision::{Decision, Permit};
+
+/// A charge that the head of a queue made for somebody behind it. If he has gone, it is given back.
+pub(super) struct Grant {
+    limiter: Arc<Inner>,
+    id: Id,
+    decision: Option<Decision>,
+}
+
+/// A place of an in-flight limit that was waited for. When it is given back, the queue is told.
+pub(super) struct Flight {
+    limiter: Arc<Inner>,
+    id: Id,
+    permit: Option<Arc<dyn Permit>>,
+}
+
+impl Grant {
+    pub(super) fn new(limiter: Arc<Inner>, id: Id, decision: Decision) -> Self {
+        Self {
+            limiter,
+            id,
+            decision: Some(decision),
+        }
+    }
+
+    pub(super) fn accept(mut self) -> Option<Decision> {
+        self.decision.take()
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(decision) = self.decision.take() {
+            self.limiter.take_back(&decision.counted);
+            self.limiter.queues.ring(&self.id);
+        }
+    }
+}
+
+impl Flight {
+    pub(super) fn new(limiter: Arc<Inner>, id: Id, permit: Arc<dyn Permit>) -> Self {
+        Self {
+            limiter,
+            id,
+            permit: Some(permit),
+        }
+    }
+}
+
+impl Permit for Flight {}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        // Before the queue looks for it.
+        self.permit = None;
+        self.limiter.queues.ring(&self.id);
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.permit, f)
+    }
+}

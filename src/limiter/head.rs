@@ -1,0 +1,293 @@
+//! The first in a queue, and what the store tells it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{
+    Inner, Judged, Pending,
+    grant::{Flight, Grant},
+    question::{Question, answer},
+    queue::{Id, Turn},
+};
+use crate::{
+    decision::{Decision, Permit, Ruling},
+    store::Source,
+    strategy::Retry,
+};
+
+/// A refusal never says that there is no need to wait, however old it is.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// The most that are asked for in one question.
+const MOST: usize = 1_024;
+
+/// The right to ask. It is passed on when it is dropped.
+pub(super) struct Head {
+    limiter: Arc<Inner>,
+    id: Id,
+    freed: Arc<Notify>,
+    /// What was asked and is not answered yet.
+    asked: Option<Asked>,
+    is_over: bool,
+}
+
+/// A question for so many.
+pub(super) struct Asked {
+    pub(super) question: Arc<Question>,
+    n: u64,
+    pending: Pending,
+}
+
+/// What the store told a head.
+pub(super) struct Refusal {
+    decision: Decision,
+    pub(super) question: Arc<Question>,
+    told: Instant,
+    /// Until when there is no use in asking.
+    pub(super) until: Instant,
+    /// Whether a place in flight is wanting, so that nobody knows when there will be one.
+    pub(super) in_flight: bool,
+}
+
+impl Head {
+    pub(super) fn new(
+        limiter: Arc<Inner>,
+        id: Id,
+        freed: Arc<Notify>,
+        asked: Option<Asked>,
+    ) -> Self {
+        Self {
+            limiter,
+            id,
+            freed,
+            asked,
+            is_over: false,
+        }
+    }
+
+    /// Ends without passing on; leaves what was asked.
+    pub(super) fn retire(mut self) -> Option<Asked> {
+        self.is_over = true;
+        self.asked.take()
+    }
+
+    /// What the head before was told, if it goes for this one too.
+    pub(super) fn inherited(&self, question: &Question) -> Option<Arc<Refusal>> {
+        let waiters = self.limiter.queues.lock();
+        let queue = waiters.queues.get(&self.id)?;
+        let refusal = queue.refusal.as_ref().filter(|_| self.asked.is_none())?;
+        let holds = !refusal.in_flight && refusal.until > Instant::now();
+        let goes = holds && refusal.question.is_same(question);
+        goes.then(|| refusal.clone())
+    }
+
+    /// Asks for itself and for those next to it that ask the same, and hands out what it gets. Either the answer that ends
+    /// the wait, or a refusal to wait for.
+    pub(super) async fn ask(&mut self, question: &Arc<Question>) -> Result<Decision, Arc<Refusal>> {
+        let asked = match self.asked.take() {
+            Some(asked) => self.asked.insert(asked),
+            None => {
+                let n = self.reach(question);
+                match question.ask(n) {
+                    Judged::Now(decision) => return self.answered(decision, question, n),
+                    Judged::Later(pending) => self.asked.insert(Asked {
+                        question: question.clone(),
+                        n,
+                        pending,
+                    }),
+                }
+            }
+        };
+        // Should this be dropped meanwhile, the next head goes on from here.
+        let (n, decision) = (asked.n, answer(&mut asked.pending).await);
+        self.asked = None;
+        self.answered(decision, question, n)
+    }
+
+    /// For how many the next question is, itself included. From here on nobody is told an older answer.
+    fn reach(&self, question: &Question) -> u64 {
+        let mut waiters = self.limiter.queues.lock();
+        let Some(queue) = waiters.queues.get_mut(&self.id) else {
+            return 1;
+        };
+        queue.asking = true;
+        if !question.is_shared() {
+            return 1;
+        }
+        let behind = queue.behind.values().take(MOST - 1);
+        let same = behind.take_while(|waiter| waiter.wish.question.is_same(question));
+        1 + same.count() as u64
+    }
+
+    fn answered(
+        &self,
+        decision: Decision,
+        question: &Arc<Question>,
+        n: u64,
+    ) -> Result<Decision, Arc<Refusal>> {
+        let exhausted = matches!(decision.ruling, Ruling::Exhausted);
+        if exhausted && decision.retry() != Retry::Never {
+            return Err(Refusal::new(decision, question.clone()));
+        }
+        // Where the store was not asked, or couldn't answer, all get the same.
+        let k = match decision.admitted {
+            0 => n,
+            admitted => admitted,
+        };
+        if k < n {
+            self.note(Refusal::after(&decision, question.clone()));
+        }
+        let first = self.part(&decision, question, 0, k);
+        let others = (1..k).map(|i| self.part(&decision, question, i, k));
+        self.hand_out(question, others.collect());
+        Ok(first)
+    }
+
+    /// One part of `k` that were admitted together.
+    fn part(&self, whole: &Decision, question: &Question, i: u64, k: u64) -> Decision {
+        let mut part = whole.clone();
+        part.admitted = whole.admitted.min(1);
+        for counted in &mut part.counted {
+            counted.receipt.left /= k;
+            if i + 1 < k {
+                // There was room for those after this one.
+                counted.outlook.retry = Retry::Now;
+                if question.is_charged_on_arrival(counted.policy) {
+                    counted.outlook.remaining += (k - 1 - i) * counted.cost;
+                }
+            }
+        }
+        part.permit = part.permit.map(|permit| -> Arc<dyn Permit> {
+            Arc::new(Flight::new(self.limiter.clone(), self.id.clone(), permit))
+        });
+        part
+    }
+
+    /// Hands decisions to those next to the head that ask the same. What was charged for those who have gone since is given
+    /// back.
+    fn hand_out(&self, question: &Question, decisions: Vec<Decision>) {
+        let mut next = Vec::with_capacity(decisions.len());
+        let mut waiters = self.limiter.queues.lock();
+        if let Some(queue) = waiters.queues.get_mut(&self.id) {
+            while next.len() < decisions.len() {
+                match queue.behind.first_entry() {
+                    Some(waiter) if waiter.get().wish.question.is_same(question) => {
+                        next.push(waiter.remove());
+                    }
+                    _ => break,
+                }
+            }
+        }
+        drop(waiters);
+        let mut next = next.into_iter();
+        for decision in decisions {
+            let turn = match decision.is_admitted() {
+                true => {
+                    let (limiter, id) = (self.limiter.clone(), self.id.clone());
+                    Turn::Granted(Grant::new(limiter, id, decision))
+                }
+                false => Turn::Refused(decision),
+            };
+            if let Some(waiter) = next.next() {
+                // Comes back, and is dropped, if that one is leaving just now.
+                let _ = waiter.turn.send(turn);
+            }
+        }
+    }
+
+    /// Tells what it was told to those who come, and to the next head.
+    pub(super) fn note(&self, refusal: Arc<Refusal>) {
+        let mut waiters = self.limiter.queues.lock();
+        let before = waiters.queues.get_mut(&self.id).and_then(|queue| {
+            queue.asking = false;
+            queue.refusal.replace(refusal)
+        });
+        drop(waiters);
+        drop(before);
+    }
+
+    /// Stays in spite of a refusal, and refuses those for whom there is no use in staying.
+    pub(super) fn stay(&self, refusal: Arc<Refusal>) {
+        self.note(refusal.clone());
+        let now = Instant::now();
+        let mut refused = Vec::new();
+        let mut waiters = self.limiter.queues.lock();
+        if let Some(queue) = waiters.queues.get_mut(&self.id) {
+            let mut ahead = 1;
+            let vain = queue.behind.iter().filter(|(_, waiter)| {
+                let vain = waiter.wish.is_vain(ahead, &refusal, now);
+                ahead += usize::from(!vain);
+                vain
+            });
+            let vain: Vec<u64> = vain.map(|(number, _)| *number).collect();
+            refused.extend(vain.iter().filter_map(|number| queue.behind.remove(number)));
+        }
+        drop(waiters);
+        for waiter in refused {
+            // Fails if that one is leaving just now.
+            let _ = waiter.turn.send(Turn::Refused(refusal.at(now)));
+        }
+    }
+
+    /// Waits until something was given back.
+    pub(super) async fn freed(&mut self) {
+        self.freed.notified().await;
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.limiter.pass_on(&self.id, self.asked.take());
+        }
+    }
+}
+
+impl Refusal {
+    fn new(decision: Decision, question: Arc<Question>) -> Arc<Self> {
+        let told = Instant::now();
+        let wait = question.honest_wait(&decision);
+        Arc::new(Self {
+            told,
+            until: told.checked_add(wait).unwrap_or(told),
+            in_flight: question.lacks_place(&decision),
+            decision,
+            question,
+        })
+    }
+
+    /// How it stands after as many were admitted as there was room for.
+    fn after(admitted: &Decision, question: Arc<Question>) -> Arc<Self> {
+        let mut decision = admitted.clone();
+        decision.ruling = Ruling::Exhausted;
+        decision.admitted = 0;
+        decision.permit = None;
+        for counted in &mut decision.counted {
+            counted.receipt.left = 0;
+        }
+        Self::new(decision, question)
+    }
+
+    /// Whether there is no use in waiting until the deadline.
+    pub(super) fn outlasts(&self, deadline: Option<Instant>, now: Instant) -> bool {
+        deadline.is_some_and(|deadline| deadline <= now || deadline < self.until)
+    }
+
+    /// The refusal as it is told at `now`.
+    pub(super) fn at(&self, now: Instant) -> Decision {
+        let mut decision = self.decision.clone();
+        let since = now.saturating_duration_since(self.told);
+        if since > Duration::ZERO {
+            decision.source = Source::Cache;
+            for counted in &mut decision.counted {
+                let outlook = &mut counted.outlook;
+                if let Retry::After(wait) = outlook.retry {
+                    outlook.retry = Retry::After(wait.saturating_sub(since).max(LEAST_WAIT));
+                }
+                outlook.reset_after = outlook.reset_after.saturating_sub(since);
+            }
+        }
+        decision
+    }
+}

@@ -1,0 +1,126 @@
+//! The question that somebody in a queue waits for the answer to.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{Desk, Judged, Keys, Pending, judge::Own, queue::Id};
+use crate::{
+    decision::{Counted, Decision},
+    extract::MissingKey,
+    store::{Ask, Manner},
+    strategy::Retry,
+};
+
+/// What somebody who waits asks.
+#[derive(Clone)]
+pub(super) struct Question {
+    pub(super) desk: Arc<Desk>,
+    pub(super) keys: Keys,
+    pub(super) own: Own,
+}
+
+impl Question {
+    /// Whether the answer to one is the answer to the other, given that the keys are the same.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let (a, b) = (&self.own, &other.own);
+        a.cost == b.cost
+            && a.costs == b.costs
+            && a.quotas == b.quotas
+            && self.keys.caller() == other.keys.caller()
+    }
+
+    /// The keys by policy, however they were given.
+    pub(super) fn id(&self) -> Id {
+        let policies = self.desk.policies.iter();
+        policies
+            .map(|bound| self.keys.of(bound.policy.name()))
+            .collect()
+    }
+
+    /// Whether several can be asked about in one question. The places of an in-flight limit are told from each other, and
+    /// where refusals count those behind the first must not be refused.
+    pub(super) fn is_shared(&self) -> bool {
+        let mut policies = self.desk.policies.iter();
+        policies.all(|bound| {
+            !bound.is_permit() && !matches!(bound.policy.manner(), Manner::ChargeDenied)
+        })
+    }
+
+    /// Asks for the first `n` of those who ask the same.
+    pub(super) fn ask(&self, n: u64) -> Judged {
+        let own = Some(&self.own);
+        self.desk.judge_keys(Ask::Take(n), &self.keys, own)
+    }
+
+    /// Asks without a queue.
+    pub(super) async fn ask_alone(&self) -> Decision {
+        match self.ask(1) {
+            Judged::Now(decision) => decision,
+            Judged::Later(mut pending) => answer(&mut pending).await,
+        }
+    }
+
+    /// Whether it costs more than a quota ever allows, or nothing.
+    pub(super) fn need_not_wait(&self) -> bool {
+        let mut costs = false;
+        for bound in &self.desk.policies {
+            let policy = &bound.policy;
+            let shared = policy.when_missing() == MissingKey::Shared;
+            if self.keys.of(policy.name()).is_none() && !shared {
+                continue;
+            }
+            let own = self
+                .own
+                .costs
+                .iter()
+                .find(|(name, _)| name == policy.name());
+            let own = own.map(|(_, units)| *units).or(self.own.cost);
+            let cost = own.unwrap_or_else(|| policy.plain_cost());
+            let mut quotas = self.own.quotas.iter();
+            let quota = quotas.find(|(name, _)| name == policy.name());
+            let quota = quota.filter(|(_, quota)| *quota != policy.quota());
+            let tier = quota.and_then(|(_, quota)| bound.tier(&*self.desk.store, *quota));
+            let account = tier.as_ref().map_or(&bound.account, |tier| &tier.1);
+            if cost > account.rule().capacity() {
+                return true;
+            }
+            costs |= cost > 0;
+        }
+        !costs
+    }
+
+    /// Whether a place of an in-flight limit is among what refused it.
+    pub(super) fn lacks_place(&self, refused: &Decision) -> bool {
+        waits(refused).any(|counted| self.desk.bound(counted.policy).is_permit())
+    }
+
+    /// How long the other policies say that it takes.
+    pub(super) fn honest_wait(&self, refused: &Decision) -> Duration {
+        let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
+        let timed = timed.filter_map(|counted| match counted.outlook.retry {
+            Retry::After(wait) => Some(wait),
+            Retry::Now | Retry::Never => None,
+        });
+        timed.max().unwrap_or_default()
+    }
+
+    /// Whether what is left after those who were admitted together still counts them.
+    pub(super) fn is_charged_on_arrival(&self, policy: u32) -> bool {
+        self.desk.bound(policy).policy.manner() != Manner::Check
+    }
+}
+
+/// What a refused request waits for.
+fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
+    let counted = refused.counted.iter();
+    counted.filter(|counted| counted.cost > 0 && counted.outlook.retry != Retry::Now)
+}
+
+/// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.
+pub(super) async fn answer(pending: &mut Pending) -> Decision {
+    poll_fn(|cx| Pin::new(&mut *pending).poll(cx)).await
+}

@@ -1,0 +1,280 @@
+//! Waiting for one's turn.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    Keys, Limiter,
+    head::Head,
+    judge::Own,
+    question::Question,
+    queue::{Joined, Turn, Wish},
+};
+use crate::{
+    admission::{Admission, Refused},
+    decision::Decision,
+    quota::Quota,
+};
+
+/// How many may wait for the same keys, unless told otherwise.
+pub(crate) const QUEUE: usize = 1_024;
+
+/// How often an in-flight limit is asked again, and a quota of which something was given back: the first time after this
+/// long, each time after twice as long,
+const FIRST_LOOK: Duration = Duration::from_millis(5);
+/// and in the end after this long.
+const LAST_LOOK: Duration = Duration::from_millis(250);
+
+impl Limiter {
+    /// Waits until a request may pass, no longer than `deadline` from when this is first polled, and charges it: for
+    /// calls on the way out, jobs, and all else that had rather be late than refused.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("mail", Quota::requests(1).per(Duration::from_millis(20))))
+    ///     .build()?;
+    /// let patience = Duration::from_secs(5);
+    /// for _ in 0..3 {
+    ///     limiter.wait(Key::new("alice"), patience).await?;
+    /// }
+    ///
+    /// // Two of these will never pass together: nobody waits for that.
+    /// let refused = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
+    /// assert_eq!(refused.retry_after(), None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # First come, first served
+    ///
+    /// Those who wait for the same keys through clones of one limiter stand in a queue. The first asks the store, sleeps
+    /// for as long as the store says, and asks again, since another process may have been quicker; those behind it ask
+    /// nothing, and nobody overtakes. Whoever costs more is waited for by whoever is behind. A [`check`](Limiter::check)
+    /// doesn't queue, and other processes have queues of their own: between them the quota holds, but no order.
+    ///
+    /// Dropping the future leaves the queue, and what was charged for it is given back. One that is kept without being
+    /// polled holds up those behind it, as with tokio's locks.
+    ///
+    /// # In-flight limits
+    ///
+    /// Nobody knows when a place becomes free. A place that was waited for lets the queue go on when it is given back in
+    /// this process; others are found by asking, after 5 ms at first, at last every 250 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], at once, if
+    /// - the store says that it would take until after the deadline, or the deadline passes while others are in front;
+    /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
+    ///   always tells how it stands;
+    /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
+    /// - the store is at fault, and the limiter [refuses](crate::OnStoreError::Refuse) then. If it admits, nobody waits.
+    ///
+    /// Under [`Denied::Counts`](crate::Denied::Counts) each question of the first in the queue that is refused counts.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime that has its timers enabled, if it has to wait.
+    pub fn wait(&self, keys: impl Into<Keys>, deadline: Duration) -> Wait {
+        Wait {
+            question: Question {
+                desk: self.desk(),
+                keys: keys.into(),
+                own: Own::default(),
+            },
+            deadline,
+            queue: QUEUE,
+        }
+    }
+}
+
+/// A turn to be waited for, from [`Limiter::wait`]. The queue is joined when this is awaited.
+#[must_use = "nothing is waited for until this is awaited"]
+#[derive(Clone)]
+pub struct Wait {
+    question: Question,
+    deadline: Duration,
+    queue: usize,
+}
+
+impl Wait {
+    /// Refuses at once if `most` wait for the same keys already: 1,024 unless set. With 0 nobody waits.
+    pub fn queue(mut self, most: usize) -> Self {
+        self.queue = most;
+        self
+    }
+
+    /// See [`Check::cost`](crate::Check::cost).
+    pub fn cost(mut self, units: u64) -> Self {
+        self.question.own.cost = Some(units);
+        self
+    }
+
+    /// See [`Check::cost_of`](crate::Check::cost_of).
+    pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
+        self.question.own.costs.push((policy.into(), units));
+        self
+    }
+
+    /// See [`Check::quota_of`](crate::Check::quota_of).
+    pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+        self.question.own.quotas.push((policy.into(), quota));
+        self
+    }
+
+    async fn decide(self) -> Decision {
+        let question = Arc::new(self.question);
+        if question.need_not_wait() {
+            return question.ask_alone().await;
+        }
+        let deadline = Instant::now().checked_add(self.deadline);
+        let wish = Wish {
+            question: question.clone(),
+            queue: self.queue,
+            deadline,
+        };
+        let head = match question.desk.inner().join(question.id(), wish) {
+            Joined::Refused(decision) => return decision,
+            Joined::Head(head) => head,
+            Joined::Behind(mut place) => {
+                let turn = tokio::select! {
+                    biased;
+                    turn = place.turn() => turn,
+                    () = until(deadline) => match place.give_up() {
+                        Some(decision) => return decision,
+                        // Nobody has been told anything yet: not for much longer, since stores have deadlines.
+                        None => place.turn().await,
+                    },
+                };
+                let granted = match turn {
+                    Some(Turn::Head(head)) => Err(head),
+                    Some(Turn::Granted(grant)) => Ok(grant.accept()),
+                    Some(Turn::Refused(decision)) => Ok(Some(decision)),
+                    None => Ok(None),
+                };
+                match granted {
+                    Err(head) => head,
+                    Ok(Some(decision)) => return decision,
+                    Ok(None) => return question.ask_alone().await,
+                }
+            }
+        };
+        lead(head, question, self.queue, deadline).await
+    }
+}
+
+/// Asks and sleeps, until admitted or refused for good. Whatever becomes of it, the head passes on when it is dropped.
+async fn lead(
+    mut head: Head,
+    question: Arc<Question>,
+    queue: usize,
+    deadline: Option<Instant>,
+) -> Decision {
+    let mut known = head.inherited(&question);
+    let mut looks = Looks(LAST_LOOK);
+    loop {
+        let refusal = match known.take() {
+            Some(refusal) => refusal,
+            None => match head.ask(&question).await {
+                Ok(decision) => return decision,
+                Err(refusal) => refusal,
+            },
+        };
+        let now = Instant::now();
+        if queue == 0 || refusal.outlasts(deadline, now) {
+            head.note(refusal.clone());
+            return refusal.at(now);
+        }
+        let next = match refusal.in_flight {
+            true => refusal.until.max(now + looks.next()),
+            false if looks.are_over() => refusal.until,
+            false => refusal.until.min(now + looks.next()),
+        };
+        let next = deadline.map_or(next, |deadline| next.min(deadline));
+        head.stay(refusal);
+        tokio::select! {
+            biased;
+            // What was given back may be on its way to the store still.
+            () = head.freed() => looks = Looks(FIRST_LOOK),
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Pauses between questions for which the store's answers are no guide.
+struct Looks(Duration);
+
+impl Looks {
+    fn are_over(&self) -> bool {
+        self.0 >= LAST_LOOK
+    }
+
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(LAST_LOOK);
+        pause
+    }
+}
+
+impl IntoFuture for Wait {
+    type Output = Result<Admission, Refused>;
+    type IntoFuture = Waiting;
+
+    fn into_future(self) -> Waiting {
+        Waiting(Some(Box::pin(self.decide())))
+    }
+}
+
+/// The future of a [`Wait`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Waiting(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
+
+impl Future for Waiting {
+    type Output = Result<Admission, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Futures must not be polled again when they are ready; one that is waits for ever.
+        let Some(decision) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let decision = ready!(decision.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(decision.into_result())
+    }
+}
+
+impl fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiting").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait")
+            .field("keys", &self.question.keys)
+            .field("own", &self.question.own)
+            .field("deadline", &self.deadline)
+            .field("queue", &self.queue)
+            .finish()
+    }
+}

@@ -1,0 +1,107 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use super::{BoxError, HandOver, ticket::Ticket};
+use crate::limiter::Waiting;
+
+pin_project! {
+    /// The future of an [`Outgoing`](super::Outgoing) service.
+    pub struct ResponseFuture<S, Req, H>
+    where
+        S: Service<Req>,
+    {
+        #[pin]
+        state: State<S, S::Future, Req>,
+        hand_over: H,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, F, Req> {
+        Waiting { waiting: Waiting, held: Option<(Req, S)> },
+        // Dropped in this order: the call ends before its place is given back.
+        Called { #[pin] inner: F, ticket: Option<Ticket> },
+    }
+}
+
+impl<S, Req, H> ResponseFuture<S, Req, H>
+where
+    S: Service<Req>,
+{
+    pub(super) fn new(waiting: Waiting, request: Req, ready: S, hand_over: H) -> Self {
+        let held = Some((request, ready));
+        Self {
+            state: State::Waiting { waiting, held },
+            hand_over,
+        }
+    }
+}
+
+impl<S, Req, H> Future for ResponseFuture<S, Req, H>
+where
+    S: Service<Req, Error: Into<BoxError>>,
+    H: HandOver<S::Response>,
+{
+    type Output = Result<H::Output, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut state = this.state;
+        loop {
+            let next = match state.as_mut().project() {
+                StateProj::Waiting { waiting, held } => {
+                    let admission = match ready!(Pin::new(waiting).poll(cx)) {
+                        Ok(admission) => admission,
+                        Err(refused) => return Poll::Ready(Err(Box::new(refused))),
+                    };
+                    let ticket = Some(Ticket::new(admission));
+                    match held.take() {
+                        Some((request, mut service)) => State::Called {
+                            inner: service.call(request),
+                            ticket,
+                        },
+                        None => return Poll::Pending,
+                    }
+                }
+                StateProj::Called { inner, ticket } => {
+                    let response = ready!(inner.poll(cx));
+                    // Polled again after it was ready, which futures must not be.
+                    let Some(ticket) = ticket.take() else {
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(match response {
+                        Ok(response) => {
+                            let admission = ticket.respond(|| this.hand_over.head(&response));
+                            Ok(this.hand_over.hand_over(response, admission))
+                        }
+                        Err(error) => {
+                            ticket.fail();
+                            Err(error.into())
+                        }
+                    });
+                }
+            };
+            state.set(next);
+        }
+    }
+}
+
+impl<S, Req, H> fmt::Debug for ResponseFuture<S, Req, H>
+where
+    S: Service<Req>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.state {
+            State::Waiting { .. } => "ResponseFuture(Waiting)",
+            State::Called { .. } => "ResponseFuture(Called)",
+        })
+    }
+}

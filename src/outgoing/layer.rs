@@ -1,0 +1,146 @@
+use std::{sync::Arc, time::Duration};
+
+use tower_layer::Layer;
+
+use super::{ByRequest, Fixed, Outgoing, Unchanged};
+use crate::limiter::{Keys, Limiter, QUEUE};
+
+/// How long a request waits, unless told otherwise.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Holds back requests on their way out until a [`Limiter`] lets them pass.
+///
+/// Unless told otherwise, all count under one key, wait for at most 30 seconds, and at most 1,024 of them at a time. It is
+/// cheap to clone, and its clones share everything. See the [module](crate::outgoing) for what it does to a request.
+///
+/// Its type parameters need not be named: where it is kept, `OutgoingLayer` is one with a fixed key.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Request;
+/// use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("upstream", Quota::requests(5).per_second()))
+///     .build()?;
+/// // For each host that is called.
+/// let layer = OutgoingLayer::new(limiter)
+///     .key_with(|request: &Request<String>| Key::new(request.uri().host().unwrap_or_default()))
+///     .deadline(Duration::from_secs(5))
+///     .queue(100);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct OutgoingLayer<K = Fixed, H = Unchanged> {
+    pub(super) limiter: Limiter,
+    pub(super) question: K,
+    pub(super) hand_over: H,
+    pub(super) deadline: Duration,
+    pub(super) queue: usize,
+}
+
+impl OutgoingLayer {
+    /// A layer over `limiter`, sharing its counts.
+    pub fn new(limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            question: Fixed::default(),
+            hand_over: Unchanged,
+            deadline: DEADLINE,
+            queue: QUEUE,
+        }
+    }
+}
+
+impl<K, H> OutgoingLayer<K, H> {
+    /// Counts all requests under `keys`: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
+    #[must_use]
+    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<Fixed, H> {
+        let keys = keys.into();
+        self.ask(Fixed { keys, cost: None })
+    }
+
+    /// Counts each request under what `keys` says: as in [`key`](OutgoingLayer::key).
+    #[must_use]
+    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<ByRequest<Req>, H>
+    where
+        F: Fn(&Req) -> T + Send + Sync + 'static,
+        T: Into<Keys>,
+    {
+        let keys = Arc::new(move |request: &Req| keys(request).into());
+        self.ask(ByRequest { keys, cost: None })
+    }
+
+    /// Waits for at most so long: 30 seconds unless set. Who would surely wait for longer is refused at once.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Refuses at once if `most` requests with the same keys wait already: 1,024 unless set. With 0 nobody waits.
+    #[must_use]
+    pub fn queue(mut self, most: usize) -> Self {
+        self.queue = most;
+        self
+    }
+
+    /// Hands each request's [`Admission`](crate::Admission) to its caller, [`Beside`](super::Beside) the response or
+    /// [`InExtensions`](super::InExtensions) of it, or as you like.
+    #[must_use]
+    pub fn hand_over<G>(self, hand_over: G) -> OutgoingLayer<K, G> {
+        OutgoingLayer {
+            limiter: self.limiter,
+            question: self.question,
+            hand_over,
+            deadline: self.deadline,
+            queue: self.queue,
+        }
+    }
+
+    /// Asks for each request what `question` says.
+    #[must_use]
+    pub fn ask<Q>(self, question: Q) -> OutgoingLayer<Q, H> {
+        OutgoingLayer {
+            limiter: self.limiter,
+            question,
+            hand_over: self.hand_over,
+            deadline: self.deadline,
+            queue: self.queue,
+        }
+    }
+
+    /// The limiter, to ask about what doesn't pass here.
+    pub fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+}
+
+impl<H> OutgoingLayer<Fixed, H> {
+    /// Charges `units` a request under every policy, in place of each policy's own cost.
+    #[must_use]
+    pub fn cost(mut self, units: u64) -> Self {
+        self.question.cost = Some(units);
+        self
+    }
+}
+
+impl<Req, H> OutgoingLayer<ByRequest<Req>, H> {
+    /// Charges each request what `cost` says under every policy, in place of each policy's own cost.
+    #[must_use]
+    pub fn cost_with<F>(mut self, cost: F) -> Self
+    where
+        F: Fn(&Req) -> u64 + Send + Sync + 'static,
+    {
+        self.question.cost = Some(Arc::new(cost));
+        self
+    }
+}
+
+impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
+    type Service = Outgoing<S, K, H>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Outgoing::new(inner, self.clone())
+    }
+}

@@ -1,0 +1,101 @@
+//! Limits on the way out: a client that keeps to what the other side allows.
+//!
+//! An [`OutgoingLayer`] goes around any tower service, whatever its requests and responses are: an HTTP client such as
+//! hyper-util's or reqwest's, a tonic channel, calls of a database in a
+//! [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html).
+//!
+//! ```
+//! use std::{convert::Infallible, time::Duration};
+//!
+//! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Refused};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
+//!     .build()?;
+//! let client = ServiceBuilder::new()
+//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our account")).deadline(Duration::from_secs(2)))
+//!     .service_fn(async |place: &'static str| Ok::<_, Infallible>(place.len()));
+//!
+//! // The second one waits for 200 ms.
+//! assert_eq!(client.clone().oneshot("Lucca").await?, 5);
+//! assert_eq!(client.clone().oneshot("Pisa").await?, 4);
+//!
+//! // Who would have to wait for too long is refused at once.
+//! let hurried = OutgoingLayer::new(Limiter::builder()
+//!     .policy(Policy::new("reports", Quota::requests(1).per_hour()))
+//!     .build()?);
+//! let reports = ServiceBuilder::new().layer(hurried).service_fn(async |()| Ok::<_, Infallible>(()));
+//! reports.clone().oneshot(()).await?;
+//! let error = reports.clone().oneshot(()).await.unwrap_err();
+//! let refused: &Refused = error.downcast_ref().expect("a refusal");
+//! assert!(refused.retry_after() > Some(Duration::from_secs(3_500)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What happens to a request
+//!
+//! 1. The layer's [key](OutgoingLayer::key), or a [function](OutgoingLayer::key_with) of the request, says what it counts
+//!    under. The policies' own extractors are for requests that come in, and are not asked.
+//! 2. It waits its turn, first come, first served: [`Limiter::wait`](crate::Limiter::wait) says how. Nothing is charged
+//!    before it's called, and being ready takes nothing.
+//! 3. The inner service is called: the one that was polled ready. One that keeps something for as long as it is ready, as
+//!    a concurrency limit does, keeps it while the request waits; put such a layer outside of this one.
+//! 4. If it may not pass, the inner service isn't called, and the error is a [`BoxError`] that downcasts to
+//!    [`Refused`](crate::Refused). Every other error is the inner service's own.
+//!
+//! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
+//!
+//! # When it is over
+//!
+//! Policies that [charge](crate::Charge) by the outcome are told what is known here: that the service failed, that the
+//! request was dropped, or that there is a response. Of which status, they are told if the response is one of HTTP's, and
+//! [`InExtensions`] is chosen; otherwise it counts as 200.
+//!
+//! To charge what the call turned out to cost, ask for the request's [`Admission`](crate::Admission) with
+//! [`hand_over`](OutgoingLayer::hand_over): [`Beside`] the response, or [`InExtensions`] of one of HTTP's. Places of
+//! in-flight limits are held until there is a response, or for as long as its admission lives.
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use tollgate::{
+//!     Limiter, OutgoingLayer, Policy, Quota,
+//!     outgoing::Beside,
+//! };
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))
+//!     .build()?;
+//! let model = ServiceBuilder::new()
+//!     .layer(OutgoingLayer::new(limiter).cost(100).hand_over(Beside))
+//!     .service_fn(async |prompt: String| Ok::<_, Infallible>(prompt.len() as u64));
+//!
+//! let (tokens, admission) = model.oneshot("Hello".into()).await?;
+//! admission.settle(tokens).await?;
+//! assert_eq!(admission.remaining("tokens"), Some(995));
+//! # Ok(())
+//! # }
+//! ```
+
+mod future;
+mod hand_over;
+mod layer;
+mod question;
+mod service;
+mod ticket;
+
+pub use future::ResponseFuture;
+pub use hand_over::{Beside, HandOver, InExtensions, Unchanged};
+pub use layer::OutgoingLayer;
+pub use question::{ByRequest, Fixed, Question};
+pub use service::Outgoing;
+
+/// The error of a service behind an [`OutgoingLayer`]: tower's own.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,0 +1,66 @@
+use std::{
+    future::IntoFuture,
+    mem,
+    task::{Context, Poll},
+};
+
+use tower_service::Service;
+
+use super::{BoxError, Fixed, HandOver, OutgoingLayer, Question, ResponseFuture, Unchanged};
+
+/// A service whose requests are held back by an [`OutgoingLayer`].
+#[derive(Clone, Debug)]
+pub struct Outgoing<S, K = Fixed, H = Unchanged> {
+    inner: S,
+    layer: OutgoingLayer<K, H>,
+}
+
+impl<S, K, H> Outgoing<S, K, H> {
+    pub(super) fn new(inner: S, layer: OutgoingLayer<K, H>) -> Self {
+        Self { inner, layer }
+    }
+
+    /// The service inside.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The service inside.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req, K, H> Service<Req> for Outgoing<S, K, H>
+where
+    S: Service<Req, Error: Into<BoxError>> + Clone,
+    K: Question<Req>,
+    H: HandOver<S::Response> + Clone,
+{
+    type Response = H::Output;
+    type Error = BoxError;
+    type Future = ResponseFuture<S, Req, H>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let layer = &self.layer;
+        let keys = layer.question.keys(&request);
+        let wait = layer.limiter.wait(keys, layer.deadline).queue(layer.queue);
+        let wait = match layer.question.cost(&request) {
+            Some(units) => wait.cost(units),
+            None => wait,
+        };
+        // The service that was polled ready is the one to be called; its clone need not be.
+        let clone = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, clone);
+        ResponseFuture::new(wait.into_future(), request, ready, layer.hand_over.clone())
+    }
+}

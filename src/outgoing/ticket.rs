@@ -1,0 +1,48 @@
+use http::response::Parts;
+
+use crate::{
+    admission::Admission,
+    outcome::{End, Head, Outcome},
+};
+
+/// A call that was let out, until it is known what became of it. Dropped, it settles as for a request that was dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    admission: Admission,
+    settled: bool,
+}
+
+impl Ticket {
+    pub(super) fn new(admission: Admission) -> Self {
+        // Most policies charge whatever becomes of it.
+        let settled = !admission.settles(0);
+        Self { admission, settled }
+    }
+
+    /// There is a response.
+    pub(super) fn respond(mut self, head: impl FnOnce() -> Parts) -> Admission {
+        if !self.settled {
+            let head = Head::of(&head());
+            self.settle(&Outcome::new(Some(&head), None, End::Completed));
+        }
+        self.admission.clone()
+    }
+
+    /// The service has failed.
+    pub(super) fn fail(mut self) {
+        self.settle(&Outcome::new(None, None, End::ServiceFailed));
+    }
+
+    fn settle(&mut self, outcome: &Outcome<'_>) {
+        if !self.settled {
+            self.settled = true;
+            self.admission.settle_by(0, outcome);
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.settle(&Outcome::new(None, None, End::Dropped));
+    }
+}
