@@ -41,7 +41,7 @@ impl Limiter {
     /// use std::time::Duration;
     /// use tollgate::{Key, Limiter, Policy, Quota};
     ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// let limiter = Limiter::builder()
     ///     .policy(Policy::new("mail", Quota::requests(1).per(Duration::from_millis(20))))
     ///     .build()?;

@@ -10,7 +10,7 @@
 //! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Refused};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
@@ -68,7 +68,7 @@
 //! };
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
-//! # #[tokio::main(flavor = "current_thread", start_paused = true)]
+//! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))

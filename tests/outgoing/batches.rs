@@ -1,0 +1,97 @@
+//! Those who are let in by one question.
+
+use futures_util::future::join_all;
+use std::future::IntoFuture;
+use tollgate::{Charge, Denied, FixedWindow, Retry, SlidingLog, outcome};
+
+use crate::support::{left, limiter, look, ms, policy, queued, wait};
+
+#[tokio::test(start_paused = true)]
+async fn as_many_pass_in_one_question_as_there_is_room_for() {
+    let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
+    let waiters = (0..8).map(|_| wait(&limiter).into_future());
+    for turn in join_all(waiters).await {
+        turn.expect("a turn");
+    }
+    assert_eq!(time.passed(), ms(2_000));
+    // One for each of the three that find room as they come, one that finds none, then one for three and one for two.
+    assert!(time.questions() <= 6, "{}", time.questions());
+    assert_eq!(left(&limiter, "p").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
+    let (limiter, _) = limiter([policy("p", "9/s").strategy(SlidingLog)]);
+    wait(&limiter).cost(9).await.expect("all");
+    let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter).cost(3))).collect();
+    let turns = join_all(waiters).await;
+    let admissions: Vec<_> = turns
+        .into_iter()
+        .map(|turn| turn.expect("a turn"))
+        .collect();
+    let told = admissions.iter().map(|a| {
+        let decision = &a.decisions()[0];
+        assert_eq!(decision.admitted(), 1);
+        let verdict = decision.verdict("p").expect("its verdict");
+        (verdict.remaining(), verdict.retry() == Retry::Now)
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(6, true), (3, true), (0, false)],
+        "as if they had come one after the other"
+    );
+    // Nobody can give back what is another's.
+    admissions[1].refund(100).await.expect("an answer");
+    assert_eq!(left(&limiter, "p").await, 3);
+    admissions[1].refund(100).await.expect("an answer");
+    assert_eq!(left(&limiter, "p").await, 3);
+    admissions[0].settle(1).await.expect("an answer");
+    assert_eq!(left(&limiter, "p").await, 5);
+    admissions[2].settle(4).await.expect("an answer");
+    assert_eq!(left(&limiter, "p").await, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
+    let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
+    wait(&limiter).cost(3).await.expect("all");
+    let mut head = queued(wait(&limiter));
+    let [gone, mut next, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
+    tokio::time::advance(ms(1_000)).await;
+    look(&mut head).expect("its turn").expect("admitted");
+    // Three were let in together; the second hasn't heard of it, and never will.
+    assert_eq!(left(&limiter, "p").await, 0);
+    assert!(look(&mut last).is_none());
+    drop(gone);
+    // So there is one for the last, which slept until the window ends.
+    look(&mut next).expect("its turn").expect("admitted");
+    look(&mut last).expect("its turn").expect("admitted");
+    assert_eq!(left(&limiter, "p").await, 0);
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_refusals_count_only_the_first_is_refused() {
+    let counts = policy("p", "3/s").strategy(FixedWindow);
+    let (limiter, _) = limiter([counts.denied(Denied::Counts)]);
+    wait(&limiter).cost(3).await.expect("all");
+    let waiters: Vec<_> = (0..3).map(|_| wait(&limiter).into_future()).collect();
+    let time = tokio::time::Instant::now();
+    for turn in join_all(waiters).await {
+        turn.expect("a turn");
+    }
+    // Its one refusal has taken one of the next window.
+    assert!(time.elapsed() <= ms(2_000), "{:?}", time.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_charged_by_the_outcome_is_only_checked() {
+    let failures = policy("p", "2/s").charge(Charge::on_response(outcome::failure));
+    let (limiter, time) = limiter([failures]);
+    let waiters = (0..5).map(|_| wait(&limiter).into_future());
+    for turn in join_all(waiters).await {
+        let admission = turn.expect("a turn");
+        assert_eq!(admission.remaining("p"), Some(2));
+    }
+    assert_eq!(time.passed(), ms(0));
+}

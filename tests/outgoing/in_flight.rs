@@ -1,0 +1,65 @@
+//! Limits on what is in flight, where nobody knows when a place becomes free.
+
+use tollgate::{Key, MemoryStore, Policy, Quota, extract};
+
+use crate::support::{Time, limiter, limiter_on, look, ms, policy, queued, wait};
+
+fn places(n: u64) -> Policy {
+    Policy::new("places", Quota::concurrent(n)).key(extract::global())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
+    let (limiter, time) = limiter([places(1)]);
+    let first = wait(&limiter).await.expect("a place");
+    let mut second = queued(wait(&limiter));
+    let mut third = queued(wait(&limiter));
+    drop(first);
+    let second = look(&mut second).expect("its turn").expect("a place");
+    assert!(look(&mut third).is_none());
+    drop(second);
+    look(&mut third).expect("its turn").expect("a place");
+    assert_eq!(time.passed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
+    let time = Time::start();
+    let store = MemoryStore::builder().clock(time.clone()).build();
+    let [here, elsewhere] = [(); 2].map(|()| limiter_on(store.clone(), [places(1)]));
+    let first = wait(&elsewhere).await.expect("a place");
+    let waiting = queued(wait(&here));
+    let held = ms(10_000);
+    let freed = tokio::spawn(async move {
+        tokio::time::sleep(held).await;
+        drop(first);
+    });
+    waiting.await.expect("a place");
+    freed.await.expect("no panic");
+    assert!(time.passed() >= held && time.passed() <= held + ms(250));
+    // More often at first, and then every 250 ms; a permit is renewed three times in its 30 seconds.
+    assert!(time.questions() < 60, "{}", time.questions());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_is_too_long_where_nobody_knows_it_until_the_deadline() {
+    let (limiter, time) = limiter([places(1)]);
+    let _first = wait(&limiter).await.expect("a place");
+    // The hint of a second is none.
+    let refused = limiter.wait(Key::global(), ms(333)).await;
+    refused.expect_err("none came free");
+    assert_eq!(time.passed(), ms(333));
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_a_rate_both_are_waited_for() {
+    let (limiter, time) = limiter([places(1), policy("rate", "1/s burst 1")]);
+    let first = wait(&limiter).await.expect("a place");
+    let refused = limiter.wait(Key::global(), ms(999)).await;
+    refused.expect_err("the rate is known");
+    assert_eq!(time.passed(), ms(0));
+    let second = queued(wait(&limiter));
+    drop(first);
+    second.await.expect("a place");
+    assert!(time.passed() >= ms(1_000) && time.passed() <= ms(1_250));
+}

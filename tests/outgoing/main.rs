@@ -1,0 +1,14 @@
+//! Limits on the way out: whoever waits gets his turn in order, within the quota, and leaves nothing behind.
+
+#![cfg(all(feature = "axum", feature = "redis"))]
+#![allow(missing_docs)]
+
+mod batches;
+mod clients;
+mod in_flight;
+mod processes;
+mod queue;
+mod redis;
+mod refusals;
+mod service;
+mod support;

@@ -1,0 +1,150 @@
+//! On Redis, where others may be quicker, and answers take a while.
+
+use std::{
+    sync::Arc,
+    sync::atomic::AtomicU64,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use testkit::{Clock, Server};
+use tokio::task::JoinSet;
+use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLog};
+
+use crate::support::{START, left, limiter_on, look, ms, policy, queued, wait};
+
+/// The machine may be busy.
+const LONG: Duration = Duration::from_secs(20);
+
+/// On connections of its own.
+fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let store = RedisStore::builder().url(server.url()).deadline(LONG);
+    limiter_on(store.build().expect("a store"), policies)
+}
+
+async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !probe().await {
+        assert!(start.elapsed() < LONG, "waited in vain: {what}");
+        tokio::time::sleep(ms(2)).await;
+    }
+}
+
+#[tokio::test]
+async fn two_queues_share_a_quota_and_never_exceed_it() {
+    for by_log in [false, true] {
+        let clock = Clock::at(START as u64);
+        let server = Server::builder().clock(&clock).start();
+        let quota = policy("p", "5/50ms");
+        let quota = match by_log {
+            true => quota.strategy(SlidingLog),
+            false => quota.strategy(FixedWindow),
+        };
+        let limiters = [(); 2].map(|()| on(&server, [quota.clone()]));
+        let turns = Arc::new(AtomicU64::new(0));
+        let mut waiting = JoinSet::new();
+        for n in 0..40 {
+            let (limiter, turns) = (limiters[n % 2].clone(), turns.clone());
+            waiting.spawn(async move {
+                wait(&limiter).await.expect("a turn");
+                turns.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        for round in 1..=8 {
+            // The server's clock stands still, so each round is one window.
+            let had = || turns.load(Ordering::SeqCst);
+            until("the quota is used", async || had() >= 5 * round).await;
+            // Those who sleep look again, both of them.
+            let asked = server.calls("evalsha");
+            if round < 8 {
+                until("both look again", async || {
+                    server.calls("evalsha") >= asked + 6
+                })
+                .await;
+            }
+            assert_eq!(had(), 5 * round);
+            // Redis forgets a key in the millisecond after its last.
+            clock.advance(ms(51));
+        }
+        while let Some(ended) = waiting.join_next().await {
+            ended.expect("no panic");
+        }
+        assert_eq!(server.immortal_keys(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn those_behind_the_first_ask_nothing() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "1/hour burst 1")]);
+    wait(&limiter).await.expect("the first");
+    let mut waiting = JoinSet::new();
+    for _ in 0..1_000 {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { wait(&limiter).queue(2_000).await.map(drop) });
+    }
+    let asked = server.calls("evalsha");
+    until("the first of them asks", async || {
+        server.calls("evalsha") > asked
+    })
+    .await;
+    left(&limiter, "p").await;
+    assert!(server.calls("evalsha") <= asked + 2);
+    waiting.shutdown().await;
+    clock.advance(Duration::from_secs(3_600));
+    // Nothing is left of them.
+    assert_eq!(left(&limiter, "p").await, 1);
+    wait(&limiter).await.expect("a turn");
+}
+
+#[tokio::test]
+async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "9/hour").strategy(FixedWindow)]);
+    // So that there is a connection.
+    assert_eq!(left(&limiter, "p").await, 9);
+    server.pause();
+    let mut first = queued(wait(&limiter));
+    let mut others: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
+    server.resume();
+    (&mut first).await.expect("admitted");
+    drop(first);
+    // The second asks for all three, and leaves.
+    server.pause();
+    assert!(look(&mut others[0]).is_none());
+    drop(others.remove(0));
+    assert!(look(&mut others[0]).is_none());
+    server.resume();
+    for other in others {
+        other.await.expect("admitted");
+    }
+    // What was charged for the one who left comes back.
+    until("it is given back", async || left(&limiter, "p").await == 6).await;
+}
+
+#[tokio::test]
+async fn a_store_that_stands_still_lets_nobody_wait_longer_than_its_deadline() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).deadline(ms(100));
+    let limiter = Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(policy("p", "1/hour burst 1"))
+        .on_store_error(OnStoreError::Admit);
+    let limiter = limiter.build().expect("a limiter");
+    wait(&limiter).await.expect("the first");
+    server.pause();
+    let mut waiting = JoinSet::new();
+    for _ in 0..200 {
+        let limiter = limiter.clone();
+        waiting.spawn(async move { wait(&limiter).await.map(drop) });
+    }
+    let start = Instant::now();
+    while let Some(ended) = waiting.join_next().await {
+        ended.expect("no panic").expect("let in");
+    }
+    // One after the other they would take twenty seconds.
+    assert!(start.elapsed() < Duration::from_secs(10));
+    server.resume();
+}

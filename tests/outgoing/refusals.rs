@@ -1,0 +1,152 @@
+//! Who is refused, and when.
+
+use tollgate::{
+    FixedWindow, Key, Limiter, MissingKey, OnStoreError, RedisStore, Refused, Ruling, Source,
+    extract,
+};
+
+use crate::support::{PATIENCE, left, limiter, limiter_on, look, ms, policy, queued, wait};
+
+#[tokio::test(start_paused = true)]
+async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    let hurried = limiter.wait(Key::global(), ms(999));
+    hurried.clone().await.expect("the first");
+    let refused = hurried.clone().await.expect_err("too late");
+    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(time.passed(), ms(0));
+    // And to the microsecond: that is just enough.
+    limiter
+        .wait(Key::global(), ms(1_000))
+        .await
+        .expect("in time");
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_behind_others_is_refused_at_once_too() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    wait(&limiter).await.expect("the first");
+    let mut head = queued(wait(&limiter));
+    tokio::time::advance(ms(400)).await;
+    let asked = time.questions();
+    let refused = limiter.wait(Key::global(), ms(599)).await;
+    let refused = refused.expect_err("too late");
+    assert_eq!(refused.retry_after(), Some(ms(600)));
+    assert_eq!(refused.decision().source(), Source::Cache);
+    assert_eq!(time.questions(), asked, "what the first was told is known");
+    assert_eq!(time.passed(), ms(400));
+    assert!(look(&mut head).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    wait(&limiter).await.expect("the first");
+    let mut head = queued(wait(&limiter));
+    let mut second = queued(limiter.wait(Key::global(), ms(1_500)));
+    tokio::time::advance(ms(1_000)).await;
+    look(&mut head).expect("its turn").expect("admitted");
+    // The one after that would be at two seconds, and that is known now.
+    let refused = look(&mut second).expect("too late").expect_err("refused");
+    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(time.passed(), ms(1_000));
+
+    let mut dear = queued(wait(&limiter));
+    let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_of("q", 1));
+    let refused = cheap.await.expect_err("refused");
+    assert_eq!(refused.retry_after(), Some(ms(700)));
+    assert_eq!(time.passed(), ms(1_300));
+    assert!(look(&mut dear).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_refuses_at_once() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    let bounded = || wait(&limiter).queue(2);
+    bounded().await.expect("the first");
+    let mut head = queued(bounded());
+    let second = queued(bounded());
+    let refused = bounded().await.expect_err("it is full");
+    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(time.passed(), ms(0));
+    // Who leaves makes room, and so does who is let in.
+    drop(second);
+    let third = queued(bounded());
+    tokio::time::advance(ms(1_000)).await;
+    look(&mut head).expect("its turn").expect("admitted");
+    let _fourth = queued(bounded());
+    bounded().await.expect_err("it is full");
+    drop(third);
+    // With no queue, nobody waits.
+    wait(&limiter).queue(0).await.expect_err("no queue");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_it_is_a_check() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    wait(&limiter).queue(0).await.expect("the first");
+    wait(&limiter).queue(0).await.expect_err("none is left");
+    limiter
+        .wait(Key::global(), ms(0))
+        .await
+        .expect_err("no time");
+    assert_eq!(time.passed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
+    let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
+    let refused = wait(&limiter).cost(5).await.expect_err("too much");
+    assert_eq!(refused.retry_after(), None);
+    wait(&limiter).cost(4).await.expect("all");
+    let mut head = queued(wait(&limiter));
+    // Also behind others, whose turn it doesn't take.
+    wait(&limiter).cost(5).await.expect_err("too much");
+    let larger = "10/s".parse().expect("a quota");
+    let _larger = queued(wait(&limiter).quota_of("p", larger).cost(5));
+    assert_eq!(time.passed(), ms(0));
+    assert!(look(&mut head).is_none());
+    // And what costs nothing doesn't wait.
+    wait(&limiter).cost(0).await.expect("free");
+    assert_eq!(left(&limiter, "p").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_is_no_reason_to_wait() {
+    let named = policy("p", "1/s").missing_key(MissingKey::Refuse);
+    let (limiter, _) = limiter([named, policy("q", "1/s").key(extract::global())]);
+    let refused = limiter.wait([("q", Key::global())], PATIENCE).await;
+    let refused = refused.expect_err("no key");
+    let ruling = refused.decision().ruling().clone();
+    assert!(matches!(ruling, Ruling::MissingKey { policy } if &*policy == "p"));
+}
+
+/// Nothing listens there.
+fn no_store() -> RedisStore {
+    let store = RedisStore::builder()
+        .url("redis://127.0.0.1:1")
+        .deadline(ms(50));
+    store.build().expect("a store")
+}
+
+#[tokio::test]
+async fn a_fault_of_the_store_is_no_reason_to_wait() {
+    let refusing = limiter_on(no_store(), [policy("p", "1/s")]);
+    let waits = (0..20).map(|_| wait(&refusing));
+    let turns = futures_util::future::join_all(waits.map(IntoFuture::into_future)).await;
+    for turn in turns {
+        let refused: Refused = turn.expect_err("a fault");
+        assert!(matches!(refused.decision().ruling(), Ruling::Fault(_)));
+    }
+    let admitting = Limiter::builder()
+        .store(no_store())
+        .policy(policy("p", "1/s"));
+    let admitting = admitting.on_store_error(OnStoreError::Admit);
+    let admitting = admitting.build().expect("a limiter");
+    let waits = (0..20).map(|_| wait(&admitting).into_future());
+    for turn in futures_util::future::join_all(waits).await {
+        let admission = turn.expect("let in");
+        assert_eq!(admission.decisions()[0].source(), Source::Fallback);
+    }
+}

@@ -1,0 +1,133 @@
+//! What these tests have in common.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+use tollgate::{
+    Admission, Clock, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Refused, Timestamp,
+    Wait, extract,
+};
+
+/// Longer than any test waits.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// Neither on a second nor on a millisecond.
+pub(crate) const START: i64 = 1_750_000_000_123_457;
+
+/// The runtime's own time, which stands still while there is anything to do and then leaps. A store reads it once for each
+/// question.
+#[derive(Clone, Debug)]
+pub(crate) struct Time {
+    start: Instant,
+    reads: Arc<AtomicU64>,
+}
+
+impl Clock for Time {
+    fn now(&self) -> Timestamp {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        Timestamp::from_micros(START) + self.start.elapsed()
+    }
+}
+
+impl Time {
+    pub(crate) fn start() -> Self {
+        Self {
+            start: Instant::now(),
+            reads: Arc::default(),
+        }
+    }
+
+    /// How long the test has run.
+    pub(crate) fn passed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// How many questions the store was asked.
+    pub(crate) fn questions(&self) -> u64 {
+        // It reads it once more when it meets a key for the first time.
+        self.reads.load(Ordering::SeqCst).saturating_sub(1)
+    }
+}
+
+/// A policy that counts everybody together.
+pub(crate) fn policy(name: &str, quota: &str) -> Policy {
+    Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
+}
+
+/// A limiter in process, by the runtime's time.
+pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> (Limiter, Time) {
+    let time = Time::start();
+    let store = MemoryStore::builder().clock(time.clone()).build();
+    (limiter_on(store, policies), time)
+}
+
+/// A limiter that shows faults.
+pub(crate) fn limiter_on(
+    store: impl tollgate::store::Store,
+    policies: impl IntoIterator<Item = Policy>,
+) -> Limiter {
+    let builder = Limiter::builder().store(store);
+    let builder = builder.on_store_error(OnStoreError::Refuse);
+    let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
+    builder.build().expect("a limiter")
+}
+
+pub(crate) fn wait(limiter: &Limiter) -> Wait {
+    limiter.wait(Key::global(), PATIENCE)
+}
+
+/// Units left under the policy of that name.
+pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(Key::global()).await;
+    seen.verdict(policy).expect("its verdict").remaining()
+}
+
+/// Somebody who waits, polled when the test says so.
+pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Refused>> + Send>>;
+
+/// Joins the queue.
+#[track_caller]
+pub(crate) fn queued(wait: Wait) -> Waiter {
+    let mut waiter: Waiter = Box::pin(wait.into_future());
+    let ended = look(&mut waiter);
+    assert!(ended.is_none(), "no need to wait: {ended:?}");
+    waiter
+}
+
+/// Polls it once.
+pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Refused>> {
+    waiter.now_or_never()
+}
+
+/// Who was let in, in order, and when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Arrivals(Arc<Mutex<Vec<(usize, Duration)>>>);
+
+impl Arrivals {
+    pub(crate) fn note(&self, who: usize, at: Duration) {
+        self.0.lock().expect("no panic").push((who, at));
+    }
+
+    pub(crate) fn who(&self) -> Vec<usize> {
+        let arrivals = self.0.lock().expect("no panic");
+        arrivals.iter().map(|(who, _)| *who).collect()
+    }
+
+    pub(crate) fn when(&self) -> Vec<Duration> {
+        let arrivals = self.0.lock().expect("no panic");
+        arrivals.iter().map(|(_, at)| *at).collect()
+    }
+}
+
+pub(crate) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
