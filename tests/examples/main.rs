@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod charging;
+mod outgoing;
 mod process;
 
 use std::time::{Duration, Instant};

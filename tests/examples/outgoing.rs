@@ -1,0 +1,65 @@
+//! The example that limits what goes out.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use testkit::Server;
+
+use crate::process::Example;
+
+/// Sends twelve requests at once, to one after the other; all are served, and in no less time than the quota takes.
+fn twelve_at_once(examples: &[Example]) {
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let asking: Vec<_> = (0..12)
+            .map(|n| scope.spawn(move || examples[n % examples.len()].get("/", &[])))
+            .collect();
+        for asked in asking {
+            let answer = asked.join().expect("an answer");
+            assert_eq!(answer.status, 200, "{answer:?}");
+            assert_eq!(answer.body, "the upstream says hello\n");
+        }
+    });
+    // The first at once, and one every 200 ms; the last takes 300 ms. However busy the machine, it can't be quicker.
+    let least = Duration::from_millis(11 * 200 + 300);
+    assert!(start.elapsed() >= least, "{:?}", start.elapsed());
+}
+
+#[test]
+fn outgoing_calls_its_upstream_five_times_a_second_and_refuses_nobody_who_can_wait() {
+    let example = Example::start("outgoing", &[]);
+    twelve_at_once(&[example]);
+}
+
+#[test]
+fn outgoing_shares_the_five_with_another_process_on_redis() {
+    let server = Server::start();
+    let url = server.url();
+    let examples = [(); 2].map(|()| Example::start("outgoing", &[("REDIS_URL", &url)]));
+    twelve_at_once(&examples);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[test]
+fn outgoing_tells_those_who_would_wait_for_too_long_when_to_come_back() {
+    let example = Example::start("outgoing", &[("DEADLINE", "0")]);
+    let answers: Vec<_> = thread::scope(|scope| {
+        let asking: Vec<_> = (0..12)
+            .map(|_| scope.spawn(|| example.get("/", &[])))
+            .collect();
+        let answers = asking.into_iter().map(|asked| asked.join());
+        answers.map(|answer| answer.expect("an answer")).collect()
+    });
+    let (served, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|a| a.status == 200);
+    assert!(!served.is_empty() && !refused.is_empty(), "{answers:?}");
+    for answer in refused {
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.field("retry-after"), Some("1"));
+        assert!(
+            answer.body.starts_with("quota exceeded: upstream"),
+            "{answer:?}"
+        );
+    }
+}
