@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+use tokio::runtime::Handle;
+
 use super::{Inner, queue::Id};
 use crate::decision::{Decision, Permit};
 
@@ -10,6 +12,8 @@ pub(super) struct Grant {
     limiter: Arc<Inner>,
     id: Id,
     decision: Option<Decision>,
+    /// Where it was made.
+    runtime: Option<Handle>,
 }
 
 /// A place of an in-flight limit that was waited for. When it is given back, the queue is told.
@@ -25,6 +29,7 @@ impl Grant {
             limiter,
             id,
             decision: Some(decision),
+            runtime: Handle::try_current().ok(),
         }
     }
 
@@ -36,6 +41,10 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(decision) = self.decision.take() {
+            // A thread of the application's own, where nothing could be sent.
+            let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
+            let runtime = self.runtime.as_ref().filter(|_| outside);
+            let _entered = runtime.map(Handle::enter);
             self.limiter.take_back(&decision.counted);
             self.limiter.queues.ring(&self.id);
         }

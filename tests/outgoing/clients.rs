@@ -113,7 +113,8 @@ async fn who_retries_waits_for_each_attempt() {
         }
     }
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    let failing = service_fn(async |()| Err::<(), _>(std::io::Error::other("upstream")));
+    let failing =
+        service_fn(|()| std::future::ready(Err::<(), _>(std::io::Error::other("upstream"))));
     let attempts = Retry::new(Three(2), OutgoingLayer::new(limiter).layer(failing));
     attempts.oneshot(()).await.expect_err("it fails");
     assert_eq!(time.passed(), ms(2_000));
