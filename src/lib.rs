@@ -63,6 +63,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # On the way out
+//!
+//! An [`OutgoingLayer`] goes around clients, whatever their requests are. It refuses only who would wait for too long:
+//! all others get their turn, first come, first served. It's told in [`outgoing`]; [`Limiter::wait`] does the same without
+//! tower.
+//!
 //! # Features
 //!
 //! | feature | default | what it adds |

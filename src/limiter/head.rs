@@ -1,6 +1,6 @@
 //! The first in a queue, and what the store tells it.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
@@ -30,6 +30,8 @@ pub(super) struct Head {
     /// What was asked and is not answered yet.
     asked: Option<Asked>,
     is_over: bool,
+    /// Whether nobody waits for its answer any more.
+    winds_up: bool,
 }
 
 /// A question for so many.
@@ -63,6 +65,7 @@ impl Head {
             freed,
             asked,
             is_over: false,
+            winds_up: false,
         }
     }
 
@@ -103,6 +106,25 @@ impl Head {
         let (n, decision) = (asked.n, answer(&mut asked.pending).await);
         self.asked = None;
         self.answered(decision, question, n)
+    }
+
+    /// Nobody waits any more. What was charged is given to those who come before it is known, or else given back: withdrawn
+    /// blindly, it would be missing to the next one who asks, who would be told to wait for it.
+    pub(super) fn wind_up(mut self) -> impl Future<Output = ()> + Send {
+        // Also if the runtime drops what it was given.
+        self.winds_up = true;
+        async move {
+            let Some(asked) = &mut self.asked else {
+                return;
+            };
+            let (question, n) = (asked.question.clone(), asked.n);
+            let decision = answer(&mut asked.pending).await;
+            self.asked = None;
+            match self.answered(decision, &question, n) {
+                Ok(first) => self.hand_out(&question, vec![first]),
+                Err(refusal) => self.note(refusal),
+            }
+        }
     }
 
     /// For how many the next question is, itself included. From here on nobody is told an older answer.
@@ -239,7 +261,9 @@ impl Head {
 impl Drop for Head {
     fn drop(&mut self) {
         if !self.is_over {
-            self.limiter.pass_on(&self.id, self.asked.take());
+            // Of one that was winding up, the runtime has ended.
+            let asked = self.asked.take().filter(|_| !self.winds_up);
+            self.limiter.pass_on(&self.id, asked);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::{Notify, oneshot},
     time::Instant,
 };
@@ -127,23 +128,33 @@ impl Inner {
         })
     }
 
-    /// Makes the next one the head, and leaves the question to it if it asks the same. The last one closes the queue.
+    /// Makes the next one the head, and leaves the question to it if it asks the same. The last one closes the queue, once it
+    /// has been answered.
     pub(super) fn pass_on(self: &Arc<Self>, id: &Id, mut asked: Option<Asked>) {
         loop {
             let mut waiters = self.queues.lock();
             let Some(queue) = waiters.queues.get_mut(id) else {
                 return;
             };
+            let freed = queue.freed.clone();
             let Some((_, next)) = queue.behind.pop_first() else {
+                if asked.is_some()
+                    && let Ok(runtime) = Handle::try_current()
+                {
+                    drop(waiters);
+                    let head = Head::new(self.clone(), id.clone(), freed, asked);
+                    drop(runtime.spawn(head.wind_up()));
+                    return;
+                }
                 let closed = waiters.queues.remove(id);
                 drop(waiters);
                 drop(closed);
                 return;
             };
             let question = &next.wish.question;
-            queue.asking = asked.as_ref().is_some_and(|a| a.question.is_same(question));
+            let same = |asked: &Asked| asked.question.is_same(question);
+            queue.asking = asked.as_ref().is_some_and(same);
             let keeps = queue.asking;
-            let freed = queue.freed.clone();
             drop(waiters);
             if !keeps {
                 asked = None;

@@ -5,6 +5,7 @@
 
 mod batches;
 mod clients;
+mod crowds;
 mod in_flight;
 mod processes;
 mod queue;

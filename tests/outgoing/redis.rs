@@ -125,6 +125,29 @@ async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
 }
 
 #[tokio::test]
+async fn an_answer_that_nobody_waits_for_is_not_missing_to_the_next_one() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(&server, [policy("p", "1/hour").strategy(FixedWindow)]);
+    assert_eq!(left(&limiter, "p").await, 1);
+    for _ in 0..2 {
+        server.pause();
+        // Both are alone in the queue while it is asked; the second would be told to wait for an hour.
+        drop(queued(wait(&limiter)));
+        let second = queued(wait(&limiter));
+        server.resume();
+        second.await.expect("admitted");
+        assert_eq!(left(&limiter, "p").await, 0);
+        clock.advance(Duration::from_secs(3_601));
+    }
+    // Nobody comes: it is given back.
+    let asked = server.calls("evalsha");
+    drop(queued(wait(&limiter)));
+    until("it is asked", async || server.calls("evalsha") > asked).await;
+    until("it is given back", async || left(&limiter, "p").await == 1).await;
+}
+
+#[tokio::test]
 async fn what_was_charged_for_somebody_is_given_back_wherever_he_leaves() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
