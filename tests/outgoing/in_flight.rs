@@ -23,6 +23,20 @@ async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_of_those_who_get_places_has_his_own() {
+    let (limiter, time) = limiter([places(2)]);
+    let both = wait(&limiter).cost(2).await.expect("both places");
+    let [mut first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
+    drop(both);
+    let first = look(&mut first).expect("its turn").expect("a place");
+    let _second = look(&mut second).expect("its turn").expect("a place");
+    assert!(look(&mut third).is_none());
+    drop(first);
+    look(&mut third).expect("its turn").expect("a place");
+    assert_eq!(time.passed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
     let time = Time::start();
     let store = MemoryStore::builder().clock(time.clone()).build();

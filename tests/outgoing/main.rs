@@ -12,4 +12,5 @@ mod queue;
 mod redis;
 mod refusals;
 mod service;
+mod slow;
 mod support;

@@ -1,0 +1,122 @@
+//! A store whose answers take a while, and which takes its time to give back what nobody waits for.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tollgate::{
+    FixedWindow, Key, Limiter, MemoryStore, Unfit,
+    store::{Account, Ask, Callers, Line, Reply, Store},
+    strategy::Rule,
+};
+
+use crate::support::{Time, limiter_on, look, ms, policy, queued, wait};
+
+/// Charges at once, and says so when it is open. What was charged for whoever leaves before stays charged: until long
+/// after these tests are over.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: MemoryStore,
+    open: watch::Sender<bool>,
+}
+
+impl Slow {
+    fn limiter(quota: &str) -> (Limiter, Self, Time) {
+        let time = Time::start();
+        let store = Self {
+            inner: MemoryStore::builder().clock(time.clone()).build(),
+            open: watch::Sender::new(false),
+        };
+        let quota = policy("p", quota).strategy(FixedWindow);
+        (limiter_on(store.clone(), [quota]), store, time)
+    }
+}
+
+impl Store for Slow {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+        self.inner.open(policy, rule)
+    }
+
+    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+        match self.inner.ask(ask, lines) {
+            Reply::Now(answer) => {
+                let mut open = self.open.subscribe();
+                Reply::Later(Box::pin(async move {
+                    let opened = open.wait_for(|open| *open).await;
+                    opened.map(drop).expect("it outlives the test");
+                    answer
+                }))
+            }
+            later => later,
+        }
+    }
+
+    fn callers(&self, account: &Account, key: &Key) -> Callers {
+        self.inner.callers(account, key)
+    }
+
+    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+        self.inner.tell(ask, lines);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_behind_gets_the_answer_to_one_who_has_gone() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    let first = queued(wait(&limiter));
+    let mut second = queued(wait(&limiter));
+    let asked = time.questions();
+    drop(first);
+    assert!(look(&mut second).is_none());
+    store.open.send_replace(true);
+    look(&mut second).expect("an answer").expect("admitted");
+    assert_eq!(time.questions(), asked, "nothing was asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
+    let (limiter, store, _) = Slow::limiter("1/hour");
+    drop(queued(wait(&limiter)));
+    let second = queued(wait(&limiter));
+    // It isn't refused for what is charged to nobody.
+    let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
+    store.open.send_replace(true);
+    let hurried = async { (&mut hurried).await.expect_err("none is left") };
+    let (second, _) = tokio::join!(second, hurried);
+    second.expect("admitted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    drop(queued(wait(&limiter)));
+    store.open.send_replace(true);
+    // The runtime has nothing else to do.
+    tokio::time::sleep(ms(1)).await;
+    wait(&limiter).await.expect("admitted");
+    assert!(time.passed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
+    let build = || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+    };
+    let runtime = build();
+    let (limiter, store, _) = runtime.block_on(async {
+        let slow = Slow::limiter("2/hour");
+        drop(queued(wait(&slow.0)));
+        slow
+    });
+    let left = runtime.block_on(async { queued(wait(&limiter)) });
+    drop(runtime);
+    drop(left);
+    // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
+    store.open.send_replace(true);
+    let turn = build().block_on(async { wait(&limiter).await });
+    turn.expect("one is left");
+}
