@@ -11,7 +11,7 @@
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
 //!     .build()?;
@@ -69,7 +69,7 @@
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))
 //!     .build()?;
