@@ -74,8 +74,9 @@ async fn whoever_is_behind_gets_the_answer_to_one_who_has_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
-    let (limiter, store, _) = Slow::limiter("1/hour");
+    let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
+    let asked = time.questions();
     let second = queued(wait(&limiter));
     // It isn't refused for what is charged to nobody.
     let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
@@ -83,6 +84,22 @@ async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
     let (second, _) = tokio::join!(second, hurried);
     second.expect("admitted");
+    assert_eq!(time.questions(), asked + 1, "only the last one asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there_is_one() {
+    let (limiter, store, time) = Slow::limiter("1/hour");
+    let [first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter).queue(1)));
+    store.open.send_replace(true);
+    first.await.expect("admitted");
+    // Now the second waits, and the third is one too many.
+    assert!(look(&mut second).is_none());
+    let refused = look(&mut third).expect("an answer").expect_err("refused");
+    assert!(refused.retry_after() > Some(Duration::from_secs(3_590)));
+    assert_eq!(time.passed(), ms(0));
+    drop(second);
+    drop(queued(wait(&limiter).queue(1)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,23 +117,22 @@ async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
 fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
     let build = || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
-        runtime
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime")
+        let runtime = runtime.enable_time().start_paused(true).build();
+        runtime.expect("a runtime")
     };
-    let runtime = build();
-    let (limiter, store, _) = runtime.block_on(async {
-        let slow = Slow::limiter("2/hour");
-        drop(queued(wait(&slow.0)));
-        slow
-    });
-    let left = runtime.block_on(async { queued(wait(&limiter)) });
-    drop(runtime);
-    drop(left);
-    // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
-    store.open.send_replace(true);
-    let turn = build().block_on(async { wait(&limiter).await });
-    turn.expect("one is left");
+    for somebody_behind in [false, true] {
+        let runtime = build();
+        let (limiter, store, _) = runtime.block_on(async {
+            let slow = Slow::limiter("2/hour");
+            drop(queued(wait(&slow.0)));
+            slow
+        });
+        let behind = somebody_behind.then(|| runtime.block_on(async { queued(wait(&limiter)) }));
+        drop(runtime);
+        drop(behind);
+        // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
+        store.open.send_replace(true);
+        let turn = build().block_on(async { wait(&limiter).await });
+        turn.expect("one is left");
+    }
 }
