@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{BoxError, HandOver, ticket::Ticket};
-use crate::limiter::Waiting;
+use crate::{admission::Admission, limiter::Waiting};
 
 pin_project! {
     /// The future of an [`Outgoing`](super::Outgoing) service.
@@ -40,6 +40,14 @@ where
         let held = Some((request, ready));
         Self {
             state: State::Waiting { waiting, held },
+            hand_over,
+        }
+    }
+
+    pub(super) fn untouched(inner: S::Future, hand_over: H) -> Self {
+        let ticket = Some(Ticket::new(Admission::unlimited()));
+        Self {
+            state: State::Called { inner, ticket },
             hand_over,
         }
     }

@@ -37,6 +37,7 @@ pub struct OutgoingLayer<K = Fixed, H = Unchanged> {
     pub(super) hand_over: H,
     pub(super) deadline: Duration,
     pub(super) queue: usize,
+    pub(super) enabled: bool,
 }
 
 impl OutgoingLayer {
@@ -48,6 +49,7 @@ impl OutgoingLayer {
             hand_over: Unchanged,
             deadline: DEADLINE,
             queue: QUEUE,
+            enabled: true,
         }
     }
 }
@@ -85,6 +87,13 @@ impl<K, H> OutgoingLayer<K, H> {
         self
     }
 
+    /// Switches the layer off (or on again) without changing its type: requests pass at once, uncounted.
+    #[must_use]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
+        self
+    }
+
     /// Hands each request's [`Admission`](crate::Admission) to its caller, [`Beside`](super::Beside) the response or
     /// [`InExtensions`](super::InExtensions) of it, or as you like.
     #[must_use]
@@ -95,6 +104,7 @@ impl<K, H> OutgoingLayer<K, H> {
             hand_over,
             deadline: self.deadline,
             queue: self.queue,
+            enabled: self.enabled,
         }
     }
 
@@ -107,6 +117,7 @@ impl<K, H> OutgoingLayer<K, H> {
             hand_over: self.hand_over,
             deadline: self.deadline,
             queue: self.queue,
+            enabled: self.enabled,
         }
     }
 

@@ -52,6 +52,10 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let layer = &self.layer;
+        if !layer.enabled {
+            let inner = self.inner.call(request);
+            return ResponseFuture::untouched(inner, layer.hand_over.clone());
+        }
         let keys = layer.question.keys(&request);
         let wait = layer.limiter.wait(keys, layer.deadline).queue(layer.queue);
         let wait = match layer.question.cost(&request) {

@@ -174,6 +174,23 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
 }
 
 #[tokio::test(start_paused = true)]
+async fn switched_off_it_lets_everything_pass_uncounted() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
+    let layer = OutgoingLayer::new(limiter.clone())
+        .hand_over(Beside)
+        .enabled(false);
+    let echo = layer.layer(service_fn(async |n: u32| Ok::<_, Infallible>(n)));
+    for n in 0..3 {
+        let (answer, admission) = echo.clone().oneshot(n).await.expect("an answer");
+        assert_eq!(answer, n);
+        assert_eq!(admission.decisions().len(), 0);
+        admission.settle(10).await.expect("nothing to settle");
+    }
+    assert_eq!(left(&limiter, "p").await, 1);
+    assert_eq!(time.passed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_failed_gives_back_what_was_reserved() {
     let reserve = || Charge::reserve(outcome::success);
     let reserved = policy("p", "9/s").strategy(FixedWindow).charge(reserve());
