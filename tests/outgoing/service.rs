@@ -226,13 +226,22 @@ async fn a_call_that_failed_gives_back_what_was_reserved() {
         .expect("a response");
         assert_eq!(left(&limiter, "p").await, left_then);
     }
+}
 
-    // Who hangs up may have been served.
-    let pending = layer.layer(service_fn(|()| {
-        std::future::pending::<Result<(), Infallible>>()
-    }));
-    assert!(pending.clone().oneshot(()).now_or_never().is_none());
-    assert_eq!(left(&limiter, "p").await, 6);
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_dropped_is_charged_unless_it_is_not_to_be() {
+    for (charged, left_then) in [(true, 8), (false, 9)] {
+        let reserve = Charge::reserve(outcome::success).when_dropped(charged);
+        let reserved = policy("p", "9/s").strategy(FixedWindow).charge(reserve);
+        let (limiter, _) = limiter([reserved]);
+        let never = service_fn(|()| std::future::pending::<Result<(), Infallible>>());
+        let service = OutgoingLayer::new(limiter.clone()).layer(never);
+        let mut call = Box::pin(service.oneshot(()));
+        assert!((&mut call).now_or_never().is_none());
+        assert_eq!(left(&limiter, "p").await, 8);
+        drop(call);
+        assert_eq!(left(&limiter, "p").await, left_then);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,8 +11,8 @@ use tollgate::{
 
 use crate::support::{Time, limiter_on, look, ms, policy, queued, wait};
 
-/// Charges at once, and says so when it is open. What was charged for whoever leaves before stays charged: until long
-/// after these tests are over.
+/// Charges at once, and says so when it is open. What was charged for whoever leaves before stays charged, until long after
+/// these tests are over; what it is told to give back takes 30 ms.
 #[derive(Clone, Debug)]
 struct Slow {
     inner: MemoryStore,
@@ -55,7 +55,29 @@ impl Store for Slow {
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
-        self.inner.tell(ask, lines);
+        for line in lines {
+            let (store, account) = (self.inner.clone(), line.account.clone());
+            let Line {
+                key,
+                units,
+                receipt,
+                by,
+                manner,
+                ..
+            } = *line;
+            tokio::spawn(async move {
+                tokio::time::sleep(ms(30)).await;
+                let line = Line {
+                    account: &account,
+                    key,
+                    units,
+                    receipt,
+                    by,
+                    manner,
+                };
+                store.tell(ask, &[line]);
+            });
+        }
     }
 }
 
@@ -107,10 +129,27 @@ async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
-    // The runtime has nothing else to do.
-    tokio::time::sleep(ms(1)).await;
+    tokio::time::sleep(ms(50)).await;
     wait(&limiter).await.expect("admitted");
     assert!(time.passed() < Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_is_found_when_it_has_arrived() {
+    let (limiter, store, time) = Slow::limiter("2/min");
+    store.open.send_replace(true);
+    wait(&limiter).cost(2).await.expect("all");
+    let [mut first, gone, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
+    let minute = Duration::from_secs(60);
+    tokio::time::advance(minute).await;
+    look(&mut first).expect("its turn").expect("admitted");
+    // Two were let in together, and one has gone. What it was charged is on its way to the store.
+    assert!(look(&mut last).is_none());
+    drop(gone);
+    assert!(look(&mut last).is_none());
+    last.await.expect("admitted");
+    assert!(time.passed() >= minute + ms(30));
+    assert!(time.passed() <= minute + ms(100));
 }
 
 #[test]
