@@ -18,7 +18,10 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// On connections of its own.
 fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let store = RedisStore::builder().url(server.url()).deadline(LONG);
+    let store = RedisStore::builder()
+        .url(server.url())
+        .deadline(LONG)
+        .denials(Duration::ZERO);
     limiter_on(store.build().expect("a store"), policies)
 }
 
