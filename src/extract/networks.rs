@@ -35,10 +35,21 @@ impl Networks {
 
 /// A network, or what would be one.
 fn parse(text: &str) -> Result<IpNet, &'static str> {
-    let net = text
-        .parse()
-        .or_else(|_| text.parse().map(|address: IpAddr| address.into()))
-        .map_err(|_| "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
+    let wrong = "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32";
+    // By the standard library, which takes no octet with a leading zero for what it may or may not be.
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.parse().map_err(|_| wrong)?;
+    let net = match bits {
+        Some(bits) => bits
+            .parse()
+            .ok()
+            .and_then(|bits| IpNet::new(address, bits).ok()),
+        None => Some(address.into()),
+    };
+    let net = net.ok_or(wrong)?;
     let net = canonical(net).ok_or("IPv4 networks in their own notation")?;
     if net.prefix_len() == 0 {
         return Err("the proxies' own networks: who is everybody is nobody to believe");

@@ -166,7 +166,10 @@ fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
             drop(queued(wait(&slow.0)));
             slow
         });
-        let behind = somebody_behind.then(|| runtime.block_on(async { queued(wait(&limiter)) }));
+        let behind = somebody_behind.then(|| {
+            let _entered = runtime.enter();
+            queued(wait(&limiter))
+        });
         drop(runtime);
         drop(behind);
         // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
