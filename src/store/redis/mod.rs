@@ -48,9 +48,12 @@ pub use builder::RedisStoreBuilder;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
 ///
-/// Connections come from a [deadpool-redis](deadpool_redis) pool. A few of them, the lanes, carry all requests: on each
-/// trip a lane takes along, in one script call, what arrived while its last trip was under way, and equal questions as
-/// one. Nothing is connected or spawned before the first request, so an application starts while Redis is down.
+/// Connections come from a [deadpool-redis](deadpool_redis) pool. One of them in each runtime, the lane, carries all
+/// requests: on each trip it takes along, in one script call, what arrived while its last trip was under way, and equal
+/// questions as one; when a full call of 128 keys is waiting, it goes at once. Nothing is connected or spawned before the
+/// first request, so an application starts while Redis is down.
+///
+/// Who is known to be refused is [refused in process](RedisStoreBuilder::denials), until he may pass.
 ///
 /// Every question has a [deadline](RedisStoreBuilder::deadline). When it passes, or the server is at fault, the limiter
 /// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
