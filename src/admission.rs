@@ -271,6 +271,7 @@ impl fmt::Display for Refused {
             Ruling::MissingKey { policy } => {
                 write!(f, "the request has no key for policy {policy:?}")
             }
+            Ruling::Denied => f.write_str("the request is on a deny list"),
             Ruling::Fault(error) => write!(f, "the store of the rate limits is at fault: {error}"),
         }
     }

@@ -40,6 +40,8 @@ pub enum Ruling {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was asked or charged.
+    Denied,
     /// The store could not answer, and the limiter was told to refuse then.
     Fault(StoreError),
 }

@@ -44,6 +44,11 @@ impl ConfigError {
         }
     }
 
+    /// A mistake at a place that isn't a policy.
+    pub(crate) fn at(place: &str, unfit: Unfit) -> Self {
+        Self::new(format!("{place}{}", unfit.value), unfit.valid)
+    }
+
     /// The name of the policy that is at fault; `None` if it's the store or the whole.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()

@@ -102,11 +102,13 @@ mod error;
 mod guard;
 mod key;
 mod limiter;
+mod lists;
 mod log;
 mod policy;
 mod quota;
 mod respond;
 mod settle;
+mod skip;
 #[cfg(feature = "tonic")]
 mod tonic;
 
@@ -121,6 +123,7 @@ pub use extract::{MissingKey, PeerAddr};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting};
+pub use lists::{AddressList, KeyList, List};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, Requests};

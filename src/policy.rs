@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use http::request::Parts;
+use http::{Method, request::Parts};
 
 use crate::{
     charge::{Charge, Denied, When},
@@ -10,6 +10,7 @@ use crate::{
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
     quota::Quota,
+    skip::Skips,
     store::Manner,
     strategy::{Concurrency, Gcra, Strategy},
 };
@@ -39,6 +40,7 @@ pub struct Policy {
     charge: Charge,
     denied: Denied,
     tiers: Tiers,
+    skips: Skips,
 }
 
 /// Where a request's own quota is from.
@@ -83,6 +85,7 @@ impl Policy {
             charge: Charge::on_arrival(),
             denied: Denied::Free,
             tiers: Tiers::None,
+            skips: Skips::default(),
         }
     }
 
@@ -130,6 +133,44 @@ impl Policy {
     #[must_use]
     pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
         self.caller = Some(Arc::new(extractor));
+        self
+    }
+
+    /// Doesn't apply to requests to this path, as the client sent it and without its query. `/static/*` is all beneath
+    /// `/static/`, but for what may lead out again by `..` in any spelling.
+    ///
+    /// Requests that a [`check`](crate::Limiter::check) is about have no path: this and the other conditions are for the
+    /// layer.
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota};
+    ///
+    /// let policy = Policy::new("burst", Quota::requests(10).per_second())
+    ///     .skip_path("/health")
+    ///     .skip_path("/static/*")
+    ///     .skip_method(http::Method::HEAD)
+    ///     .skip_with(|parts| parts.headers.contains_key("x-internal"));
+    /// ```
+    #[must_use]
+    pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
+        self.skips.add_path(path.as_ref());
+        self
+    }
+
+    /// Doesn't apply to requests by this method.
+    #[must_use]
+    pub fn skip_method(mut self, method: Method) -> Self {
+        self.skips.add_method(method);
+        self
+    }
+
+    /// Doesn't apply to requests of which `condition` is true.
+    #[must_use]
+    pub fn skip_with<F>(mut self, condition: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        self.skips.add(condition);
         self
     }
 
@@ -225,6 +266,10 @@ impl Policy {
         }
     }
 
+    pub(crate) fn skips(&self, parts: &Parts) -> bool {
+        self.skips.skip(parts)
+    }
+
     pub(crate) fn charges(&self) -> &Charge {
         &self.charge
     }
@@ -260,6 +305,7 @@ impl Policy {
                 "Charge::on_arrival: a request is in flight from its arrival on",
             ));
         }
+        self.skips.check()?;
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.check())?;
         self.extractor.check()
@@ -299,6 +345,7 @@ impl fmt::Debug for Policy {
             .field("cost", &self.cost)
             .field("charge", &self.charge)
             .field("denied", &self.denied)
+            .field("skips", &self.skips)
             .finish()
     }
 }

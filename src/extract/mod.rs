@@ -71,8 +71,10 @@ pub use extension::{Extension, extension};
 pub use first_of::FirstOf;
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
+pub(crate) use networks::network;
 pub use peer::{Peer, PeerAddr, peer};
 pub use query::{Query, query};
+pub(crate) use target::path_of;
 pub use target::{Global, Method, Path, global, method, path};
 #[cfg(feature = "axum")]
 pub use target::{RoutePath, matched_path};

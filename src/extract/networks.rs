@@ -14,7 +14,7 @@ pub(super) struct Networks {
 impl Networks {
     /// Adds a network (`10.0.0.0/8`), or a single address.
     pub(super) fn add(&mut self, text: &str) {
-        match parse(text.trim()) {
+        match proxies(text.trim()) {
             Ok(net) => self.nets.push(net),
             Err(valid) => {
                 let unfit = || Unfit::new(format!("a network {text:?}"), valid);
@@ -34,6 +34,7 @@ impl Networks {
 }
 
 /// A network, or what would be one.
+<<<<<<< HEAD
 fn parse(text: &str) -> Result<IpNet, &'static str> {
     let wrong = "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32";
     // By the standard library, which takes no octet with a leading zero for what it may or may not be.
@@ -51,6 +52,19 @@ fn parse(text: &str) -> Result<IpNet, &'static str> {
     };
     let net = net.ok_or(wrong)?;
     let net = canonical(net).ok_or("IPv4 networks in their own notation")?;
+=======
+pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
+    let net = text
+        .parse()
+        .or_else(|_| text.parse().map(|address: IpAddr| address.into()))
+        .map_err(|_| "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
+    canonical(net).ok_or("IPv4 networks in their own notation")
+}
+
+/// A network of proxies.
+fn proxies(text: &str) -> Result<IpNet, &'static str> {
+    let net = network(text)?;
+>>>>>>> 6902ecb (Let off by path, method or closure, spare CORS preflights, and allow or deny by lists that are swapped at run time)
     if net.prefix_len() == 0 {
         return Err("the proxies' own networks: who is everybody is nobody to believe");
     }

@@ -17,12 +17,17 @@ pub struct Path;
 
 impl KeyExtractor for Path {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        #[cfg(feature = "axum")]
-        if let Some(::axum::extract::OriginalUri(uri)) = parts.extensions.get() {
-            return Some(Key::new(uri.path()));
-        }
-        Some(Key::new(parts.uri.path()))
+        Some(Key::new(path_of(parts)))
     }
+}
+
+/// The path as the client sent it.
+pub(crate) fn path_of(parts: &Parts) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(::axum::extract::OriginalUri(uri)) = parts.extensions.get() {
+        return uri.path();
+    }
+    parts.uri.path()
 }
 
 /// Counts each method by itself. The key is [`Key::new`].

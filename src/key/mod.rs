@@ -176,6 +176,16 @@ impl Key {
         Self::readable(text.as_bytes()).unwrap_or_else(|| Self::hash("unique", text.as_bytes()))
     }
 
+    /// The key that is known by its hash.
+    pub(crate) fn from_hash(hash: &str) -> Option<Self> {
+        let fits = hash.len() == HASH_CHARS && hash.bytes().all(|c| ALPHABET.contains(&c));
+        let mut text = [HASHED; 1 + HASH_CHARS];
+        text.get_mut(1..)
+            .filter(|_| fits)?
+            .copy_from_slice(hash.as_bytes());
+        Self::readable(&text)
+    }
+
     /// The key that stands as `text` in the books.
     #[cfg(feature = "redis")]
     pub(crate) fn from_books(text: &[u8]) -> Option<Self> {

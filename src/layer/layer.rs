@@ -1,7 +1,7 @@
 use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
-use http::{Response, request::Parts};
+use http::{Method, Response, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 
@@ -10,6 +10,7 @@ use crate::{
     admission::Refused,
     error::ConfigError,
     limiter::{Limiter, LimiterBuilder, OnStoreError},
+    lists::List,
     policy::Policy,
     respond::{Answers, Headers},
     store::Store,
@@ -140,6 +141,45 @@ impl RateLimitLayerBuilder {
     /// See [`LimiterBuilder::policy`].
     pub fn policy(mut self, policy: Policy) -> Self {
         self.limiter = self.limiter.policy(policy);
+        self
+    }
+
+    /// See [`LimiterBuilder::deny`].
+    pub fn deny(mut self, list: impl Into<List>) -> Self {
+        self.limiter = self.limiter.deny(list);
+        self
+    }
+
+    /// See [`LimiterBuilder::allow`].
+    pub fn allow(mut self, list: impl Into<List>) -> Self {
+        self.limiter = self.limiter.allow(list);
+        self
+    }
+
+    /// See [`LimiterBuilder::skip_path`].
+    pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
+        self.limiter = self.limiter.skip_path(path);
+        self
+    }
+
+    /// See [`LimiterBuilder::skip_method`].
+    pub fn skip_method(mut self, method: Method) -> Self {
+        self.limiter = self.limiter.skip_method(method);
+        self
+    }
+
+    /// See [`LimiterBuilder::skip_with`].
+    pub fn skip_with<F>(mut self, condition: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        self.limiter = self.limiter.skip_with(condition);
+        self
+    }
+
+    /// See [`LimiterBuilder::count_preflights`].
+    pub fn count_preflights(mut self, count: bool) -> Self {
+        self.limiter = self.limiter.count_preflights(count);
         self
     }
 

@@ -2,11 +2,13 @@
 //!
 //! # What happens to a request
 //!
-//! 1. Each policy's extractor looks for a key in the request's head. The body isn't touched.
-//! 2. The limiter judges the request under all policies at once.
-//! 3. If it may pass, the [`Admission`](crate::Admission) goes into its extensions and the inner service is called:
+//! 1. Who is on a [deny list](crate::LimiterBuilder::deny) gets 403. Who is on an allow list, CORS preflights, and what
+//!    is [skipped](crate::LimiterBuilder::skip_path) pass, and nothing is charged.
+//! 2. The extractor of each policy that applies looks for a key in the request's head. The body isn't touched.
+//! 3. The limiter judges the request under all policies at once.
+//! 4. If it may pass, the [`Admission`](crate::Admission) goes into its extensions and the inner service is called:
 //!    the one that was polled ready. On its response the `RateLimit` fields are added.
-//! 4. If not, the inner service isn't called, nothing was charged, and the answer is a refusal.
+//! 5. If not, the inner service isn't called, nothing was charged, and the answer is a refusal.
 //!
 //! The error is the inner service's own: this layer has none.
 //!

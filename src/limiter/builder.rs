@@ -4,11 +4,15 @@ use std::{
     time::Duration,
 };
 
+use http::{Method, request::Parts};
+
 use super::{Bound, Desks, Inner, Limiter, OnStoreError, permit::Held, queue::Queues};
 use crate::{
     error::ConfigError,
+    lists::{List, Lists},
     log::Seldom,
     policy::Policy,
+    skip::Skips,
     store::{Store, memory::MemoryStore},
 };
 
@@ -19,6 +23,9 @@ pub struct LimiterBuilder {
     store: Option<Arc<dyn Store>>,
     policies: Vec<Policy>,
     on_store_error: OnStoreError,
+    lists: Lists,
+    skips: Skips,
+    counts_preflights: bool,
 }
 
 impl LimiterBuilder {
@@ -34,6 +41,57 @@ impl LimiterBuilder {
         self
     }
 
+    /// Denies whom `list` names, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList): 403 Forbidden,
+    /// and nothing is charged. Lists stand before all else, in the order of this table:
+    ///
+    /// | a request | is |
+    /// |---|---|
+    /// | on a deny list | refused, also where it is on an allow list, a preflight, or skipped |
+    /// | on an allow list | let in; no policy applies, and no ban |
+    /// | a CORS preflight, or one to skip | let in; no policy applies, and no ban |
+    /// | any other | judged by the policies |
+    pub fn deny(mut self, list: impl Into<List>) -> Self {
+        self.lists.deny(list.into());
+        self
+    }
+
+    /// Lets in whom `list` names: no policy applies to them. See [`deny`](LimiterBuilder::deny) for who is on both.
+    pub fn allow(mut self, list: impl Into<List>) -> Self {
+        self.lists.allow(list.into());
+        self
+    }
+
+    /// Applies no policy to requests to this path: see [`Policy::skip_path`].
+    pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
+        self.skips.add_path(path.as_ref());
+        self
+    }
+
+    /// Applies no policy to requests by this method.
+    pub fn skip_method(mut self, method: Method) -> Self {
+        self.skips.add_method(method);
+        self
+    }
+
+    /// Applies no policy to requests of which `condition` is true.
+    pub fn skip_with<F>(mut self, condition: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        self.skips.add(condition);
+        self
+    }
+
+    /// Counts CORS preflights like any other request. They are free unless this is set: a browser sends them of its own
+    /// accord, and a page that is refused one can't read why.
+    ///
+    /// A preflight is what the Fetch standard says: `OPTIONS` with an `Origin` and an `Access-Control-Request-Method`.
+    /// Where `OPTIONS` itself does costly work, set this, or put the CORS layer, which answers preflights, outside.
+    pub fn count_preflights(mut self, count: bool) -> Self {
+        self.counts_preflights = count;
+        self
+    }
+
     /// What to answer when the store can't: [`OnStoreError::Admit`] unless set.
     pub fn on_store_error(mut self, answer: OnStoreError) -> Self {
         self.on_store_error = answer;
@@ -44,8 +102,8 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no policy, a name is empty, unprintable or used twice, a quota is past what its strategy counts, or
-    /// a strategy can't count in the store. Nothing is asked of the store.
+    /// If there is no policy, a name is empty, unprintable or used twice, a quota is past what its strategy counts, a
+    /// strategy can't count in the store, or a list is of a policy that isn't there. Nothing is asked of the store.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if self.policies.is_empty() {
             return Err(ConfigError::new(
@@ -76,6 +134,10 @@ impl LimiterBuilder {
                 no_key: Seldom::default(),
             });
         }
+        let in_general = |unfit| ConfigError::at("", unfit);
+        self.skips.check().map_err(in_general)?;
+        let is_policy = |name: &str| names.contains(name);
+        self.lists.check(is_policy).map_err(in_general)?;
         let lives = policies
             .iter()
             .filter_map(|bound| bound.account.rule().life());
@@ -85,6 +147,9 @@ impl LimiterBuilder {
                 store,
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
+                lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
+                skips: self.skips,
+                counts_preflights: self.counts_preflights,
                 faults: Seldom::default(),
                 held: Held::default(),
                 queues: Queues::default(),

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::{Future, IntoFuture},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -78,6 +79,14 @@ impl Check {
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.own().quotas.push((policy.into(), quota));
+        self
+    }
+}
+
+impl Check {
+    /// The client's address, for [lists of addresses](crate::AddressList). It is not counted by.
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.own().address = Some(address);
         self
     }
 }

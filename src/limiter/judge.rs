@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     mem,
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -59,15 +60,23 @@ pub(super) struct Own {
     pub(super) cost: Option<u64>,
     pub(super) costs: Vec<(String, u64)>,
     pub(super) quotas: Vec<(String, Quota)>,
+    /// For the lists.
+    pub(super) address: Option<IpAddr>,
 }
 
 impl Desk {
     /// Judges a request by what its head says.
     pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judged {
+        if let Some(ruling) = self.rule_request(parts) {
+            return Judged::Now(self.decision(ruling, Source::Unasked));
+        }
         let mut items = Items::new();
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
+            if policy.skips(parts) {
+                continue;
+            }
             let found = policy.extractor().key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
                 match policy.when_missing() {
@@ -109,6 +118,10 @@ impl Desk {
                 .iter()
                 .any(|bound| bound.policy.name() == name)
         });
+        let asks = matches!(ask, Ask::Take(_) | Ask::Peek);
+        if asks && let Some(ruling) = self.rule_keys(keys, own.and_then(|own| own.address)) {
+            return Judged::Now(self.decision(ruling, Source::Unasked));
+        }
         let mut items = Items::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;

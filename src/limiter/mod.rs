@@ -14,15 +14,18 @@ use crate::{
     error::{ConfigError, StoreError},
     extract::MissingKey,
     key::Key,
+    lists::Lists,
     log::Seldom,
     policy::Policy,
     quota::Quota,
+    skip::Skips,
     store::{Account, Ask, Store},
 };
 
 mod builder;
 mod check;
 mod desk;
+mod door;
 mod grant;
 mod head;
 mod judge;
@@ -74,6 +77,9 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     policies: Box<[Bound]>,
     on_store_error: OnStoreError,
+    lists: Option<Box<Lists>>,
+    skips: Skips,
+    counts_preflights: bool,
     faults: Seldom,
     held: permit::Held,
     queues: queue::Queues,

@@ -49,6 +49,15 @@ impl Problem {
                 )),
                 violated: Vec::new(),
             },
+            Ruling::Denied => Self {
+                status: StatusCode::FORBIDDEN,
+                // PERMISSION_DENIED
+                code: 7,
+                kind: "about:blank",
+                title: "Forbidden",
+                detail: None,
+                violated: Vec::new(),
+            },
             Ruling::Fault(_) => Self {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 // UNAVAILABLE

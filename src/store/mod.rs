@@ -196,7 +196,7 @@ pub enum Source {
     Cache,
     /// Not from the store, which could not answer: what the limiter was told to do then.
     Fallback,
-    /// Nothing was asked: no policy applied, or one found no key.
+    /// Nothing was asked: no policy applied, one found no key, or a list allows or denies it.
     Unasked,
 }
 

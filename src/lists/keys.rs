@@ -1,0 +1,145 @@
+use std::{
+    collections::HashSet,
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{entries, no_file, swap::Swap};
+use crate::{
+    error::{ConfigError, Unfit},
+    key::Key,
+};
+
+/// Keys of one policy, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): those who are
+/// asking, as that policy's extractor finds them, or as a [`check`](crate::Limiter::check) names them for it.
+///
+/// Clones are the same list: [`replace`](KeyList::replace) through one of them changes it for all, also while requests
+/// are served. A request sees the list before or after, never a part, and doesn't wait for it.
+///
+/// Who can choose his key can choose one that is allowed: allow keys that were verified, or are secret.
+///
+/// ```
+/// use tollgate::{Key, KeyList, Limiter, Policy, Quota, extract};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let monitoring = KeyList::new("api", [Key::secret("sk_monitoring")]);
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("api", Quota::requests(1).per_hour()).key(extract::bearer()))
+///     .allow(monitoring.clone())
+///     .build()?;
+/// for _ in 0..10 {
+///     assert!(limiter.check(Key::secret("sk_monitoring")).await.is_admitted());
+/// }
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct KeyList {
+    policy: Arc<str>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    keys: Swap<HashSet<Key>>,
+    file: Option<(PathBuf, ReadKey)>,
+}
+
+type ReadKey = Box<dyn Fn(&str) -> Key + Send + Sync>;
+
+impl KeyList {
+    /// A list of these keys of the policy of that name.
+    pub fn new(policy: impl Into<Arc<str>>, keys: impl IntoIterator<Item = Key>) -> Self {
+        Self {
+            policy: policy.into(),
+            shared: Arc::new(Shared {
+                keys: Swap::new(keys.into_iter().collect()),
+                file: None,
+            }),
+        }
+    }
+
+    /// The list in a file: one entry a line, of which `key` makes a key as the policy's extractor does; what follows a
+    /// `#` at the beginning of a line or behind a space is a comment. A key that is known by its hash alone, which logs
+    /// and the store show as `#7lEM2SSxGPnYHjFZP0wx`, is written `hash:7lEM2SSxGPnYHjFZP0wx`.
+    ///
+    /// ```no_run
+    /// # fn f() -> Result<(), tollgate::ConfigError> {
+    /// use tollgate::{Key, KeyList};
+    ///
+    /// let stolen = KeyList::from_file("api", "stolen-tokens.txt", |token| Key::secret(token))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be read, or what follows `hash:` is no hash: it says on which line.
+    pub fn from_file<F>(
+        policy: impl Into<Arc<str>>,
+        path: impl Into<PathBuf>,
+        key: F,
+    ) -> Result<Self, ConfigError>
+    where
+        F: Fn(&str) -> Key + Send + Sync + 'static,
+    {
+        let path = path.into();
+        let keys = read_file(&path, &key)?;
+        Ok(Self {
+            policy: policy.into(),
+            shared: Arc::new(Shared {
+                keys: Swap::new(keys),
+                file: Some((path, Box::new(key))),
+            }),
+        })
+    }
+
+    /// Replaces all keys at once.
+    pub fn replace(&self, keys: impl IntoIterator<Item = Key>) {
+        self.shared.keys.store(keys.into_iter().collect());
+    }
+
+    /// Reads the file once more, and replaces all keys at once. It blocks while it reads.
+    ///
+    /// # Errors
+    ///
+    /// If the list is from no file, or the file can't be read; the list is as it was then.
+    pub fn reload(&self) -> Result<(), ConfigError> {
+        let Some((path, key)) = &self.shared.file else {
+            return Err(no_file());
+        };
+        self.shared.keys.store(read_file(path, key)?);
+        Ok(())
+    }
+
+    /// Whether a key is on it.
+    pub fn contains(&self, key: &Key) -> bool {
+        self.shared.keys.load().contains(key)
+    }
+
+    /// The policy whose keys these are.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+}
+
+impl fmt::Debug for KeyList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyList")
+            .field("policy", &self.policy)
+            .field("keys", &self.shared.keys.load().len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {
+    let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
+        Some(hash) => Key::from_hash(hash).ok_or_else(|| {
+            let valid = "hash: and the 20 characters that follow the # of a key that is a hash";
+            Unfit::new(format!("a key {entry:?}"), valid)
+        }),
+        None => Ok(key(entry)),
+    })?;
+    Ok(keys.into_iter().collect())
+}

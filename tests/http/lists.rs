@@ -1,0 +1,291 @@
+//! Who is let in or kept out by lists, whatever the policies say.
+
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
+
+use axum::body::Body;
+use http::{Method, Request};
+use testkit::Server;
+use tollgate::{
+    AddressList, Key, KeyList, Limiter, LimiterBuilder, MissingKey, PeerAddr, Policy,
+    RateLimitLayer, Ruling, Source,
+    extract::{self, client_ip},
+};
+
+use crate::support::{hello, redis, send, shared, store, used};
+
+const LOCAL: &str = "192.0.2.7:1234";
+const OTHER: &str = "198.51.100.7:1234";
+
+fn from(peer: &str) -> Request<Body> {
+    let peer: SocketAddr = peer.parse().expect(peer);
+    let request = Request::get("/").extension(PeerAddr(peer));
+    request.body(Body::empty()).expect("a request")
+}
+
+fn bearer(token: &str) -> Request<Body> {
+    let mut request = from(LOCAL);
+    let token = format!("Bearer {token}").parse().expect("a value");
+    request.headers_mut().insert("authorization", token);
+    request
+}
+
+/// A limiter with `policy` on each store.
+fn both(
+    server: &Server,
+    build: impl Fn(LimiterBuilder) -> LimiterBuilder,
+) -> [(Limiter, RateLimitLayer); 2] {
+    let memory = Limiter::builder().store(store().0);
+    let redis = Limiter::builder().store(redis(server));
+    [memory, redis].map(|builder| {
+        let limiter = build(builder).build().expect("a limiter");
+        (limiter.clone(), RateLimitLayer::new(limiter))
+    })
+}
+
+#[tokio::test]
+async fn a_denied_address_gets_403_and_is_charged_nothing() {
+    let server = Server::start();
+    let list = AddressList::new(["192.0.2.0/24", "2001:db8::/32"]).expect("a list");
+    let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).deny(list.clone());
+    for (limiter, layer) in both(&server, build) {
+        let app = hello(&layer);
+        for _ in 0..5 {
+            let answer = send(&app, from(LOCAL)).await;
+            assert_eq!(answer.status, 403);
+            assert_eq!(answer.json()["status"], 403);
+            assert_eq!(answer.field("retry-after"), None);
+            assert_eq!(answer.field("ratelimit"), None);
+        }
+        assert_eq!(send(&app, from("[2001:db8::1]:1")).await.status, 403);
+        assert_eq!(send(&app, from("[::ffff:192.0.2.9]:1")).await.status, 403);
+        assert_eq!(used(&limiter, "p", Key::global()).await, 0);
+        assert_eq!(send(&app, from(OTHER)).await.status, 200);
+
+        // Without HTTP.
+        let denied: IpAddr = [192, 0, 2, 1].into();
+        let decision = limiter.check(Key::global()).address(denied).await;
+        assert!(matches!(decision.ruling(), Ruling::Denied), "{decision:?}");
+        assert_eq!(decision.source(), Source::Unasked);
+        let refused = decision.into_result().expect_err("a refusal");
+        assert_eq!(refused.to_string(), "the request is on a deny list");
+        assert_eq!(refused.retry_after(), None);
+        let seen = limiter.peek(Key::global()).address(denied).await;
+        assert!(!seen.is_admitted());
+        assert!(limiter.check(Key::global()).await.is_admitted());
+        assert!(!limiter.check(Key::global()).await.is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
+    let server = Server::start();
+    let list = AddressList::new(["192.0.2.7"]).expect("a list");
+    let missing = shared("key", "9/h").key(extract::header("x-key"));
+    let missing = missing.missing_key(MissingKey::Refuse);
+    let build = |b: LimiterBuilder| {
+        b.policy(shared("p", "1/h"))
+            .policy(missing.clone())
+            .allow(list.clone())
+    };
+    for (limiter, layer) in both(&server, build) {
+        let app = hello(&layer);
+        for _ in 0..3 {
+            let answer = send(&app, from(LOCAL)).await;
+            assert_eq!(answer.status, 200);
+            assert_eq!(answer.field("ratelimit"), None);
+        }
+        assert_eq!(used(&limiter, "p", Key::global()).await, 0);
+        assert_eq!(send(&app, from(OTHER)).await.status, 400);
+        assert!(limiter.check(Key::global()).await.is_admitted());
+        let address: IpAddr = [192, 0, 2, 7].into();
+        for (address, admitted) in [(Some(address), true), (None, false)] {
+            let check = limiter.check(Key::global());
+            let check = match address {
+                Some(address) => check.address(address),
+                None => check,
+            };
+            assert_eq!(check.await.is_admitted(), admitted);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_is_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
+    let (store, _) = store();
+    let deny = AddressList::new(["192.0.2.7"]).expect("a list");
+    let allow = AddressList::new(["192.0.2.0/24"]).expect("a list");
+    let layer = RateLimitLayer::builder()
+        .store(store)
+        .policy(shared("p", "1/h"))
+        .allow(allow)
+        .deny(deny)
+        .skip_path("/")
+        .build()
+        .expect("a layer");
+    let app = hello(&layer);
+    assert_eq!(send(&app, from(LOCAL)).await.status, 403);
+    assert_eq!(send(&app, from("192.0.2.8:1")).await.status, 200);
+    let mut preflight = from(LOCAL);
+    *preflight.method_mut() = Method::OPTIONS;
+    let headers = preflight.headers_mut();
+    headers.insert("origin", "https://a.example".parse().expect("a value"));
+    headers.insert(
+        "access-control-request-method",
+        "PUT".parse().expect("a value"),
+    );
+    assert_eq!(send(&app, preflight).await.status, 403);
+}
+
+#[tokio::test]
+async fn a_header_changes_nothing_unless_its_proxy_is_trusted() {
+    let (store, _) = store();
+    let behind = client_ip().trusted_proxies(["198.51.100.0/24"]);
+    let list = AddressList::new(["192.0.2.7"]).expect("a list").by(behind);
+    let build = RateLimitLayer::builder().store(store);
+    let build = build.policy(shared("p", "9/h")).deny(list);
+    let app = hello(&build.build().expect("a layer"));
+    let forwarded = |peer, list: &str| {
+        let mut request = from(peer);
+        let list = list.parse().expect("a value");
+        request.headers_mut().insert("x-forwarded-for", list);
+        request
+    };
+    let via_proxy = forwarded(OTHER, "192.0.2.7");
+    assert_eq!(send(&app, via_proxy).await.status, 403);
+    let forged = forwarded("203.0.113.1:1", "192.0.2.7");
+    assert_eq!(send(&app, forged).await.status, 200);
+    let evading = forwarded(LOCAL, "203.0.113.1");
+    assert_eq!(send(&app, evading).await.status, 403);
+}
+
+#[tokio::test]
+async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
+    let server = Server::start();
+    let deny = KeyList::new("api", [Key::secret("stolen")]);
+    let allow = KeyList::new("api", [Key::secret("monitoring")]);
+    let build = |b: LimiterBuilder| {
+        b.policy(shared("all", "3/h"))
+            .policy(shared("api", "1/h").key(extract::bearer()))
+            .deny(deny.clone())
+            .allow(allow.clone())
+    };
+    for (limiter, layer) in both(&server, build) {
+        let app = hello(&layer);
+        assert_eq!(send(&app, bearer("stolen")).await.status, 403);
+        for _ in 0..5 {
+            assert_eq!(send(&app, bearer("monitoring")).await.status, 200);
+        }
+        assert_eq!(send(&app, bearer("alice")).await.status, 200);
+        assert_eq!(send(&app, bearer("alice")).await.status, 429);
+
+        let each = |api, all| [("api", api), ("all", all)];
+        let (good, bad) = (Key::secret("monitoring"), Key::secret("stolen"));
+        let named = limiter.check(each(bad, Key::global())).await;
+        assert!(matches!(named.ruling(), Ruling::Denied));
+        let named = limiter.check(each(good, bad)).await;
+        assert_eq!((named.is_admitted(), named.verdicts().len()), (true, 0));
+        // The same key of another policy is on no list.
+        let other = limiter.check(each(Key::secret("bob"), good)).await;
+        assert_eq!((other.is_admitted(), other.verdicts().len()), (true, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_list_is_replaced_at_run_time_for_all_its_clones() {
+    let (store, _) = store();
+    let list = AddressList::new([""; 0]).expect("a list");
+    let keys = KeyList::new("p", []);
+    let builder = RateLimitLayer::builder().store(store);
+    let builder = builder.policy(shared("p", "100/h"));
+    let builder = builder.deny(list.clone()).deny(keys.clone());
+    let layer = builder.build().expect("a layer");
+    let app = hello(&layer);
+    assert_eq!(send(&app, from(LOCAL)).await.status, 200);
+    list.replace(["192.0.2.0/24"]).expect("a network");
+    assert_eq!(send(&app, from(LOCAL)).await.status, 403);
+    list.replace(["192.0.2.0/24x"]).expect_err("no network");
+    assert_eq!(send(&app, from(LOCAL)).await.status, 403);
+    list.replace([""; 0]).expect("no entries");
+    assert_eq!(send(&app, from(LOCAL)).await.status, 200);
+    keys.replace([Key::global()]);
+    assert_eq!(send(&app, from(LOCAL)).await.status, 403);
+    keys.replace([]);
+    assert_eq!(send(&app, from(LOCAL)).await.status, 200);
+}
+
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&path, text).expect("a file");
+        Self(path)
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.0, text).expect("a file");
+    }
+}
+
+#[test]
+fn a_file_has_one_entry_a_line_and_comments() {
+    let text = "\u{feff}# the office\n10.0.0.0/8\n\n  192.0.2.7\t# a guest\r\n2001:db8::/32\n";
+    let file = File::new("addresses.txt", text);
+    let list = AddressList::from_file(&file.0).expect("a list");
+    let on = |ip: &str| list.contains(ip.parse().expect(ip));
+    assert!(on("10.1.2.3") && on("192.0.2.7") && on("2001:db8::1") && !on("192.0.2.8"));
+
+    file.write("192.0.2.8\n");
+    assert!(!on("192.0.2.8"), "it is read when it is told to");
+    list.reload().expect("a reload");
+    assert!(on("192.0.2.8") && !on("10.1.2.3"));
+
+    file.write("10.0.0.0/8\n# fine\n10.0.0.0/40\n");
+    let error = list.reload().expect_err("a mistake").to_string();
+    assert!(
+        error.contains("line 3 of") && error.contains("10.0.0.0/40"),
+        "{error}"
+    );
+    assert!(on("192.0.2.8"), "it is as it was");
+    fs::remove_file(&file.0).expect("no file");
+    assert!(list.reload().is_err() && on("192.0.2.8"));
+    AddressList::from_file("there/is/none").expect_err("a mistake");
+}
+
+#[test]
+fn a_file_of_keys_holds_what_the_policy_makes_keys_of_or_their_hashes() {
+    let hash = Key::secret("third").as_str()[1..].to_owned();
+    let text = format!("# stolen\nfirst\nsecond # last week\nhash:{hash}\n");
+    let file = File::new("keys.txt", &text);
+    let list = KeyList::from_file("api", &file.0, |token| Key::secret(token)).expect("a list");
+    for token in ["first", "second", "third"] {
+        assert!(list.contains(&Key::secret(token)), "{token}");
+        assert!(!list.contains(&Key::new(token)), "{token}");
+    }
+    assert!(!list.contains(&Key::secret("# stolen")));
+    for wrong in ["hash:", "hash:short", "hash:7lEM2SSxGPnYHjFZP0w+"] {
+        file.write(wrong);
+        let error = list.reload().expect_err(wrong).to_string();
+        assert!(error.contains("line 1 of"), "{error}");
+    }
+    file.write("fourth");
+    list.reload().expect("a reload");
+    assert!(list.contains(&Key::secret("fourth")) && !list.contains(&Key::secret("first")));
+}
+
+#[test]
+fn a_list_that_can_find_nobody_is_a_mistake() {
+    let policy = || Policy::new("p", "1/h".parse().expect("a quota"));
+    let keys = KeyList::new("q", [Key::global()]);
+    let builder = Limiter::builder().policy(policy()).allow(keys);
+    let error = builder.build().expect_err("a mistake").to_string();
+    assert!(error.contains("\"q\""), "{error}");
+    let list = AddressList::new(["10.0.0.0/8"]).expect("a list");
+    let list = list.by(client_ip().hops(0));
+    let error = Limiter::builder().policy(policy()).deny(list).build();
+    error.expect_err("a mistake");
+}

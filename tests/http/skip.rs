@@ -1,0 +1,181 @@
+//! Requests that a limit doesn't concern.
+
+use axum::{Router, body::Body, routing::any};
+use http::{Method, Request, request::Builder};
+use testkit::Server;
+use tollgate::{Admission, Key, Policy, RateLimitLayer, layer::RateLimitLayerBuilder};
+
+use crate::support::{redis, send, shared, status, store, to, used};
+
+/// Any path and method, behind `layer`.
+fn anywhere(layer: &RateLimitLayer) -> Router {
+    let route = any(async |admission: Admission| format!("{:?}", admission.remaining("p")));
+    Router::new().fallback(route).layer(layer.clone())
+}
+
+/// A layer on each store.
+fn both(
+    server: &Server,
+    build: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
+) -> [RateLimitLayer; 2] {
+    let memory = RateLimitLayer::builder().store(store().0);
+    let redis = RateLimitLayer::builder().store(redis(server));
+    [memory, redis].map(|builder| build(builder).build().expect("a layer"))
+}
+
+fn by(method: &str, path: &str) -> Builder {
+    Request::builder().method(method).uri(path)
+}
+
+fn empty(request: Builder) -> Request<Body> {
+    request.body(Body::empty()).expect("a request")
+}
+
+#[tokio::test]
+async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
+    let server = Server::start();
+    let skipping = |name: &str| -> Policy {
+        shared(name, "1/h")
+            .skip_path("/health")
+            .skip_path("/static/*")
+            .skip_method(Method::HEAD)
+            .skip_with(|parts| parts.headers.contains_key("x-internal"))
+    };
+    let build = |b: RateLimitLayerBuilder| b.policy(skipping("p")).policy(shared("all", "100/h"));
+    for layer in both(&server, build) {
+        let app = anywhere(&layer);
+        let skipped = || {
+            [
+                to("/health?full=1"),
+                to("/static/a/b.css"),
+                empty(by("HEAD", "/")),
+                empty(by("GET", "/").header("x-internal", "1")),
+            ]
+        };
+        for request in skipped().into_iter().chain(skipped()) {
+            let answer = send(&app, request).await;
+            assert_eq!(answer.status, 200);
+            let policies = answer.field("ratelimit-policy").expect("a field");
+            assert!(policies.starts_with("\"all\""), "{policies}");
+        }
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(used(layer.limiter(), "all", Key::global()).await, 8);
+        assert_eq!(status(&app, "/healthy").await, 200);
+        for counted in ["/", "/health/", "/static", "/static/../admin"] {
+            assert_eq!(status(&app, counted).await, 429, "{counted}");
+        }
+        assert_eq!(status(&app, "/health").await, 200);
+        // A check has no path.
+        let limiter = layer.limiter();
+        assert!(!limiter.check(Key::global()).await.is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
+    let server = Server::start();
+    let build = |b: RateLimitLayerBuilder| {
+        b.policy(shared("p", "1/h"))
+            .policy(shared("q", "1/h"))
+            .skip_path("/health")
+            .skip_method(Method::HEAD)
+            .skip_with(|parts| parts.uri.query() == Some("free"))
+    };
+    for layer in both(&server, build) {
+        let app = anywhere(&layer);
+        for _ in 0..3 {
+            for request in [to("/health"), empty(by("HEAD", "/")), to("/?free")] {
+                let answer = send(&app, request).await;
+                assert_eq!(answer.status, 200);
+                assert_eq!(answer.field("ratelimit"), None);
+            }
+        }
+        let answer = send(&app, to("/health")).await;
+        assert_eq!(answer.body, b"None", "a handler still has its admission");
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(status(&app, "/").await, 200);
+        assert_eq!(status(&app, "/").await, 429);
+    }
+}
+
+#[tokio::test]
+async fn within_a_nested_router_a_path_is_the_one_that_the_client_sent() {
+    let layer = both(&Server::start(), |b| {
+        b.policy(shared("p", "1/h").skip_path("/api/health"))
+    });
+    let app = Router::new().nest("/api", anywhere(&layer[0]));
+    for _ in 0..3 {
+        assert_eq!(status(&app, "/api/health").await, 200);
+    }
+    assert_eq!(status(&app, "/api/api/health").await, 200);
+    assert_eq!(status(&app, "/api/other").await, 429);
+}
+
+fn preflight() -> Builder {
+    by("OPTIONS", "/")
+        .header("origin", "https://a.example")
+        .header("access-control-request-method", "PUT")
+}
+
+#[tokio::test]
+async fn preflights_are_free_and_nothing_less_is() {
+    let server = Server::start();
+    let build = |b: RateLimitLayerBuilder| b.policy(shared("p", "1/h"));
+    for layer in both(&server, build) {
+        let app = anywhere(&layer);
+        for _ in 0..3 {
+            assert_eq!(send(&app, empty(preflight())).await.status, 200);
+        }
+        assert_eq!(used(layer.limiter(), "p", Key::global()).await, 0);
+        assert_eq!(status(&app, "/").await, 200);
+        let (origin, method) = ("origin", "access-control-request-method");
+        for less in [
+            by("OPTIONS", "/"),
+            by("OPTIONS", "/").header(origin, "https://a.example"),
+            by("OPTIONS", "/").header(method, "PUT"),
+            by("OPTIONS", "/").header(origin, "").header(method, "PUT"),
+            by("OPTIONS", "/").header(origin, "null").header(method, ""),
+            by("OPTIONS", "/")
+                .header(origin, "null")
+                .header(method, "P T"),
+            preflight().header(origin, "https://b.example"),
+            preflight().header(method, "GET"),
+            preflight().method("GET"),
+            preflight().method("POST"),
+            preflight().method("options"),
+        ] {
+            let request = empty(less);
+            let told = format!("{request:?}");
+            assert_eq!(send(&app, request).await.status, 429, "{told}");
+        }
+        assert_eq!(send(&app, empty(preflight())).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn preflights_count_where_they_are_told_to() {
+    let build = |b: RateLimitLayerBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
+    for layer in both(&Server::start(), build) {
+        let app = anywhere(&layer);
+        let mut statuses = Vec::new();
+        for _ in 0..3 {
+            let answer = send(&app, empty(preflight())).await;
+            statuses.push(answer.status.as_u16());
+        }
+        assert_eq!(statuses, [200, 200, 429]);
+    }
+}
+
+#[test]
+fn a_path_that_no_request_has_is_a_mistake() {
+    for path in ["", "health", "*", "/a*", "/*/b", "/a?b", "/a#b"] {
+        let policy = shared("p", "1/h").skip_path(path);
+        let error = RateLimitLayer::builder().policy(policy).build();
+        let error = error.expect_err(path);
+        assert_eq!(error.policy(), Some("p"));
+        assert!(error.to_string().contains("/health"), "{error}");
+        let layer = RateLimitLayer::builder().policy(shared("p", "1/h"));
+        let error = layer.skip_path(path).build().expect_err(path);
+        assert_eq!(error.policy(), None);
+    }
+}
