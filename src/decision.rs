@@ -85,9 +85,9 @@ pub(crate) struct Adjusted {
     pub(crate) outlook: Outlook,
 }
 
-/// A part of a refund: units of one receipt.
+/// A piece of a refund: units of one receipt.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct Piece {
     pub(crate) place: usize,
     pub(crate) receipt: Receipt,
     pub(crate) units: u64,
@@ -100,6 +100,7 @@ pub(crate) type Tier = Arc<(Quota, Account)>;
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) policy: u32,
+    pub(crate) part: Part,
     pub(crate) cost: u64,
     pub(crate) key: Key,
     /// Who signs, where charges are signed.
@@ -111,6 +112,20 @@ pub(crate) struct Counted {
     pub(crate) receipt: Receipt,
     /// What became of it since.
     pub(crate) since: Option<Box<Since>>,
+}
+
+/// What a policy has to say in a decision. In this order they stand in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    /// It is enforced.
+    Live,
+    /// It counts what the others refuse, and is enforced.
+    Ban,
+    /// It isn't enforced.
+    Shadow {
+        /// Whether it would have refused.
+        refuses: bool,
+    },
 }
 
 /// What became of a charge since the request's arrival.
@@ -127,7 +142,7 @@ pub(crate) struct Since {
 impl Counted {
     /// What is known before the store is asked.
     pub(crate) fn unasked(
-        policy: u32,
+        (policy, part): (u32, Part),
         key: Key,
         cost: u64,
         by: Option<Box<Key>>,
@@ -135,6 +150,7 @@ impl Counted {
     ) -> Self {
         Self {
             policy,
+            part,
             cost,
             key,
             by,
@@ -147,6 +163,15 @@ impl Counted {
             receipt: Receipt::NONE,
             since: None,
         }
+    }
+
+    pub(crate) fn is_shadow(&self) -> bool {
+        matches!(self.part, Part::Shadow { .. })
+    }
+
+    /// Whether it would have refused, had it been enforced.
+    pub(crate) fn is_shadow_refusal(&self) -> bool {
+        self.part == Part::Shadow { refuses: true }
     }
 
     /// What was charged, the oldest first.
@@ -188,7 +213,7 @@ impl Counted {
 
     /// Takes up to `units` off the newest receipt before a place, for them to be given back: one charge after the other, so
     /// that whoever asks for them and is dropped half-way gives nothing twice, and strands nothing.
-    pub(crate) fn plan_refund(&mut self, before: usize, units: u64) -> Option<Part> {
+    pub(crate) fn plan_refund(&mut self, before: usize, units: u64) -> Option<Piece> {
         let more = self.since.iter_mut().flat_map(|since| &mut since.more);
         let receipts = [&mut self.receipt].into_iter().chain(more);
         let older = receipts.enumerate().take(before);
@@ -196,7 +221,7 @@ impl Counted {
         let whole = *receipt;
         let units = units.min(whole.left);
         receipt.left -= units;
-        (units > 0).then_some(Part {
+        (units > 0).then_some(Piece {
             place,
             receipt: whole,
             units,
@@ -204,7 +229,7 @@ impl Counted {
     }
 
     /// Notes what became of a part of a refund: what was not given stays on its receipt.
-    pub(crate) fn refunded(&mut self, part: &Part, adjusted: &Adjusted) {
+    pub(crate) fn refunded(&mut self, part: &Piece, adjusted: &Adjusted) {
         let receipt = match part.place {
             0 => Some(&mut self.receipt),
             place => self.since().more.get_mut(place - 1),
@@ -255,23 +280,42 @@ impl Decision {
         self.source
     }
 
-    /// One verdict for each policy that applied, in the order the policies were given in. None when the store could
-    /// not answer.
+    /// One verdict for each policy that applied and is enforced, in the order the policies were given in. None when the
+    /// store could not answer. A [ban](crate::Ban) has one while it blocks, and in a [`peek`](crate::Limiter::peek).
     pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
-        self.counted.iter().map(|counted| Verdict {
-            decision: self,
-            counted,
-        })
+        let (enforced, _) = self.counted.split_at(self.enforced());
+        enforced.iter().map(|counted| self.verdict_of(counted))
     }
 
-    /// The verdict of the policy of that name, if it applied.
+    /// One verdict for each policy that applied [in the shadow](crate::Policy::shadow).
+    pub fn shadows(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+        let (_, shadows) = self.counted.split_at(self.enforced());
+        shadows.iter().map(|counted| self.verdict_of(counted))
+    }
+
+    /// The verdict of the policy of that name, if it applied: enforced or not.
     pub fn verdict(&self, policy: &str) -> Option<Verdict<'_>> {
-        self.verdicts().find(|verdict| verdict.policy() == policy)
+        let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
+        let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
+        named.next()
+    }
+
+    fn verdict_of<'a>(&'a self, counted: &'a Counted) -> Verdict<'a> {
+        Verdict {
+            decision: self,
+            counted,
+        }
+    }
+
+    /// How many policies are enforced: they stand first.
+    fn enforced(&self) -> usize {
+        self.counted.partition_point(|counted| !counted.is_shadow())
     }
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.
     pub fn retry(&self) -> Retry {
-        let charged = self.counted.iter().filter(|counted| counted.cost > 0);
+        let (enforced, _) = self.counted.split_at(self.enforced());
+        let charged = enforced.iter().filter(|counted| counted.cost > 0);
         let waits = charged.map(|counted| counted.outlook.retry);
         waits.max().unwrap_or(Retry::Now)
     }
@@ -283,6 +327,7 @@ impl fmt::Debug for Decision {
             .field("ruling", &self.ruling)
             .field("source", &self.source)
             .field("verdicts", &self.verdicts().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }
 }
@@ -340,9 +385,21 @@ impl<'a> Verdict<'a> {
         self.counted.outlook.reset_after
     }
 
-    /// Whether this policy refused the request.
+    /// Whether the policy is judged and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    pub fn is_shadow(&self) -> bool {
+        self.counted.is_shadow()
+    }
+
+    /// Whether this policy would have refused the request, were it enforced: what [`refused`](Verdict::refused) says of
+    /// those that are.
+    pub fn would_refuse(&self) -> bool {
+        self.refused() || self.counted.is_shadow_refusal()
+    }
+
+    /// Whether this policy refused the request; never, in the shadow.
     pub fn refused(&self) -> bool {
         matches!(self.decision.ruling, Ruling::Exhausted)
+            && !self.is_shadow()
             && self.counted.cost > 0
             && self.counted.outlook.retry != Retry::Now
     }
@@ -358,6 +415,7 @@ impl fmt::Debug for Verdict<'_> {
             .field("retry", &self.retry())
             .field("reset_after", &self.reset_after())
             .field("refused", &self.refused())
+            .field("would_refuse", &self.would_refuse())
             .finish()
     }
 }

@@ -122,7 +122,7 @@ pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, Checking, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting};
+pub use limiter::{Check, Checking, Compared, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting};
 pub use lists::{AddressList, KeyList, List};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
@@ -134,8 +134,8 @@ pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
 pub use strategy::{
-    CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog, SlidingWindow,
-    TokenBucket, Weekday,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog,
+    SlidingWindow, TokenBucket, Weekday,
 };
 
 /// The README's programs are tests.

@@ -41,6 +41,14 @@ pub struct Policy {
     denied: Denied,
     tiers: Tiers,
     skips: Skips,
+    shadow: Option<Shadow>,
+}
+
+/// How a policy is judged that isn't enforced.
+#[derive(Clone, Debug)]
+pub(crate) struct Shadow {
+    /// The policy that it would take the place of.
+    pub(crate) of: Option<Arc<str>>,
 }
 
 /// Where a request's own quota is from.
@@ -86,6 +94,7 @@ impl Policy {
             denied: Denied::Free,
             tiers: Tiers::None,
             skips: Skips::default(),
+            shadow: None,
         }
     }
 
@@ -171,6 +180,45 @@ impl Policy {
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
         self.skips.add(condition);
+        self
+    }
+
+    /// Judges by this policy and enforces nothing: a request that it would refuse passes, and its verdict is among the
+    /// decision's [shadows](crate::Decision::shadows). It charges what it would let in, as if it stood beside the
+    /// others; clients are told nothing of it, and one that finds no key is skipped. How often it would have changed the
+    /// answer is [counted](crate::Limiter::compared).
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("live", Quota::requests(100).per_minute()))
+    ///     .policy(Policy::new("stricter", Quota::requests(1).per_minute()).shadow())
+    ///     .build()?;
+    /// for _ in 0..3 {
+    ///     assert!(limiter.check(Key::new("alice")).await.is_admitted());
+    /// }
+    /// let compared = limiter.compared("stricter").unwrap();
+    /// assert_eq!((compared.judged, compared.stricter, compared.looser), (3, 2, 0));
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = Some(Shadow { of: None });
+        self
+    }
+
+    /// A candidate for the place of the policy of that name: judged as [`shadow`](Policy::shadow) has it, but as if it
+    /// stood where the live one does. So it charges what it would let in, also where the live one refuses, and may be
+    /// looser as well as stricter. In a [`check`](crate::Limiter::check) its key is the live one's unless it is named.
+    #[must_use]
+    pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
+        self.shadow = Some(Shadow {
+            of: Some(live.into()),
+        });
         self
     }
 
@@ -270,6 +318,10 @@ impl Policy {
         self.skips.skip(parts)
     }
 
+    pub(crate) fn shadowed(&self) -> Option<&Shadow> {
+        self.shadow.as_ref()
+    }
+
     pub(crate) fn charges(&self) -> &Charge {
         &self.charge
     }
@@ -278,7 +330,7 @@ impl Policy {
         &self.tiers
     }
 
-    /// What a request's arrival does under this policy.
+    /// What a request's arrival does under this policy, where it is enforced.
     pub(crate) fn manner(&self) -> Manner {
         match (self.charge.when, self.denied) {
             (When::Response, _) => Manner::Check,
@@ -305,10 +357,28 @@ impl Policy {
                 "Charge::on_arrival: a request is in flight from its arrival on",
             ));
         }
+        if self.shadow.is_some() && self.denied == Denied::Counts {
+            return Err(Unfit::new(
+                "a shadow whose refusals count",
+                "Denied::Free: a shadow refuses nothing",
+            ));
+        }
         self.skips.check()?;
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.check())?;
         self.extractor.check()
+    }
+
+    /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
+    pub(crate) fn check_ban(&self) -> Result<(), Unfit> {
+        let plain = self.charge.when == When::Arrival && self.denied == Denied::Free;
+        if plain && self.shadow.is_none() {
+            return Ok(());
+        }
+        Err(Unfit::new(
+            "a ban with a charge mode, with refusals that count, or in the shadow",
+            "a ban as it is: it counts what other policies refuse",
+        ))
     }
 
     /// What it costs where there is no request to look at.
@@ -346,6 +416,7 @@ impl fmt::Debug for Policy {
             .field("charge", &self.charge)
             .field("denied", &self.denied)
             .field("skips", &self.skips)
+            .field("shadow", &self.shadow)
             .finish()
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     admission::Admission,
-    decision::{Counted, Decision},
+    decision::{Counted, Decision, Part},
     error::StoreError,
     store::Ask,
     strategy::Receipt,
@@ -118,12 +118,11 @@ impl Settle {
         let decisions = self.admission.decisions();
         let mut places = Vec::new();
         for (place, decision) in decisions.iter().enumerate() {
-            for (index, verdict) in decision.verdicts().enumerate() {
-                if self
-                    .policy
-                    .as_deref()
-                    .is_none_or(|name| name == verdict.policy())
-                {
+            for (index, counted) in decision.counted.iter().enumerate() {
+                let name = decision.books.name(counted.policy);
+                let meant = self.policy.as_deref().is_none_or(|policy| policy == name);
+                // A ban counts refusals, and in a shadow that refuses, the work was never begun.
+                if meant && counted.part != Part::Ban && !counted.is_shadow_refusal() {
                     places.push((place, index));
                 }
             }

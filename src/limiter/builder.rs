@@ -6,7 +6,12 @@ use std::{
 
 use http::{Method, request::Parts};
 
-use super::{Bound, Desks, Inner, Limiter, OnStoreError, permit::Held, queue::Queues};
+use super::{
+    Bound, Desks, Inner, Limiter, OnStoreError, Role,
+    permit::Held,
+    queue::Queues,
+    shadow::{self, Comparison},
+};
 use crate::{
     error::ConfigError,
     lists::{List, Lists},
@@ -35,7 +40,8 @@ impl LimiterBuilder {
         self
     }
 
-    /// Adds a policy. A request must pass them all; it is charged under all of them, or under none.
+    /// Adds a policy. A request must pass them all, but for those [in the shadow](Policy::shadow); it is charged under
+    /// all of them, or under none.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policies.push(policy);
         self
@@ -126,14 +132,29 @@ impl LimiterBuilder {
             }
             policy.check_parts().map_err(of)?;
             let rule = policy.counted_by().bind(&policy.quota()).map_err(of)?;
+            let bans = rule.counts_refusals();
+            if bans {
+                policy.check_ban().map_err(of)?;
+            }
+            let role = match policy.shadowed() {
+                Some(_) => Role::Shadow {
+                    of: None,
+                    compared: Comparison::default(),
+                },
+                None if bans => Role::Ban,
+                None => Role::Live,
+            };
             let account = store.open(&name, rule).map_err(of)?;
             policies.push(Bound {
                 policy,
+                role,
                 account,
                 tiers: RwLock::default(),
                 no_key: Seldom::default(),
             });
         }
+        policies.sort_by_key(Bound::part);
+        shadow::find_live(&mut policies)?;
         let in_general = |unfit| ConfigError::at("", unfit);
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);

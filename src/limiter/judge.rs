@@ -17,9 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use super::{Bound, Desk, Keys, OnStoreError, permit::Taken};
 use crate::{
     clock::Timestamp,
-    decision::{Counted, Decision, Ruling, Tier},
+    decision::{Counted, Decision, Part, Ruling, Tier},
     error::StoreError,
-    extract::MissingKey,
     log::Seldom,
     policy::{LookUp, Tiers},
     quota::Quota,
@@ -79,10 +78,10 @@ impl Desk {
             }
             let found = policy.extractor().key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
-                match policy.when_missing() {
-                    MissingKey::Refuse => return Judged::Now(self.no_key(index)),
-                    _ => continue,
+                if bound.refuses_missing() {
+                    return Judged::Now(self.no_key(index));
                 }
+                continue;
             };
             let quota = match policy.tiers() {
                 Tiers::None => None,
@@ -93,9 +92,13 @@ impl Desk {
                 }
             };
             items.push(Counted::unasked(
-                index as u32,
+                (index as u32, bound.part()),
                 key,
-                policy.cost_of(parts),
+                if bound.is_ban() {
+                    1
+                } else {
+                    policy.cost_of(parts)
+                },
                 bound.by(|| policy.caller_of(parts)),
                 self.tier(bound, quota),
             ));
@@ -126,22 +129,34 @@ impl Desk {
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
             let found = keys.of(policy.name());
+            let found = found.or_else(|| self.key_of_live(bound, keys));
             if found.is_none() && !matches!(ask, Ask::Take(_)) {
                 // Only those that are named are meant.
                 continue;
             }
+            if bound.is_ban() && ask == Ask::Force && !keys.name(policy.name()) {
+                continue;
+            }
             let Some(key) = found.or_else(|| bound.missing_key()) else {
-                match policy.when_missing() {
-                    MissingKey::Refuse => return Judged::Now(self.no_key(index)),
-                    _ => continue,
+                if bound.refuses_missing() {
+                    return Judged::Now(self.no_key(index));
+                }
+                continue;
+            };
+            let costs = own.filter(|_| !bound.is_ban() || ask == Ask::Force);
+            let cost = costs.and_then(|own| of(&own.costs, policy.name()).or(own.cost));
+            let quota = own.and_then(|own| of(&own.quotas, policy.name()));
+            let plain = || {
+                if bound.is_ban() {
+                    1
+                } else {
+                    policy.plain_cost()
                 }
             };
-            let cost = own.and_then(|own| of(&own.costs, policy.name()).or(own.cost));
-            let quota = own.and_then(|own| of(&own.quotas, policy.name()));
             items.push(Counted::unasked(
-                index as u32,
+                (index as u32, bound.part()),
                 key,
-                cost.unwrap_or_else(|| policy.plain_cost()),
+                cost.unwrap_or_else(plain),
                 bound.by(|| keys.caller()),
                 self.tier(bound, quota),
             ));
@@ -174,7 +189,7 @@ impl Desk {
         let line = |item| {
             let mut line = self.line(item);
             line.units = item.cost;
-            line.manner = self.bound(item.policy).policy.manner();
+            line.manner = self.manner(item, items);
             line
         };
         match items {
@@ -204,7 +219,7 @@ impl Desk {
             let rule = self.account(item).rule();
             let mut outlook = rule.outlook(&line.seen, answer.at, item.cost);
             // `later` is 0 for whoever was refused among equals.
-            if answer.later > 0 {
+            if answer.later > 0 && item.part == Part::Live {
                 // Equal requests were admitted after this one, so there was room for them.
                 if self.bound(item.policy).policy.manner() != Manner::Check {
                     outlook.remaining += answer.later * item.cost;
@@ -232,6 +247,10 @@ impl Desk {
         if !passes {
             decision.ruling = Ruling::Exhausted;
         }
+        if let Some(Part::Ban | Part::Shadow { .. }) = decision.counted.last().map(|last| last.part)
+        {
+            self.look_beside(ask, &mut decision);
+        }
         if matches!(ask, Ask::Take(_)) && passes && self.life < Duration::MAX {
             let counted = decision.counted.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
@@ -239,6 +258,19 @@ impl Desk {
             decision.permit = Taken::hold(self.inner(), places.collect(), self.life);
         }
         decision
+    }
+
+    /// What is particular to bans and shadows.
+    fn look_beside(&self, ask: Ask, decision: &mut Decision) {
+        if matches!(ask, Ask::Take(_) | Ask::Peek) {
+            self.compare(ask, decision);
+        }
+        if matches!(ask, Ask::Take(_)) {
+            // Of refusals that are not yet too many there is nothing to tell.
+            decision
+                .counted
+                .retain(|counted| counted.part != Part::Ban || counted.outlook.retry != Retry::Now);
+        }
     }
 
     fn fault(self: &Arc<Self>, error: StoreError) -> Decision {

@@ -35,6 +35,11 @@ impl Keys {
         }
     }
 
+    /// Whether a policy is named, rather than meant with all others.
+    pub(super) fn name(&self, policy: &str) -> bool {
+        matches!(self.who, Who::Each(_)) && self.of(policy).is_some()
+    }
+
     /// A name that no policy has is a slip of the pen, and its key would silently not be counted.
     pub(super) fn warn_of_strangers(&self, known: impl Fn(&str) -> bool) {
         if let Who::Each(keys) = &self.who {

@@ -10,7 +10,7 @@ use std::{
 use http::request::Parts;
 
 use crate::{
-    decision::Tier,
+    decision::{Part, Tier},
     error::{ConfigError, StoreError},
     extract::MissingKey,
     key::Key,
@@ -22,6 +22,7 @@ use crate::{
     store::{Account, Ask, Store},
 };
 
+mod bans;
 mod builder;
 mod check;
 mod desk;
@@ -35,8 +36,10 @@ mod question;
 mod queue;
 mod settle;
 mod wait;
+mod shadow;
 
 use desk::{Desk, Desks};
+use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
@@ -44,6 +47,7 @@ pub(crate) use judge::{Judged, Pending};
 pub use keys::Keys;
 pub(crate) use wait::QUEUE;
 pub use wait::{Wait, Waiting};
+pub use shadow::Compared;
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
@@ -90,10 +94,26 @@ pub(crate) struct Inner {
 /// A policy, and its account in the store.
 struct Bound {
     policy: Policy,
+    role: Role,
     account: Account,
     /// Accounts of quotas other than the policy's own.
     tiers: RwLock<HashMap<Quota, Tier>>,
     no_key: Seldom,
+}
+
+/// What a policy does in a decision.
+#[derive(Debug)]
+enum Role {
+    /// It is enforced.
+    Live,
+    /// It counts what the others refuse, and is enforced.
+    Ban,
+    /// It is judged, and not enforced.
+    Shadow {
+        /// The policy that it would take the place of.
+        of: Option<u32>,
+        compared: Comparison,
+    },
 }
 
 /// Quotas other than a policy's own whose accounts are kept. A caller who could choose his quota must not fill the memory.
@@ -142,11 +162,13 @@ impl Limiter {
 
     /// Charges `units` under every policy, past what is left if need be: down to a debt of at most one capacity, which
     /// later requests wait for. For costs that are known only afterwards.
+    ///
+    /// A [ban](crate::Ban) is charged only if it is named: then so many refusals count.
     pub fn charge(&self, keys: impl Into<Keys>, units: u64) -> Check {
         Check::new(self.desk(), Ask::Force, keys.into()).cost(units)
     }
 
-    /// Forgets what was used; the decision tells how it stood.
+    /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. The decision tells how it stood.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check {
         Check::new(self.desk(), Ask::Reset, keys.into())
     }
@@ -175,7 +197,7 @@ impl Limiter {
         self.desk().judge_request(parts)
     }
 
-    /// The policies, in order.
+    /// The policies, in order: bans after those that are enforced, and shadows after both.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
         self.desks
             .inner()
@@ -213,6 +235,18 @@ impl Bound {
                 None
             }
         }
+    }
+
+    fn part(&self) -> Part {
+        match self.role {
+            Role::Live => Part::Live,
+            Role::Ban => Part::Ban,
+            Role::Shadow { .. } => Part::Shadow { refuses: false },
+        }
+    }
+
+    fn is_ban(&self) -> bool {
+        matches!(self.role, Role::Ban)
     }
 
     fn is_permit(&self) -> bool {

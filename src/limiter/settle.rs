@@ -35,7 +35,9 @@ impl Limiter {
                 counted.refunded(&part, &adjusted);
                 back += adjusted.units;
             }
-            given.push(back);
+            if !counted.is_shadow() {
+                given.push(back);
+            }
         }
         Ok(given)
     }
@@ -95,6 +97,9 @@ impl Books for Desk {
         outcome: &Outcome<'_>,
         watches: bool,
     ) -> Option<Adjusting> {
+        if counted.is_shadow_refusal() {
+            return None;
+        }
         let charge = self.charge_of(counted);
         let charges = charge.charges(outcome);
         match charge.when {

@@ -163,6 +163,26 @@ pub enum Manner {
     /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
     /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
     ChargeDenied,
+    /// Sees that there is room, and charges a unit for each request that other lines refuse: under a rule that
+    /// [counts refusals](Rule::counts_refusals). Without room it refuses, and nothing is charged for what it refuses.
+    ///
+    /// Whatever answers in place of the store must not keep refusals from such a line, unless it was this line that
+    /// refused.
+    ChargeRefused,
+    /// Refuses nothing, and charges what it would admit if it stood in the place of another line, or beside them all.
+    Shadow {
+        /// The place of the line that it would stand for.
+        of: Option<usize>,
+        /// Whether it charges, or only sees that there is room.
+        charges: bool,
+    },
+}
+
+impl Manner {
+    /// Whether it refuses nothing, and counts by itself.
+    pub(crate) fn is_shadow(self) -> bool {
+        matches!(self, Self::Shadow { .. })
+    }
 }
 
 /// A store's answer, at once or later.

@@ -11,6 +11,8 @@
 //! | [`SlidingLog`] | the instant of every unit | requests | requests | for small limits that must hold in any period |
 //! | [`Concurrency`] | permits of what is in flight | concurrent | | for what is slow and dear |
 //!
+//! [`Ban`] counts what the others refuse, and blocks a key that is refused too often.
+//!
 #![doc = include_str!("../../docs/changing-policies.md")]
 //!
 //! # One of your own
@@ -36,6 +38,7 @@ use crate::{
     strategy::table::{States, Table},
 };
 
+mod ban;
 mod calendar_window;
 mod concurrency;
 mod fixed_window;
@@ -48,6 +51,7 @@ pub(crate) mod table;
 mod token_bucket;
 mod window;
 
+pub use ban::Ban;
 pub use calendar_window::{CalendarWindow, Weekday};
 pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
@@ -97,6 +101,17 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
 
     /// How long a charge lives that isn't renewed, if it is a permit: one that its request holds and then gives back.
     fn life(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether it counts what other policies refuse in place of what passes, one for each request: see
+    /// [`Manner::ChargeRefused`](crate::store::Manner::ChargeRefused).
+    fn counts_refusals(&self) -> bool {
+        false
+    }
+
+    /// If it bans: the rule over the same state that bans for so long as soon as it charges anything.
+    fn by_hand(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, Unfit>> {
         None
     }
 

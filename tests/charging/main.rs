@@ -2,11 +2,13 @@
 #![allow(missing_docs)]
 #![cfg(feature = "redis")]
 
+mod ban;
 mod denied;
 mod ledger;
 mod modes;
 mod ocr;
 mod settle;
+mod shadow;
 mod support;
 mod tiers;
 #[path = "../common/world.rs"]

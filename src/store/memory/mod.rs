@@ -15,7 +15,10 @@ use std::{
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
-use self::shard::Shard;
+use self::{
+    room::{denied_charge, fit, fit_without, judge},
+    shard::Shard,
+};
 use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Source, Store};
 use crate::{
     clock::{Clock, SystemClock},
@@ -24,6 +27,7 @@ use crate::{
     strategy::{AnyMemory, Receipt, Rule},
 };
 
+mod room;
 mod shard;
 
 /// Counts in process, exactly, under any number of threads.
@@ -139,34 +143,42 @@ impl MemoryStore {
     /// Answers one request whose lines' shards are locked.
     fn answer(&self, ask: Ask, lines: &[Line<'_>], locked: &mut Locked<'_>) -> Option<Answer> {
         let now = self.inner.clock.now();
-        let mut admitted = 0;
+        let mut rooms: SmallVec<[u64; 4]> = SmallVec::new();
+        let (mut admitted, mut refused) = (0, 0);
         if let Ask::Take(times) = ask {
-            admitted = times;
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
                 let room = memory(line)?.room(shard.get(line, place), now);
-                let fits = match (u64::try_from(room).unwrap_or(0), line.manner) {
-                    (room, Manner::Check) if room >= line.units => times,
-                    (_, Manner::Check) => 0,
-                    (room, _) => room.checked_div(line.units).unwrap_or(times),
-                };
-                admitted = admitted.min(fits);
+                rooms.push(u64::try_from(room).unwrap_or(0));
             }
+            (admitted, refused) = judge(lines, &rooms, times);
         }
         let mut answers = SmallVec::new();
-        for (line, place) in lines.iter().zip(&locked.places) {
+        for (index, (line, place)) in lines.iter().zip(&locked.places).enumerate() {
             let shard = &mut *locked.guards[place.guard];
             let rule = memory(line)?;
             let mut charge = 0;
             let units = match ask {
                 Ask::Take(times) => {
+                    let room = rooms.get(index).copied().unwrap_or(0);
                     let units = match line.manner {
-                        Manner::Check => 0,
+                        Manner::Check | Manner::ChargeRefused => 0,
                         Manner::Charge | Manner::ChargeDenied => line.units * admitted,
+                        Manner::Shadow { charges: false, .. } => 0,
+                        Manner::Shadow { of, .. } => {
+                            let others = match of {
+                                Some(of) => fit_without(lines, &rooms, of, times),
+                                None => admitted,
+                            };
+                            line.units * fit(line, room, others)
+                        }
                     };
-                    charge = units;
-                    if line.manner == Manner::ChargeDenied && admitted < times {
-                        let denied = line.units.saturating_mul(times - admitted);
+                    charge = match line.manner {
+                        Manner::ChargeRefused => refused.min(room),
+                        _ => units,
+                    };
+                    if line.manner == Manner::ChargeDenied && refused > 0 {
+                        let denied = line.units.saturating_mul(refused);
                         let room = rule.room(shard.get(line, place), now);
                         charge += denied_charge(line, room.saturating_sub_unsigned(units), denied);
                     }
@@ -301,18 +313,6 @@ struct Table(usize);
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     // A strategy that panics leaves integers behind, and they are still the best there is.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
-/// refuses, and only its refusals count.
-fn denied_charge(line: &Line<'_>, room: i64, denied: u64) -> u64 {
-    let rule = line.account.rule();
-    if room >= line.units as i64 {
-        return 0;
-    }
-    let debt = if rule.grows() { 0 } else { rule.capacity() };
-    let most = room.saturating_add_unsigned(debt);
-    denied.min(u64::try_from(most).unwrap_or(0))
 }
 
 fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {

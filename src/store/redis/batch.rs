@@ -31,6 +31,9 @@ pub(super) const MOST_KEYS: usize = 128;
 /// Equal requests that one question stands for at most: ten thousand of such questions are a number still.
 const MOST_TIMES: u64 = 1 << 40;
 
+/// The same, of questions that are signed for the sake of a shadow alone.
+const MOST_SHADOWED: u64 = 10_000;
+
 /// What a Redis store knows of an account.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -396,7 +399,11 @@ impl Entry {
     /// Signatures are written out one by one; more than the quota are not needed.
     fn most(&self) -> u64 {
         let signing = self.lines().iter().filter(|line| line.signs());
-        let most = signing.map(|line| line.account.rule().capacity());
+        let most = signing.map(|line| match line.manner {
+            // It may be smaller than what the others let in.
+            Manner::Shadow { .. } => MOST_SHADOWED,
+            _ => line.account.rule().capacity(),
+        });
         most.min().unwrap_or(MOST_TIMES)
     }
 
@@ -441,5 +448,9 @@ fn manner_number(manner: Manner, rule: &dyn Rule) -> u64 {
         Manner::Check => 1,
         Manner::ChargeDenied if rule.grows() => 3,
         Manner::ChargeDenied => 2,
+        Manner::ChargeRefused => 4,
+        Manner::Shadow { of, charges } => {
+            8 * (1 + of.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
+        }
     }
 }

@@ -4,13 +4,14 @@
 --   answered, its parameters; then segments of like questions, each a list:
 --     what is asked, how many questions, how many policies;
 --     of each policy: which, the units under it, and the manner (0 charges; 1 only sees that there is room; 2 charges what is
---       refused too, into debt; 3 the same without debt);
+--       refused too, into debt; 3 the same without debt; 4 charges what the others refuse, and that alone; 8 more: a shadow,
+--       which refuses nothing, and 8 more for each place up to that of the policy that it would stand for);
 --     whether (1) it is listed how many equal questions each stands for: one, if not;
 --     then of each question: that number, and under each policy
 --       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
 -- KEYS: the keys of each question in turn, one per policy; then, if anything is given back or reset, the generation.
 -- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
---   policy the units moved (not of a take) and its numbers of state.
+--   policy the units moved (of a take, by a shadow alone) and its numbers of state.
 
 local KEYS, unpacked = KEYS, { cmsgpack.unpack(ARGV[1]) }
 local answer, last = { now }, 1
@@ -69,7 +70,7 @@ end
 local function make_general()
   -- The segment at hand: its policies' functions and parameters, and the units under each.
   local count, units, room, take, give, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
-  local manner, signed, words = {}, {}, {}
+  local manner, shadow, signed, words = {}, {}, {}, {}
   -- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
   local at, mark, left, by = {}, {}, {}, {}
   local free, a, b, c, moved, done = {}, {}, {}, {}, {}, 0
@@ -93,36 +94,58 @@ local function make_general()
     end
   end
 
+  -- For how many of n equal questions a policy has room.
+  local function fit(i, n)
+    local free, units = free[i], units[i]
+    if units == 0 or free >= n * units then
+      return n
+    end
+    if manner[i] == 1 or manner[i] == 4 then
+      return free >= units and n or 0
+    end
+    return max(0, floor(free / units))
+  end
+
+  -- For how many all have, without the shadows and the one at a place.
+  local function fit_without(without, n)
+    for i = 1, count do
+      if i ~= without and not shadow[i] then
+        n = fit(i, n)
+      end
+    end
+    return n
+  end
+
   -- Takes for as many of n equal questions as there is room for under every policy.
   local function ask_take(base, n)
-    local k = n
+    local k, refused, banned = n, 0, false
     for i = 1, count do
-      local room, units = room[i], units[i]
-      local fit
-      fit, a[i], b[i], c[i] = room(KEYS[base + i], param[i])
-      free[i] = fit
-      if units > 0 and fit < k * units then
-        fit = floor(fit / units)
-        if manner[i] == 1 then
-          fit = fit > 0 and n or 0
-        end
-        if fit < k then
-          k = fit
-        end
+      free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+      if manner[i] == 4 then
+        banned = banned or free[i] < 1
+      elseif not shadow[i] then
+        k = fit(i, k)
       end
     end
-    if k < 0 then
+    if banned then
       k = 0
+    else
+      refused = n - k
     end
     for i = 1, count do
-      local manner, units, taken = manner[i], units[i], 0
-      if manner ~= 1 then
+      local manner, units, k, taken = manner[i], units[i], k, 0
+      if shadow[i] then
+        k = fit(i, shadow[i] > 0 and fit_without(shadow[i], n) or k)
+      end
+      if manner == 4 then
+        taken = min(refused, free[i])
+      elseif manner ~= 1 then
         taken = k * units
       end
-      if manner > 1 and k < n and free[i] - taken < units then
+      if (manner == 2 or manner == 3) and refused > 0 and free[i] - taken < units then
         -- what this policy refuses counts, to at most one capacity of debt
         local debt = manner == 2 and param[i][1] or 0
-        taken = taken + max(0, min((n - k) * units, free[i] - taken + debt))
+        taken = taken + max(0, min(refused * units, free[i] - taken + debt))
       end
       moved[i] = taken
     end
@@ -251,7 +274,7 @@ local function make_general()
         if look[i] then
           x, y, z = look[i](KEYS[base + i], param[i], x, y, z, units[i])
         end
-        if kind ~= 1 then
+        if kind ~= 1 or shadow[i] then
           place = place + 1
           answer[place] = moved[i]
         end
@@ -283,7 +306,10 @@ local function make_general()
     for i = 1, count do
       local half
       half, param[i], words[i], signed[i] = policy_at(segment[cursor])
-      units[i], manner[i] = segment[cursor + 1], segment[cursor + 2]
+      units[i], manner[i], shadow[i] = segment[cursor + 1], segment[cursor + 2], nil
+      if manner[i] > 7 then
+        manner[i], shadow[i] = manner[i] % 8, floor(manner[i] / 8) - 1
+      end
       cursor = cursor + 3
       room[i], take[i], give[i], renew[i], mend[i], look[i] =
         half.room, half.take, half.give, half.renew, half.mend, half.look

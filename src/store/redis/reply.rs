@@ -74,6 +74,8 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
 
 /// The first come are the first served.
 fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec<[LineAnswer; 1]>) {
+    // What shadows moved, and is not handed out yet.
+    let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
         let mut lines = lines.clone();
         let (mut own, mut later) = (0, 0);
@@ -82,11 +84,14 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
             admitted -= own;
             later = admitted;
             // What moved is what all of them took.
-            for (line, asked) in lines.iter_mut().zip(&question.lines) {
+            let shadows = shadows.iter_mut();
+            for ((line, asked), shadow) in lines.iter_mut().zip(&question.lines).zip(shadows) {
                 line.units = match asked.manner {
-                    Manner::Check => 0,
+                    Manner::Check | Manner::ChargeRefused => 0,
                     Manner::Charge | Manner::ChargeDenied => own * asked.units,
+                    Manner::Shadow { .. } => times.saturating_mul(asked.units).min(*shadow),
                 };
+                *shadow -= line.units.min(*shadow);
             }
         }
         let answer = Answer {
@@ -109,8 +114,9 @@ impl Reply<'_> {
     }
 
     fn line(&mut self, line: &OwnLine, takes: bool) -> Result<LineAnswer, StoreError> {
-        // What a take moved is known from how many it admitted.
-        let units = if takes { 0 } else { self.int()?.max(0) as u64 };
+        // What a take moved is known from how many it admitted, but for a shadow, which counts by itself.
+        let known = takes && !line.manner.is_shadow();
+        let units = if known { 0 } else { self.int()?.max(0) as u64 };
         let words = line
             .account
             .context::<Known>()

@@ -1,0 +1,106 @@
+//! Bans by hand.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{Bound, Keys, Limiter};
+use crate::{
+    error::StoreError,
+    key::Key,
+    store::{Account, Ask, Line, Manner, Reply},
+    strategy::Receipt,
+};
+
+/// What a limiter that bans nobody says.
+const NO_BANS: StoreError = StoreError::Unsupported("none of the policies that are meant is a ban");
+
+impl Limiter {
+    /// Blocks a key for so long, from now on and in all processes, under every [ban](crate::Ban), or under those that
+    /// are named. In place of a ban that is under way, be it longer or shorter; later ones grow no faster for it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Ban, Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let ban = Ban::lasting(Duration::from_secs(600));
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .policy(Policy::new("abuse", Quota::requests(20).per_minute()).strategy(ban))
+    ///     .build()?;
+    /// let mallory = Key::new("mallory");
+    /// limiter.block(mallory, Duration::from_secs(3_600)).await?;
+    /// assert!(!limiter.check(mallory).await.is_admitted());
+    /// limiter.unblock(mallory).await?;
+    /// assert!(limiter.check(mallory).await.is_admitted());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, no policy that is meant is a ban, or the time is not between a millisecond and ten
+    /// years.
+    pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), StoreError> {
+        let by_hand = |bound: &Bound| {
+            let rule = bound.account.rule().by_hand(time).ok_or(NO_BANS)?;
+            let unfit = |_| {
+                StoreError::Unsupported(
+                    "a ban of less than a millisecond, or of more than ten years",
+                )
+            };
+            let store = &self.desks.inner().store;
+            store
+                .open(bound.policy.name(), rule.map_err(unfit)?)
+                .map_err(unfit)
+        };
+        self.rule_bans(Ask::Force, &keys.into(), by_hand).await
+    }
+
+    /// Lifts bans of a key in all processes, under every [ban](crate::Ban), or under those that are named, and forgets
+    /// its refusals and how often it was banned.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, or no policy that is meant is a ban.
+    pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), StoreError> {
+        let own = |bound: &Bound| Ok(bound.account.clone());
+        self.rule_bans(Ask::Reset, &keys.into(), own).await
+    }
+
+    async fn rule_bans(
+        &self,
+        ask: Ask,
+        keys: &Keys,
+        account: impl Fn(&Bound) -> Result<Account, StoreError>,
+    ) -> Result<(), StoreError> {
+        let inner = self.desks.inner();
+        keys.warn_of_strangers(|name| inner.policies.iter().any(|b| b.policy.name() == name));
+        let mut accounts: SmallVec<[(Account, Key); 1]> = SmallVec::new();
+        for bound in inner.policies.iter().filter(|bound| bound.is_ban()) {
+            if let Some(key) = keys.of(bound.policy.name()) {
+                accounts.push((account(bound)?, key));
+            }
+        }
+        if accounts.is_empty() {
+            return Err(NO_BANS);
+        }
+        let line = |(account, key)| Line {
+            account,
+            key,
+            units: 1,
+            receipt: Receipt::NONE,
+            by: key,
+            manner: Manner::Charge,
+        };
+        let lines = accounts.iter().map(|(account, key)| line((account, *key)));
+        let reply = inner.store.ask(ask, &lines.collect::<SmallVec<[_; 1]>>());
+        match reply {
+            Reply::Now(answer) => answer,
+            Reply::Later(answer) => answer.await,
+        }
+        .map(drop)
+    }
+}

@@ -1,0 +1,170 @@
+//! Policies that are judged and not enforced, beside those that are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Bound, Desk, Keys, Limiter, Role};
+use crate::{
+    charge::When,
+    decision::{Counted, Decision, Part},
+    error::{ConfigError, Unfit},
+    extract::MissingKey,
+    key::Key,
+    store::{Ask, Manner},
+    strategy::Retry,
+};
+
+/// How a [shadow](crate::Policy::shadow)'s answers differ from those that were given, in requests, since the limiter was
+/// built and in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compared {
+    /// Requests that it was asked about.
+    pub judged: u64,
+    /// Those that were admitted, and that would have been refused with it.
+    pub stricter: u64,
+    /// Those that were refused, and that would have been admitted with it in the [place](crate::Policy::shadow_of) of
+    /// the live policy.
+    pub looser: u64,
+}
+
+/// The counts behind a [`Compared`].
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    judged: AtomicU64,
+    stricter: AtomicU64,
+    looser: AtomicU64,
+}
+
+impl Compared {
+    /// Requests of which it would have changed the answer.
+    pub fn differ(&self) -> u64 {
+        self.stricter + self.looser
+    }
+}
+
+impl Comparison {
+    /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
+    fn note(&self, judged: u64, admitted: u64, would: u64) {
+        self.judged.fetch_add(judged, Ordering::Relaxed);
+        self.stricter
+            .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
+        self.looser
+            .fetch_add(would.saturating_sub(admitted), Ordering::Relaxed);
+    }
+}
+
+impl Limiter {
+    /// How the answers of the [shadow](crate::Policy::shadow) of that name differ from those that were given; `None` if
+    /// there is none.
+    pub fn compared(&self, policy: &str) -> Option<Compared> {
+        let mut policies = self.desks.inner().policies.iter();
+        match &policies.find(|bound| bound.policy.name() == policy)?.role {
+            Role::Live | Role::Ban => None,
+            Role::Shadow { compared, .. } => Some(Compared {
+                judged: compared.judged.load(Ordering::Relaxed),
+                stricter: compared.stricter.load(Ordering::Relaxed),
+                looser: compared.looser.load(Ordering::Relaxed),
+            }),
+        }
+    }
+}
+
+/// Finds the policies that shadows would take the place of.
+pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
+    for place in 0..policies.len() {
+        let policy = &policies[place].policy;
+        let Some(live) = policy.shadowed().and_then(|shadow| shadow.of.clone()) else {
+            continue;
+        };
+        let mut others = policies.iter();
+        let found = others
+            .position(|other| other.policy.name() == &*live && matches!(other.role, Role::Live));
+        let Some(found) = found else {
+            let unfit = Unfit::new(
+                format!("a shadow of {live:?}"),
+                "the name of one of the limiter's policies that is enforced and no ban",
+            );
+            return Err(ConfigError::of(policy.name(), unfit));
+        };
+        if let Role::Shadow { of, .. } = &mut policies[place].role {
+            *of = Some(found as u32);
+        }
+    }
+    Ok(())
+}
+
+impl Bound {
+    /// Whether it refuses requests without a key.
+    pub(super) fn refuses_missing(&self) -> bool {
+        let refuses = self.policy.when_missing() == MissingKey::Refuse;
+        refuses && !matches!(self.role, Role::Shadow { .. })
+    }
+}
+
+impl Desk {
+    /// What a request's arrival does under a policy.
+    pub(super) fn manner(&self, item: &Counted, items: &[Counted]) -> Manner {
+        let bound = self.bound(item.policy);
+        match bound.role {
+            Role::Live => bound.policy.manner(),
+            Role::Ban => Manner::ChargeRefused,
+            Role::Shadow { of, .. } => Manner::Shadow {
+                of: of.and_then(|live| items.iter().position(|item| item.policy == live)),
+                charges: bound.policy.charges().when != When::Response,
+            },
+        }
+    }
+
+    /// The key of the policy that a shadow would take the place of.
+    pub(super) fn key_of_live(&self, bound: &Bound, keys: &Keys) -> Option<Key> {
+        match bound.role {
+            Role::Shadow { of: Some(live), .. } => keys.of(self.bound(live).policy.name()),
+            _ => None,
+        }
+    }
+
+    /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer.
+    pub(super) fn compare(&self, ask: Ask, decision: &mut Decision) {
+        for place in 0..decision.counted.len() {
+            let item = &decision.counted[place];
+            let bound = self.bound(item.policy);
+            let Role::Shadow { of, compared } = &bound.role else {
+                continue;
+            };
+            let charges = item.cost > 0 && bound.policy.charges().when != When::Response;
+            let charged = if charges {
+                item.receipt.left / item.cost
+            } else {
+                0
+            };
+            let refuses = charged == 0 && item.cost > 0 && item.outlook.retry != Retry::Now;
+            if let Ask::Take(times) = ask {
+                let would = match (charges, refuses || others_refuse(decision, *of)) {
+                    (true, _) => charged,
+                    (false, true) => 0,
+                    (false, false) => decision.admitted.max(1),
+                };
+                compared.note(times, decision.admitted, would);
+                if would != decision.admitted {
+                    let (policy, admitted) = (bound.policy.name(), decision.admitted);
+                    tracing::debug!(policy, admitted, would, "a shadow would have it otherwise");
+                }
+                // Nothing is in flight that a permit would be of.
+                if decision.admitted == 0 && charged > 0 && bound.is_permit() {
+                    self.take_back(std::slice::from_ref(item));
+                }
+            }
+            decision.counted[place].part = Part::Shadow { refuses };
+        }
+    }
+}
+
+/// Whether a request would have been refused without the policy that a shadow would take the place of.
+fn others_refuse(decision: &Decision, of: Option<u32>) -> bool {
+    let refuses = |counted: &Counted| counted.cost > 0 && counted.outlook.retry != Retry::Now;
+    let mut others = decision
+        .counted
+        .iter()
+        .filter(|counted| !counted.is_shadow() && of != Some(counted.policy));
+    decision.admitted == 0 && (of.is_none() || others.any(refuses))
+}

@@ -1,0 +1,50 @@
+//! For how many requests there is room.
+
+use crate::store::{Line, Manner};
+
+/// For how many of `times` equal requests a line has room.
+pub(super) fn fit(line: &Line<'_>, room: u64, times: u64) -> u64 {
+    match line.manner {
+        Manner::Check | Manner::ChargeRefused | Manner::Shadow { charges: false, .. } => {
+            if room >= line.units { times } else { 0 }
+        }
+        _ => room.checked_div(line.units).unwrap_or(times).min(times),
+    }
+}
+
+/// For how many all lines have, without the shadows and the one at a place.
+pub(super) fn fit_without(lines: &[Line<'_>], rooms: &[u64], without: usize, times: u64) -> u64 {
+    let lines = lines.iter().zip(rooms).enumerate();
+    let others = lines
+        .filter(|(place, (line, _))| *place != without && !line.manner.is_shadow())
+        .map(|(_, (line, room))| fit(line, *room, times));
+    others.min().unwrap_or(times)
+}
+
+/// How many of `times` equal requests are admitted, and how many are refused that bans count.
+pub(super) fn judge(lines: &[Line<'_>], rooms: &[u64], times: u64) -> (u64, u64) {
+    let (mut admitted, mut banned) = (times, false);
+    for (line, room) in lines.iter().zip(rooms) {
+        match line.manner {
+            Manner::ChargeRefused => banned |= *room == 0,
+            Manner::Shadow { .. } => {}
+            _ => admitted = fit(line, *room, admitted),
+        }
+    }
+    match banned {
+        true => (0, 0),
+        false => (admitted, times - admitted),
+    }
+}
+
+/// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
+/// refuses, and only its refusals count.
+pub(super) fn denied_charge(line: &Line<'_>, room: i64, denied: u64) -> u64 {
+    let rule = line.account.rule();
+    if room >= line.units as i64 {
+        return 0;
+    }
+    let debt = if rule.grows() { 0 } else { rule.capacity() };
+    let most = room.saturating_add_unsigned(debt);
+    denied.min(u64::try_from(most).unwrap_or(0))
+}

@@ -1,0 +1,403 @@
+//! Policies that are judged and reported, and never enforced.
+
+use futures_util::future::join_all;
+use tollgate::{
+    Charge, Concurrency, Decision, Denied, Key, Limiter, ListWindow, Policy, Quota, extract,
+    outcome,
+};
+
+use crate::support::{
+    KEY, World, answer, counted, even, pass, read, secs, text, used, waits, window,
+};
+
+/// How often a shadow was asked, and would have been stricter and looser.
+#[track_caller]
+fn compared(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
+    let compared = limiter.compared(name).expect(name);
+    assert_eq!(compared.differ(), compared.stricter + compared.looser);
+    (compared.judged, compared.stricter, compared.looser)
+}
+
+fn would_refuse(decision: &Decision) -> bool {
+    let mut shadows = decision.shadows();
+    let shadow = shadows.next().expect("a shadow");
+    assert!(shadow.is_shadow() && !shadow.refused(), "{shadow:?}");
+    shadow.would_refuse()
+}
+
+#[tokio::test]
+async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
+    for world in World::both() {
+        let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
+        for refuses in [false, false, true, true] {
+            let seen = limiter.peek(KEY).await;
+            assert_eq!((seen.is_admitted(), would_refuse(&seen)), (true, refuses));
+            let decision = limiter.check(KEY).await;
+            assert!(counted(&decision), "{}", world.name());
+            assert_eq!(would_refuse(&decision), refuses, "{decision:?}");
+            let names = |v: tollgate::Verdict<'_>| v.policy().to_owned();
+            let live: Vec<_> = decision.verdicts().map(names).collect();
+            let shadows: Vec<_> = decision.shadows().map(names).collect();
+            assert_eq!((live, shadows), (vec!["live".into()], vec!["new".into()]));
+            assert!(!decision.verdict("live").expect("a verdict").is_shadow());
+            assert!(decision.retry() == tollgate::Retry::Now);
+        }
+        // It charges what it would let in, and nothing else.
+        assert_eq!(used(&limiter, "new").await, 2);
+        assert_eq!(used(&limiter, "live").await, 4, "{}", world.name());
+        assert_eq!(compared(&limiter, "new"), (4, 2, 0));
+        assert_eq!(limiter.compared("live"), None);
+        assert_eq!(limiter.compared("none"), None);
+        world.no_key_is_immortal();
+    }
+}
+
+#[tokio::test]
+async fn what_the_others_refuse_a_shadow_beside_them_does_not_charge() {
+    for world in World::both() {
+        let limiter = world.limiter([window("new", "9/h").shadow(), window("live", "2/h")]);
+        for admitted in [true, true, false, false] {
+            let decision = limiter.check(KEY).await;
+            assert_eq!(counted(&decision), admitted);
+            assert!(!would_refuse(&decision));
+        }
+        assert_eq!(used(&limiter, "new").await, 2, "{}", world.name());
+        assert_eq!(compared(&limiter, "new"), (4, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("other", "6/h"),
+            window("live", "2/h"),
+            window("looser", "4/h").shadow_of("live"),
+            window("stricter", "1/h").shadow_of("live"),
+            window("beside", "9/h").shadow(),
+        ]);
+        let mut answers = Vec::new();
+        for _ in 0..5 {
+            let decision = limiter.check(KEY).await;
+            let says = |name| decision.verdict(name).expect(name).would_refuse();
+            answers.push((counted(&decision), says("looser"), says("stricter")));
+        }
+        let expected = [
+            (true, false, false),
+            (true, false, true),
+            (false, false, true),
+            (false, false, true),
+            (false, true, true),
+        ];
+        assert_eq!(answers, expected, "{}", world.name());
+        assert_eq!(compared(&limiter, "looser"), (5, 0, 2), "{}", world.name());
+        assert_eq!(compared(&limiter, "stricter"), (5, 1, 0));
+        assert_eq!(compared(&limiter, "beside"), (5, 0, 0));
+        for (name, expected) in [("other", 2), ("live", 2), ("looser", 4), ("stricter", 1)] {
+            assert_eq!(used(&limiter, name).await, expected, "{name}");
+        }
+        // What another policy refuses, a candidate for the live one's place would refuse too.
+        let _ = limiter.reset([("live", KEY), ("looser", KEY)]).await;
+        let _ = limiter.charge([("other", KEY)], 9).await;
+        assert!(!counted(&limiter.check(KEY).await));
+        assert_eq!(used(&limiter, "looser").await, 0, "{}", world.name());
+        assert_eq!(compared(&limiter, "looser"), (6, 0, 2));
+    }
+}
+
+#[tokio::test]
+async fn what_is_asked_at_once_is_compared_as_one_after_the_other() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("live", "6/h"),
+            window("looser", "8/h").shadow_of("live"),
+            window("stricter", "3/h").shadow(),
+        ]);
+        let mut expected = (0, 0, 0);
+        for round in 1..=2 {
+            for together in [true, false] {
+                if together {
+                    assert_eq!(limiter.check(KEY).times(10).await.admitted(), 6);
+                } else {
+                    let asked = (0..10).map(|_| limiter.check(KEY).into_future());
+                    let decisions = join_all(asked).await;
+                    let count =
+                        |f: fn(&Decision) -> bool| decisions.iter().filter(|d| f(d)).count();
+                    assert_eq!(count(counted), 6, "{}", world.name());
+                    let says = |name: &'static str| {
+                        let would = |d: &&Decision| d.verdict(name).expect(name).would_refuse();
+                        decisions.iter().filter(would).count()
+                    };
+                    assert_eq!((says("looser"), says("stricter")), (2, 7), "{round}");
+                }
+                expected = (expected.0 + 10, expected.1 + 3, expected.2 + 2);
+                let (judged, stricter, looser) = expected;
+                assert_eq!(compared(&limiter, "looser"), (judged, 0, looser));
+                assert_eq!(compared(&limiter, "stricter"), (judged, stricter, 0));
+                assert_eq!(used(&limiter, "looser").await, 8, "{}", world.name());
+                assert_eq!(used(&limiter, "stricter").await, 3, "{}", world.name());
+                let _ = limiter.reset(KEY).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn over_http_a_shadow_changes_no_answer_and_no_field() {
+    for world in World::both() {
+        let shadows = [
+            window("new", "1/h").shadow(),
+            window("keyed", "1/h")
+                .key(extract::header("x-key"))
+                .shadow(),
+            window("other", "5/h").shadow_of("live"),
+        ];
+        let layer = world.layer(shadows.into_iter().chain([window("live", "3/h")]));
+        for (status, limit) in [(200, 2), (200, 1), (200, 0), (429, 0)] {
+            let answer = answer(&layer, text(200)).await;
+            assert_eq!(answer.status(), status);
+            let fields = answer.headers();
+            assert_eq!(fields["ratelimit-policy"], "\"live\";q=3;w=3600");
+            let limit = format!("\"live\";r={limit};t=3600");
+            assert_eq!(fields["ratelimit"], limit.as_str(), "{}", world.name());
+            assert_eq!(fields.contains_key("retry-after"), status == 429);
+        }
+        let limiter = layer.limiter();
+        assert_eq!(compared(limiter, "new"), (4, 2, 0));
+        assert_eq!(compared(limiter, "other"), (4, 0, 1));
+        // Requests without its key are none of its.
+        assert_eq!(compared(limiter, "keyed"), (0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
+    for world in World::both() {
+        let reserve = window("reserve", "2/h").charge(Charge::reserve(outcome::success));
+        let response = window("response", "2/h").charge(Charge::on_response(outcome::success));
+        let layer = world.layer([window("live", "100/h"), reserve.shadow(), response.shadow()]);
+        let limiter = layer.limiter();
+        let counts = async || {
+            let reserve = used(limiter, "reserve").await;
+            (reserve, used(limiter, "response").await)
+        };
+        for _ in 0..3 {
+            assert_eq!(pass(&layer, text(500)).await, 500);
+            assert_eq!(counts().await, (0, 0), "{}", world.name());
+        }
+        for used in [1, 2, 2, 2] {
+            assert_eq!(pass(&layer, text(200)).await, 200);
+            assert_eq!(counts().await, (used, used), "{}", world.name());
+        }
+        assert_eq!(compared(limiter, "reserve"), (7, 2, 0));
+        assert_eq!(compared(limiter, "response"), (7, 2, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("live", "100/h"),
+            window("new", "10/h").shadow(),
+            window("tight", "1/h").shadow(),
+        ]);
+        let check = async |cost| limiter.check(KEY).cost(cost).await;
+        let admission = check(2).await.into_result().expect("a pass");
+        admission.settle(7).await.expect("an answer");
+        assert_eq!(used(&limiter, "live").await, 7);
+        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
+        assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());
+        let mut decision = check(3).await;
+        // Only what is enforced is told of.
+        assert_eq!(
+            limiter.refund(&mut decision, 3).await.expect("an answer"),
+            [3]
+        );
+        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn in_flight_limits_in_the_shadow_hold_their_places_and_give_them_back() {
+    for world in World::both() {
+        let concurrent = |name: &str, n| {
+            let policy = Policy::new(name, Quota::concurrent(n)).key(extract::global());
+            policy.strategy(Concurrency::new())
+        };
+        let limiter = world.limiter([
+            concurrent("live", 3),
+            concurrent("tight", 2).shadow(),
+            concurrent("wide", 5).shadow_of("live"),
+        ]);
+        let mut decisions = Vec::new();
+        for _ in 0..6 {
+            decisions.push(limiter.check(KEY).await);
+        }
+        assert_eq!(decisions.iter().filter(|d| d.is_admitted()).count(), 3);
+        assert_eq!(compared(&limiter, "tight"), (6, 1, 0), "{}", world.name());
+        assert_eq!(compared(&limiter, "wide"), (6, 0, 3), "{}", world.name());
+        let used_by = async |name| used(&limiter, name).await;
+        assert_eq!((used_by("live").await, used_by("tight").await), (3, 2));
+        // A request that was refused is not in flight.
+        assert_eq!(used_by("wide").await, 3, "{}", world.name());
+        drop(decisions);
+        for name in ["live", "tight", "wide"] {
+            assert_eq!(used_by(name).await, 0, "{name} {}", world.name());
+        }
+        // A small shadow that signs doesn't limit what is asked for at once.
+        let list = window("list", "2/h").strategy(ListWindow).shadow();
+        let limiter = world.limiter([window("p", "50/h"), list]);
+        assert_eq!(limiter.check(KEY).times(40).await.admitted(), 40);
+        assert_eq!(used(&limiter, "list").await, 2, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn named_keys_reach_a_candidate_through_the_live_policy() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("live", "9/h"),
+            window("new", "9/h").shadow_of("live"),
+            window("else", "9/h").key(extract::header("x")).shadow(),
+        ]);
+        let alice = Key::new("alice");
+        assert!(counted(&limiter.check([("live", alice)]).await));
+        let used = async |key| {
+            let seen = limiter.peek([("new", key)]).await;
+            let verdict = seen.verdict("new").expect("a verdict");
+            verdict.limit() - verdict.remaining()
+        };
+        assert_eq!(used(alice).await, 1, "{}", world.name());
+        let named = [("live", alice), ("new", KEY)];
+        assert!(counted(&limiter.check(named).await));
+        assert_eq!((used(alice).await, used(KEY).await), (1, 1));
+        assert_eq!(compared(&limiter, "else"), (0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
+    for world in World::both() {
+        let ban = Policy::new("ban", "2/h".parse::<Quota>().expect("a quota"));
+        let ban = ban
+            .strategy(tollgate::Ban::lasting(secs(60)))
+            .key(extract::global());
+        let limiter = world.limiter([
+            window("live", "3/h"),
+            ban,
+            window("tight", "1/h").shadow(),
+            window("wide", "9/h").shadow_of("live"),
+        ]);
+        for _ in 0..3 {
+            assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+        }
+        // Two are refused by the live policy; then the key is banned, and the candidate would be of no help.
+        for _ in 0..6 {
+            assert!(!counted(&limiter.check(KEY).await));
+        }
+        assert_eq!(compared(&limiter, "tight"), (9, 2, 0), "{}", world.name());
+        assert_eq!(compared(&limiter, "wide"), (9, 0, 2), "{}", world.name());
+        assert_eq!(used(&limiter, "wide").await, 5);
+    }
+}
+
+#[tokio::test]
+async fn a_layer_further_in_that_refuses_gives_back_the_shadows_charges_too() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "9/h"), window("shadow", "9/h").shadow()]);
+        let inner = world.layer([window("inner", "1/h")]);
+        for status in [200, 429, 429] {
+            let inner = inner.clone();
+            let handler = move |request: http::Request<()>| {
+                let inner = inner.clone();
+                async move {
+                    let response = crate::support::call(&inner, request, async |_| {
+                        Ok::<_, std::io::Error>(text(200))
+                    });
+                    let (parts, _) = response.await?.into_parts();
+                    Ok::<_, std::io::Error>(text(parts.status.as_u16()))
+                }
+            };
+            let request = crate::support::request();
+            let answer = crate::support::call(&outer, request, handler).await;
+            assert_eq!(
+                read(answer.expect("an answer")).await.expect("a body"),
+                status
+            );
+        }
+        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "shadow").await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn both_stores_say_the_same_of_shadows() {
+    let mut said = Vec::new();
+    for world in World::both() {
+        let limiter = world.limiter([
+            even("live", "6/min").denied(Denied::Counts),
+            window("other", "20/min"),
+            even("new", "10/min burst 4").shadow_of("live"),
+            window("beside", "5/min").shadow(),
+        ]);
+        let mut says = Vec::new();
+        let mut seed = 11_u64;
+        for _ in 0..300 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005);
+            seed = seed.wrapping_add(1_442_695_040_888_963_407);
+            let (times, cost) = (1 + (seed >> 61) % 3, (seed >> 45) % 4);
+            let decision = limiter.check(KEY).times(times).cost(cost).await;
+            let verdicts: Vec<_> = decision
+                .verdicts()
+                .chain(decision.shadows())
+                .map(|v| (v.remaining(), v.retry(), v.would_refuse()))
+                .collect();
+            says.push((
+                decision.admitted(),
+                verdicts,
+                compared(&limiter, "new"),
+                compared(&limiter, "beside"),
+            ));
+            world.advance(secs([0, 0, 1, 7][(seed >> 33) as usize % 4]));
+        }
+        let last = says.last().expect("one").clone();
+        assert!(last.2.1 > 0 && last.2.2 > 0 && last.3.1 > 0, "{last:?}");
+        said.push(says);
+    }
+    for (place, (memory, redis)) in said[0].iter().zip(&said[1]).enumerate() {
+        assert_eq!(memory, redis, "{place}");
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_that_cannot_be_is_a_mistake() {
+    let mistake = |policies: [Policy; 2], valid: &str| {
+        let builder = policies
+            .into_iter()
+            .fold(Limiter::builder(), |b, p| b.policy(p));
+        let error = builder.build().expect_err(valid);
+        assert_eq!(error.policy(), Some("new"));
+        assert!(error.to_string().contains(valid), "{error}");
+    };
+    let new = || window("new", "1/h");
+    mistake(
+        [window("live", "1/h"), new().shadow_of("life")],
+        "is enforced",
+    );
+    mistake(
+        [window("live", "1/h"), new().shadow_of("new")],
+        "is enforced",
+    );
+    mistake(
+        [window("live", "1/h").shadow(), new().shadow_of("live")],
+        "is enforced",
+    );
+    let counts = new().denied(Denied::Counts).shadow();
+    mistake([window("live", "1/h"), counts], "Denied::Free");
+    // All in the shadow is a way to begin.
+    let limiter = World::memory().limiter([new().shadow()]);
+    assert!(limiter.check(KEY).await.is_admitted() && limiter.check(KEY).await.is_admitted());
+    assert_eq!(compared(&limiter, "new"), (2, 1, 0));
+    assert_eq!(waits(&limiter, "new").await.0, secs(3_600));
+}
