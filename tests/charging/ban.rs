@@ -487,7 +487,7 @@ async fn a_lost_time_to_live_comes_back_with_the_next_touch() {
         // Refusals that count, then a ban.
         server.command(&["PERSIST", &key]);
         let _ = limiter.check(Key::new("other")).await;
-        assert_eq!(server.immortal_keys(), [key.clone()]);
+        assert_eq!(server.immortal_keys(), [key.as_str()]);
         let _ = limiter.peek(KEY).await;
         assert_eq!(server.immortal_keys(), [""; 0]);
         refuse(&limiter, refusals).await;
