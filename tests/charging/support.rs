@@ -47,19 +47,6 @@ pub(crate) fn together(by: By, name: &str, quota: &str) -> Policy {
     by.policy(name, quota).key(extract::global())
 }
 
-impl World {
-    /// Sets the store's clock back.
-    pub(crate) fn step_back(&self, by: Duration) {
-        match &self.time {
-            Time::Local(clock) => {
-                let now = tollgate::Clock::now(clock);
-                clock.set(now - by);
-            }
-            Time::Server(clock) => clock.rewind(by),
-        }
-    }
-}
-
 /// A policy that counts everybody together, in windows.
 #[track_caller]
 pub(crate) fn window(name: &str, quota: &str) -> Policy {
