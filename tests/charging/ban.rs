@@ -598,3 +598,28 @@ async fn a_ban_that_cannot_be_is_a_mistake() {
     // Days and more don't fail, and the bound is never below the first.
     build(lasting(Ban::lasting(secs(30 * 86_400)))).expect("a limiter");
 }
+
+#[tokio::test]
+async fn a_refusal_stays_one_where_redis_has_no_memory_left_to_count_it() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    let policies = [
+        window("p", "1/h"),
+        abuse(),
+        window("new", "9/h").shadow_of("p"),
+    ];
+    let limiter = world.limiter(policies);
+    refuse_after_one(&limiter, 1).await;
+    server
+        .command(&["SET", "filler", &"x".repeat(1_000_000)])
+        .ok();
+    let used = server.info("memory", "used_memory").expect("a field");
+    let most = used.parse::<u64>().expect("bytes") - 500_000;
+    let set = |most: &str| server.command(&["CONFIG", "SET", "maxmemory", most]).ok();
+    set(&most.to_string());
+    refuse(&limiter, 5).await;
+    set("0");
+    assert_eq!(left(&limiter, KEY).await, 2);
+    refuse(&limiter, 2).await;
+    assert_eq!(banned(&limiter, KEY).await, Some(secs(600)));
+}

@@ -79,14 +79,24 @@ local function make_general()
     leave(key, mend[i], param[i], a[i], b[i], c[i])
   end
 
-  local function charge(base)
+  local function charge_one(i, key)
+    a[i], b[i], c[i] = take[i](key, param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
+    if mends then
+      mends[key] = nil
+    end
+  end
+
+  local function charge(base, takes)
     for i = 1, count do
       local key = KEYS[base + i]
-      if moved[i] > 0 then
-        a[i], b[i], c[i] = take[i](key, param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
-        if mends then
-          mends[key] = nil
+      if moved[i] > 0 and takes and (manner[i] == 4 or shadow[i]) then
+        -- what the others decided stands, also where no memory is left to note more than that
+        if not pcall(charge_one, i, key) then
+          moved[i] = 0
+          leave_one(key, i)
         end
+      elseif moved[i] > 0 then
+        charge_one(i, key)
       else
         leave_one(key, i)
       end
@@ -149,7 +159,7 @@ local function make_general()
       end
       moved[i] = taken
     end
-    charge(base)
+    charge(base, true)
     return k
   end
 
