@@ -63,6 +63,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Who is let off, kept out, or only watched
+//!
+//! | | what it does |
+//! |---|---|
+//! | [`Policy::skip_path`], [`LimiterBuilder::skip_path`] and their likes | lets requests off, under one policy or all |
+//! | [`AddressList`], [`KeyList`] | who is [denied](LimiterBuilder::deny), 403, or [allowed](LimiterBuilder::allow) whatever the policies say |
+//! | [`Ban`] | blocks whoever is refused too often, in all processes; [`Limiter::block`] does by hand |
+//! | [`Policy::shadow`], [`Policy::shadow_of`] | judges and reports, and enforces nothing |
+//!
 //! # On the way out
 //!
 //! An [`OutgoingLayer`] goes around clients, whatever their requests are. It refuses only who would wait for too long:

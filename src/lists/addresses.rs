@@ -4,10 +4,11 @@ use std::{
     sync::Arc,
 };
 
+use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::{entries, swap::Swap};
+use super::{entries, no_file};
 use crate::{
     error::{ConfigError, Unfit},
     extract::{ClientIp, client_ip, network},
@@ -49,7 +50,7 @@ pub struct AddressList {
 
 #[derive(Debug)]
 struct Shared {
-    networks: Swap<Networks>,
+    networks: ArcSwap<Networks>,
     file: Option<PathBuf>,
 }
 
@@ -83,7 +84,7 @@ impl AddressList {
     fn of(networks: Networks, file: Option<PathBuf>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                networks: Swap::new(networks),
+                networks: ArcSwap::from_pointee(networks),
                 file,
             }),
             client: client_ip(),
@@ -106,7 +107,7 @@ impl AddressList {
         &self,
         entries: impl IntoIterator<Item = impl ToString>,
     ) -> Result<(), ConfigError> {
-        self.shared.networks.store(read(entries)?);
+        self.shared.networks.store(Arc::new(read(entries)?));
         Ok(())
     }
 
@@ -117,9 +118,9 @@ impl AddressList {
     /// If the list is from no file, the file can't be read, or an entry isn't one; the list is as it was then.
     pub fn reload(&self) -> Result<(), ConfigError> {
         let Some(path) = &self.shared.file else {
-            return Err(super::no_file());
+            return Err(no_file());
         };
-        self.shared.networks.store(read_file(path)?);
+        self.shared.networks.store(Arc::new(read_file(path)?));
         Ok(())
     }
 

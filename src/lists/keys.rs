@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use super::{entries, no_file, swap::Swap};
+use arc_swap::ArcSwap;
+
+use super::{entries, no_file};
 use crate::{
     error::{ConfigError, Unfit},
     key::Key,
@@ -42,7 +44,7 @@ pub struct KeyList {
 }
 
 struct Shared {
-    keys: Swap<HashSet<Key>>,
+    keys: ArcSwap<HashSet<Key>>,
     file: Option<(PathBuf, ReadKey)>,
 }
 
@@ -54,7 +56,7 @@ impl KeyList {
         Self {
             policy: policy.into(),
             shared: Arc::new(Shared {
-                keys: Swap::new(keys.into_iter().collect()),
+                keys: ArcSwap::from_pointee(keys.into_iter().collect()),
                 file: None,
             }),
         }
@@ -89,7 +91,7 @@ impl KeyList {
         Ok(Self {
             policy: policy.into(),
             shared: Arc::new(Shared {
-                keys: Swap::new(keys),
+                keys: ArcSwap::from_pointee(keys),
                 file: Some((path, Box::new(key))),
             }),
         })
@@ -97,7 +99,7 @@ impl KeyList {
 
     /// Replaces all keys at once.
     pub fn replace(&self, keys: impl IntoIterator<Item = Key>) {
-        self.shared.keys.store(keys.into_iter().collect());
+        self.shared.keys.store(Arc::new(keys.into_iter().collect()));
     }
 
     /// Reads the file once more, and replaces all keys at once. It blocks while it reads.
@@ -109,7 +111,7 @@ impl KeyList {
         let Some((path, key)) = &self.shared.file else {
             return Err(no_file());
         };
-        self.shared.keys.store(read_file(path, key)?);
+        self.shared.keys.store(Arc::new(read_file(path, key)?));
         Ok(())
     }
 

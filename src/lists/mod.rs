@@ -11,7 +11,6 @@ use crate::{
 
 mod addresses;
 mod keys;
-mod swap;
 
 pub use addresses::AddressList;
 pub use keys::KeyList;

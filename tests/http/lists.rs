@@ -4,6 +4,7 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use axum::body::Body;
@@ -215,6 +216,27 @@ async fn a_list_is_replaced_at_run_time_for_all_its_clones() {
     assert_eq!(send(&app, from(LOCAL)).await.status, 403);
     keys.replace([]);
     assert_eq!(send(&app, from(LOCAL)).await.status, 200);
+}
+
+#[test]
+fn while_a_list_is_replaced_readers_see_one_or_the_other() {
+    let list = AddressList::new(["192.0.2.0/24"]).expect("a list");
+    let done = AtomicBool::new(false);
+    let address = IpAddr::from([192, 0, 2, 70]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // It is on each of the lists that are swapped.
+                assert!(list.contains(address));
+            }
+        });
+        for round in 0..5_000_u32 {
+            let bits = 24 + round % 3;
+            list.replace(["198.51.100.0/24".to_owned(), format!("192.0.2.64/{bits}")])
+                .expect("networks");
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 struct File(PathBuf);
