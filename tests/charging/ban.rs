@@ -211,7 +211,10 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // Who is banned doesn't pass for free.
         refuse(&limiter, 1).await;
-        assert!(!counted(&limiter.check(KEY).cost(0).await));
+        let free = limiter.check(KEY).cost(0).await;
+        assert!(!counted(&free) && free.verdict("abuse").expect("a verdict").refused());
+        let refused = free.into_result().expect_err("a refusal");
+        assert_eq!(refused.retry_after(), Some(secs(600)), "{}", world.name());
     }
 }
 

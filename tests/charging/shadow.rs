@@ -174,7 +174,9 @@ async fn over_http_a_shadow_changes_no_answer_and_no_field() {
 async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
     for world in World::both() {
         let reserve = window("reserve", "2/h").charge(Charge::reserve(outcome::success));
-        let response = window("response", "2/h").charge(Charge::on_response(outcome::success));
+        let by_response = || Charge::on_response(outcome::success);
+        let response = window("response", "2/h").charge(by_response());
+        let even = even("even", "2/h").charge(by_response());
         let layer = world.layer([window("live", "100/h"), reserve.shadow(), response.shadow()]);
         let limiter = layer.limiter();
         let counts = async || {
@@ -191,6 +193,13 @@ async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
         }
         assert_eq!(compared(limiter, "reserve"), (7, 2, 0));
         assert_eq!(compared(limiter, "response"), (7, 2, 0));
+        // What it would have refused is no debt of it either.
+        assert_eq!(
+            waits(limiter, "even").await.1,
+            secs(3_600),
+            "{}",
+            world.name()
+        );
     }
 }
 
