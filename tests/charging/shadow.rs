@@ -177,7 +177,12 @@ async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
         let by_response = || Charge::on_response(outcome::success);
         let response = window("response", "2/h").charge(by_response());
         let even = even("even", "2/h").charge(by_response());
-        let layer = world.layer([window("live", "100/h"), reserve.shadow(), response.shadow()]);
+        let layer = world.layer([
+            window("live", "100/h"),
+            reserve.shadow(),
+            response.shadow(),
+            even.shadow(),
+        ]);
         let limiter = layer.limiter();
         let counts = async || {
             let reserve = used(limiter, "reserve").await;
@@ -200,6 +205,31 @@ async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
             "{}",
             world.name()
         );
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other() {
+    for world in World::both() {
+        let by_response = |name| window(name, "2/h").charge(Charge::on_response(outcome::success));
+        let layer = world.layer([
+            window("other", "3/h"),
+            window("live", "1/h"),
+            by_response("new").shadow_of("live"),
+            by_response("beside").shadow(),
+        ]);
+        let limiter = layer.limiter();
+        assert_eq!(pass(&layer, text(200)).await, 200);
+        // The live one refuses, and the candidate would not: what would have become of these is not known.
+        for _ in 0..3 {
+            assert_eq!(pass(&layer, text(200)).await, 429);
+        }
+        assert_eq!(compared(limiter, "new"), (4, 0, 3), "{}", world.name());
+        assert_eq!(compared(limiter, "beside"), (4, 0, 0), "{}", world.name());
+        // Where another refuses as well, the candidate changes nothing.
+        let _ = limiter.charge([("other", KEY)], 9).await;
+        assert_eq!(pass(&layer, text(200)).await, 429);
+        assert_eq!(compared(limiter, "new"), (5, 0, 3), "{}", world.name());
     }
 }
 

@@ -16,8 +16,9 @@ use hyper_util::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
-    Admission, Check, Checking, ConfigError, Decision, Key, Keys, Limiter, ManualClock,
-    MemoryStore, Policy, RateLimit, RateLimitLayer, RedisStore, Refused, StoreError,
+    AddressList, Admission, Check, Checking, Compared, ConfigError, Decision, Key, KeyList, Keys,
+    Limiter, ManualClock, MemoryStore, Policy, RateLimit, RateLimitLayer, RedisStore, Refused,
+    StoreError,
 };
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -56,6 +57,9 @@ fn what_is_shared_among_threads_and_printed_can_be() {
     shared::<MemoryStore>();
     shared::<RedisStore>();
     shared::<ManualClock>();
+    shared::<AddressList>();
+    shared::<KeyList>();
+    shared::<Compared>();
     owned::<Checking>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Future>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Response>();
