@@ -54,11 +54,17 @@ fn parse(text: &str) -> Result<IpNet, &'static str> {
     let net = canonical(net).ok_or("IPv4 networks in their own notation")?;
 =======
 pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
-    let net = text
-        .parse()
-        .or_else(|_| text.parse().map(|address: IpAddr| address.into()))
-        .map_err(|_| "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
+    let net = written(text).ok_or("an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
     canonical(net).ok_or("IPv4 networks in their own notation")
+}
+
+/// Addresses as the standard library has them: ipnet would read `010.0.0.0`, which is 8.0.0.0 to others.
+fn written(text: &str) -> Option<IpNet> {
+    let Some((address, bits)) = text.split_once('/') else {
+        return text.parse::<IpAddr>().ok().map(IpNet::from);
+    };
+    let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
+    IpNet::new(address.parse().ok()?, bits.parse().ok().filter(|_| digits)?).ok()
 }
 
 /// A network of proxies.
