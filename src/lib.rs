@@ -131,7 +131,9 @@ pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, Checking, Compared, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting};
+pub use limiter::{
+    Check, Checking, Compared, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting,
+};
 pub use lists::{AddressList, KeyList, List};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};

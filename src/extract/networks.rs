@@ -34,8 +34,7 @@ impl Networks {
 }
 
 /// A network, or what would be one.
-<<<<<<< HEAD
-fn parse(text: &str) -> Result<IpNet, &'static str> {
+pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
     let wrong = "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32";
     // By the standard library, which takes no octet with a leading zero for what it may or may not be.
     let (address, bits) = match text.split_once('/') {
@@ -51,26 +50,12 @@ fn parse(text: &str) -> Result<IpNet, &'static str> {
         None => Some(address.into()),
     };
     let net = net.ok_or(wrong)?;
-    let net = canonical(net).ok_or("IPv4 networks in their own notation")?;
-=======
-pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
-    let net = written(text).ok_or("an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32")?;
     canonical(net).ok_or("IPv4 networks in their own notation")
-}
-
-/// Addresses as the standard library has them: ipnet would read `010.0.0.0`, which is 8.0.0.0 to others.
-fn written(text: &str) -> Option<IpNet> {
-    let Some((address, bits)) = text.split_once('/') else {
-        return text.parse::<IpAddr>().ok().map(IpNet::from);
-    };
-    let digits = bits.bytes().all(|byte| byte.is_ascii_digit());
-    IpNet::new(address.parse().ok()?, bits.parse().ok().filter(|_| digits)?).ok()
 }
 
 /// A network of proxies.
 fn proxies(text: &str) -> Result<IpNet, &'static str> {
     let net = network(text)?;
->>>>>>> 6902ecb (Let off by path, method or closure, spare CORS preflights, and allow or deny by lists that are swapped at run time)
     if net.prefix_len() == 0 {
         return Err("the proxies' own networks: who is everybody is nobody to believe");
     }

@@ -35,8 +35,8 @@ mod permit;
 mod question;
 mod queue;
 mod settle;
-mod wait;
 mod shadow;
+mod wait;
 
 use desk::{Desk, Desks};
 use shadow::Comparison;
@@ -45,9 +45,9 @@ pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
 pub(crate) use judge::{Judged, Pending};
 pub use keys::Keys;
+pub use shadow::Compared;
 pub(crate) use wait::QUEUE;
 pub use wait::{Wait, Waiting};
-pub use shadow::Compared;
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
