@@ -1,19 +1,109 @@
 //! Who asks, and how much each may: the same for all contenders.
 
-use tollgate::Key;
+use std::{
+    fmt::Write,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
-/// Units a key may take: so slowly given back that keys live on, and more at once than any contender manages, so that
-/// every decision admits and writes.
-pub const PER_WEEK: u64 = 1_000_000;
-/// See [`PER_WEEK`].
-pub const BURST: u64 = 100_000_000;
+use tollgate::{Key, Quota};
+
+use crate::drive::Dice;
+
+const WEEK: Duration = Duration::from_secs(7 * 86_400);
+
+/// How much a key may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// Units that come back in a week.
+    pub per_week: u64,
+    /// Units that can be taken at once.
+    pub burst: u64,
+}
+
+impl Rule {
+    /// So much that every decision admits and writes, and given back so slowly that no key's life ends between two
+    /// requests: a contender must not be held up by keys that another one, being faster, keeps alive.
+    pub fn ample(keys: usize) -> Self {
+        if keys < 100 {
+            // Every request is for one of few keys.
+            Self::new(1_000_000, 100_000_000)
+        } else {
+            Self::new(10_000, 1_000_000)
+        }
+    }
+
+    /// So little that who has asked once is refused from then on.
+    pub fn scarce() -> Self {
+        Self::new(1, 1)
+    }
+
+    /// At once, and no more while a benchmark runs.
+    pub fn at_once(burst: u64) -> Self {
+        Self::new(100, burst)
+    }
+
+    fn new(per_week: u64, burst: u64) -> Self {
+        Self { per_week, burst }
+    }
+
+    /// How long it takes for a unit to come back.
+    pub fn interval(self) -> Duration {
+        WEEK / u32::try_from(self.per_week).expect("a number of units")
+    }
+
+    /// As our own quota.
+    pub fn quota(self) -> Quota {
+        Quota::requests(self.per_week).per_week().burst(self.burst)
+    }
+}
+
+/// Those who ask.
+#[derive(Debug)]
+pub enum Callers {
+    /// Any of these, by the dice.
+    Kept(Vec<Key>),
+    /// Any of so many, whose key is made anew each time: too many to keep at hand.
+    Made(usize),
+    /// One after the other, each of them once.
+    Each(AtomicUsize),
+}
+
+impl Callers {
+    /// So many, whose keys are kept.
+    pub fn kept(keys: usize) -> Self {
+        Self::Kept((0..keys).map(|key| Key::new(name(key))).collect())
+    }
+
+    /// One after the other, each of them once.
+    pub fn each() -> Self {
+        Self::Each(AtomicUsize::new(0))
+    }
+
+    /// Who asks now.
+    pub fn pick(&self, dice: &mut Dice) -> Key {
+        match self {
+            Self::Kept(keys) => keys[dice.roll(keys.len())],
+            Self::Made(keys) => made(dice.roll(*keys)),
+            Self::Each(next) => made(next.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+}
 
 /// What a caller is called.
 pub fn name(key: usize) -> String {
     format!("user:{key}")
 }
 
-/// So many callers.
-pub fn keys(keys: usize) -> Vec<Key> {
-    (0..keys).map(|key| Key::new(name(key))).collect()
+/// So many callers' names, with `prefix` before them.
+pub fn names(prefix: &str, keys: usize) -> Vec<String> {
+    let name = |key| format!("{prefix}{}", name(key));
+    (0..keys).map(name).collect()
+}
+
+fn made(key: usize) -> Key {
+    let mut text = String::with_capacity(24);
+    let written = write!(text, "user:{key}");
+    debug_assert!(written.is_ok());
+    Key::new(text)
 }

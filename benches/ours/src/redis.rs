@@ -5,7 +5,7 @@ use redis::{AsyncConnectionConfig, Client, Script, aio::MultiplexedConnection};
 
 use crate::{
     drive::{Contender, Dice},
-    keys::{BURST, PER_WEEK},
+    keys::{Rule, names},
 };
 
 /// GCRA with server time, as one writes it for one key.
@@ -31,6 +31,7 @@ return { 1, math.floor(-over / interval), 0 }
 pub struct Mux {
     connection: MultiplexedConnection,
     script: Script,
+    rule: Micros,
     names: Vec<String>,
 }
 
@@ -38,18 +39,25 @@ pub struct Mux {
 pub struct Pooled {
     pool: Pool,
     script: Script,
+    rule: Micros,
     names: Vec<String>,
 }
 
-fn names(prefix: &str, keys: usize) -> Vec<String> {
-    let name = |key| format!("{prefix}:{}", crate::keys::name(key));
-    (0..keys).map(name).collect()
+/// A rule as the script takes it: microseconds between two units, and those that a whole burst takes.
+#[derive(Clone, Copy, Debug)]
+struct Micros {
+    interval: u64,
+    tolerance: u64,
 }
 
-/// Microseconds between two units, and those a whole burst takes.
-fn rule() -> (u64, u64) {
-    let interval = 7 * 86_400 * 1_000_000 / PER_WEEK;
-    (interval, interval * BURST)
+impl From<Rule> for Micros {
+    fn from(rule: Rule) -> Self {
+        let interval = u64::try_from(rule.interval().as_micros()).expect("a short interval");
+        Self {
+            interval,
+            tolerance: interval * rule.burst,
+        }
+    }
 }
 
 fn passed(answer: redis::RedisResult<(i64, i64, i64)>) -> bool {
@@ -58,7 +66,7 @@ fn passed(answer: redis::RedisResult<(i64, i64, i64)>) -> bool {
 
 impl Mux {
     /// On the server at `url`, with so many keys.
-    pub async fn open(url: &str, keys: usize) -> Self {
+    pub async fn open(url: &str, rule: Rule, keys: usize) -> Self {
         let client = Client::open(url).expect("an address");
         Self {
             connection: client
@@ -66,25 +74,25 @@ impl Mux {
                 .await
                 .expect("a connection"),
             script: Script::new(GCRA),
-            names: names("mux", keys),
+            rule: rule.into(),
+            names: names("mux:", keys),
         }
     }
 }
 
 impl Contender for Mux {
     async fn decide(&self, dice: &mut Dice) -> bool {
-        let (interval, tolerance) = rule();
         let name = &self.names[dice.roll(self.names.len())];
         let mut connection = self.connection.clone();
         let mut call = self.script.key(name);
-        let call = call.arg(interval).arg(tolerance);
+        let call = call.arg(self.rule.interval).arg(self.rule.tolerance);
         passed(call.invoke_async(&mut connection).await)
     }
 }
 
 impl Pooled {
     /// On the server at `url`, with so many connections and keys.
-    pub fn open(url: &str, connections: usize, keys: usize) -> Self {
+    pub fn open(url: &str, connections: usize, rule: Rule, keys: usize) -> Self {
         let manager = Manager::new_with_config(url, config()).expect("an address");
         Self {
             pool: Pool::builder(manager)
@@ -93,18 +101,18 @@ impl Pooled {
                 .build()
                 .expect("a pool"),
             script: Script::new(GCRA),
-            names: names("pool", keys),
+            rule: rule.into(),
+            names: names("pool:", keys),
         }
     }
 }
 
 impl Contender for Pooled {
     async fn decide(&self, dice: &mut Dice) -> bool {
-        let (interval, tolerance) = rule();
         let name = &self.names[dice.roll(self.names.len())];
         let mut connection = self.pool.get().await.expect("a connection");
         let mut call = self.script.key(name);
-        let call = call.arg(interval).arg(tolerance);
+        let call = call.arg(self.rule.interval).arg(self.rule.tolerance);
         passed(call.invoke_async(&mut connection).await)
     }
 }

@@ -1,0 +1,71 @@
+//! How many are admitted when all ask at once: speed is worth nothing where it is more than the limit.
+
+use std::sync::Arc;
+
+use testkit::Server;
+
+use crate::{
+    drive::{Contender, Dice},
+    house::{House, in_process, on_redis},
+    keys::{Callers, Rule},
+    outcome::{Outcome, Row, Target, Unit},
+};
+
+/// What may pass.
+pub const LIMIT: u64 = 1_000;
+
+/// How many ask at once.
+pub const TASKS: usize = 512;
+
+/// How often each asks.
+pub const TIMES: usize = 16;
+
+pub(super) async fn limit() -> Vec<Outcome> {
+    let server = Server::start();
+    let rule = Rule::at_once(LIMIT);
+    let on_redis = House::one(on_redis(&server.url()), rule, Callers::kept(1)).cached();
+    let in_process = House::one(in_process(), rule, Callers::kept(1));
+    let redis = race(Arc::new(on_redis), TASKS, TIMES).await;
+    let memory = race(Arc::new(in_process), TASKS, TIMES).await;
+    let immortal = server.immortal_keys().len();
+    let row = |measure, value, target| {
+        let target = Target::Exactly(target);
+        Row::number(measure, value, Unit::Count, target)
+    };
+    let admitted = |admitted: u64| row("admitted", admitted as f64, LIMIT as f64);
+    let title = |store| format!("limit of 1,000, 512 tasks ask 8,192 times, {store}");
+    vec![
+        Outcome::alone("exact", title("on Redis"), admitted(redis)).row(row(
+            "keys without a TTL",
+            immortal as f64,
+            0.0,
+        )),
+        Outcome::alone("exact", title("in process"), admitted(memory)),
+    ]
+}
+
+/// Lets so many tasks ask so many times each, and tells how many were admitted.
+///
+/// # Panics
+///
+/// If the contender does.
+pub async fn race<C: Contender>(contender: Arc<C>, tasks: usize, times: usize) -> u64 {
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
+            let contender = contender.clone();
+            tokio::spawn(async move {
+                let mut dice = Dice::new(task);
+                let mut admitted = 0;
+                for _ in 0..times {
+                    admitted += u64::from(contender.decide(&mut dice).await);
+                }
+                admitted
+            })
+        })
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await.expect("a contender must not panic");
+    }
+    admitted
+}

@@ -1,0 +1,28 @@
+//! In process, called directly.
+
+use super::{busy, keys};
+use crate::{
+    bout::{Entrant, Expect, Measure, bout},
+    governor::Governor,
+    house::{House, in_process},
+    keys::{Callers, Rule},
+    outcome::{Outcome, Target},
+    plan::Plan,
+};
+
+pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {
+    let n = plan.keys;
+    let rule = Rule::ample(n);
+    let entrants = vec![
+        Entrant::new("tollgate", House::one(in_process(), rule, Callers::kept(n))),
+        Entrant::new("governor", Governor::new(rule, Callers::kept(n))),
+    ];
+    let turns = bout(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
+    let title = format!("in process, 64 tasks, {}", keys(n));
+    vec![Outcome::of("memory", title, &turns).compare(
+        &turns,
+        Measure::Rate,
+        1,
+        Target::AtLeast(0.7),
+    )]
+}

@@ -1,0 +1,124 @@
+//! What is measured: a file for each kind.
+
+use std::{future::Future, pin::Pin};
+
+use crate::{drive::Load, outcome::Outcome, plan::Plan};
+
+mod denied;
+mod exact;
+mod layer;
+mod memory;
+mod policies;
+mod redis;
+mod size;
+
+pub use exact::{LIMIT, TASKS, TIMES, race};
+
+/// Something to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it asks.
+    pub about: &'static str,
+    /// Measures it.
+    pub run: fn(Plan) -> Outcomes,
+}
+
+/// What will come of a case.
+pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
+
+/// All of them.
+pub const CASES: [Case; 13] = [
+    Case {
+        name: "cold",
+        about: "512 tasks, many keys, on Redis",
+        run: |plan| Box::pin(redis::cold(plan)),
+    },
+    Case {
+        name: "hot",
+        about: "512 tasks, one hot key, on Redis",
+        run: |plan| Box::pin(redis::hot(plan)),
+    },
+    Case {
+        name: "some",
+        about: "64 tasks, many keys, on Redis",
+        run: |plan| Box::pin(redis::some(plan)),
+    },
+    Case {
+        name: "single",
+        about: "one task, on Redis",
+        run: |plan| Box::pin(redis::single(plan)),
+    },
+    Case {
+        name: "policies",
+        about: "three policies at once, on Redis",
+        run: |plan| Box::pin(policies::three(plan)),
+    },
+    Case {
+        name: "denied",
+        about: "a key that is known to be denied",
+        run: |plan| Box::pin(denied::known(plan)),
+    },
+    Case {
+        name: "memory",
+        about: "in process, called directly",
+        run: |plan| Box::pin(memory::direct(plan)),
+    },
+    Case {
+        name: "admitting",
+        about: "in process, through the layer, admitted",
+        run: |plan| Box::pin(layer::admitting(plan)),
+    },
+    Case {
+        name: "refusing",
+        about: "in process, through the layer, refused",
+        run: |plan| Box::pin(layer::refusing(plan)),
+    },
+    Case {
+        name: "added",
+        about: "what the layer adds to a bare service",
+        run: |plan| Box::pin(layer::added(plan)),
+    },
+    Case {
+        name: "exact",
+        about: "how many are admitted of a limit of 1,000",
+        run: |_| Box::pin(exact::limit()),
+    },
+    Case {
+        name: "bytes",
+        about: "memory of a key in Redis",
+        run: |plan| Box::pin(size::bytes(plan)),
+    },
+    Case {
+        name: "vast",
+        about: "ten million keys in Redis",
+        run: |plan| Box::pin(size::vast(plan)),
+    },
+];
+
+/// So many tasks that wait for Redis.
+fn waiting(plan: &Plan, tasks: usize) -> Load {
+    Load {
+        tasks,
+        time: plan.time,
+        stint: 1,
+    }
+}
+
+/// So many tasks that never wait, and let others run from time to time.
+fn busy(plan: &Plan, tasks: usize) -> Load {
+    Load {
+        tasks,
+        time: plan.time,
+        stint: 256,
+    }
+}
+
+/// How many keys, as a title tells it.
+fn keys(keys: usize) -> String {
+    match keys {
+        1 => "one hot key".into(),
+        _ => format!("{} keys", crate::outcome::grouped(keys as f64)),
+    }
+}

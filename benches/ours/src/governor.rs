@@ -1,0 +1,83 @@
+//! The baselines in process: governor called directly, and tower_governor's layer.
+
+use std::num::NonZeroU32;
+
+use axum::body::Body;
+use governor::{
+    RateLimiter,
+    clock::{DefaultClock, QuantaInstant},
+    middleware::{NoOpMiddleware, RateLimitingMiddleware, StateInformationMiddleware},
+    state::keyed::DefaultKeyedStateStore,
+};
+use tollgate::Key;
+use tower_governor::{
+    GovernorLayer,
+    governor::{GovernorConfig, GovernorConfigBuilder},
+    key_extractor::PeerIpKeyExtractor,
+};
+
+use crate::{
+    drive::{Contender, Dice},
+    keys::{Callers, Rule},
+};
+
+/// governor's keyed limiter, called directly.
+pub struct Governor {
+    limiter: RateLimiter<Key, DefaultKeyedStateStore<Key>, DefaultClock>,
+    callers: Callers,
+}
+
+impl Governor {
+    /// With the same keys as ours.
+    pub fn new(rule: Rule, callers: Callers) -> Self {
+        let quota = governor::Quota::with_period(rule.interval())
+            .expect("an interval")
+            .allow_burst(NonZeroU32::new(burst(rule)).expect("a burst"));
+        Self {
+            limiter: RateLimiter::keyed(quota),
+            callers,
+        }
+    }
+}
+
+impl Contender for Governor {
+    async fn decide(&self, dice: &mut Dice) -> bool {
+        self.limiter.check_key(&self.callers.pick(dice)).is_ok()
+    }
+}
+
+impl std::fmt::Debug for Governor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Governor").finish_non_exhaustive()
+    }
+}
+
+/// tower_governor's layer, by the socket's peer.
+pub type PeerLayer<M> = GovernorLayer<PeerIpKeyExtractor, M, Body>;
+
+/// tower_governor's layer, without headers on what it admits.
+pub fn bare_layer(rule: Rule) -> PeerLayer<NoOpMiddleware> {
+    finish(builder(rule))
+}
+
+/// tower_governor's layer, with headers.
+pub fn header_layer(rule: Rule) -> PeerLayer<StateInformationMiddleware> {
+    finish(builder(rule).use_headers())
+}
+
+fn builder(rule: Rule) -> GovernorConfigBuilder<PeerIpKeyExtractor, NoOpMiddleware> {
+    let mut builder = GovernorConfigBuilder::default();
+    builder.period(rule.interval()).burst_size(burst(rule));
+    builder
+}
+
+fn finish<M: RateLimitingMiddleware<QuantaInstant>>(
+    mut builder: GovernorConfigBuilder<PeerIpKeyExtractor, M>,
+) -> PeerLayer<M> {
+    let config: GovernorConfig<PeerIpKeyExtractor, M> = builder.finish().expect("a rule");
+    GovernorLayer::new(config)
+}
+
+fn burst(rule: Rule) -> u32 {
+    u32::try_from(rule.burst).expect("governor counts in 32 bits")
+}
