@@ -1,5 +1,6 @@
 //! The project's chores, run as `cargo xtask COMMAND`: the command line.
 
+mod bench;
 mod run;
 mod test;
 mod tools;
@@ -20,12 +21,16 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
 
     match words.as_slice() {
-        ["help" | "--help" | "-h"] | ["test", "--help" | "-h"] => {
+        ["help" | "--help" | "-h"] | ["test" | "bench", "--help" | "-h"] => {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
         ["test", options @ ..] => match test::select(options) {
             Ok(steps) => conclude("test", root().and_then(|root| test::run(&root, &steps))),
+            Err(mistake) => misused(&mistake),
+        },
+        ["bench", options @ ..] => match bench::read(options) {
+            Ok(bench) => conclude("bench", root().and_then(|root| bench::run(&root, &bench))),
             Err(mistake) => misused(&mistake),
         },
         [] => misused("a command is needed"),
@@ -42,7 +47,7 @@ fn usage() -> String {
     for step in &test::STEPS {
         text += &format!("      {:<10} {}\n", step.name, step.about);
     }
-    text + "  help                       this text"
+    text + "  " + bench::USAGE + "\n  help                       this text"
 }
 
 fn misused(mistake: &str) -> ExitCode {

@@ -39,6 +39,8 @@ pub enum Expect {
     Admitted,
     /// None is.
     Refused,
+    /// Whatever the contender's own rule says.
+    Either,
 }
 
 /// What came of it, by contender and round.
@@ -95,6 +97,7 @@ pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant
             let admitted = match expect {
                 Expect::Admitted => sample.decisions,
                 Expect::Refused => 0,
+                Expect::Either => sample.admitted,
             };
             assert_eq!(
                 sample.admitted, admitted,

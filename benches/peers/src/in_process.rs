@@ -1,0 +1,71 @@
+//! In process: many keys, and one.
+
+use tollgate::{Policy, RateLimitLayer};
+use tollgate_bench::{
+    bout::{Entrant, Expect, Measure, bout},
+    drive::Load,
+    governor::{Governor, bare_layer, header_layer},
+    house::{House, in_process},
+    keys::{Callers, Rule},
+    layered::{Bare, Layered},
+    outcome::{Outcome, Target},
+    plan::Plan,
+};
+use tower::Layer;
+
+pub(crate) async fn direct(plan: Plan) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for keys in [plan.keys, 1] {
+        let rule = Rule::ample(keys);
+        let ours = House::one(in_process(), rule, Callers::kept(keys));
+        let governor = Governor::new(rule, Callers::kept(keys));
+        let entrants = vec![
+            Entrant::new("tollgate", ours),
+            Entrant::new("governor", governor),
+        ];
+        outcomes.push(turns(&plan, "memory", "called directly", keys, entrants).await);
+    }
+    outcomes
+}
+
+pub(crate) async fn layer(plan: Plan) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for keys in [plan.keys, 1] {
+        let rule = Rule::ample(keys);
+        let ours = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
+        let ours = ours.build().expect("a layer").layer(Bare);
+        let bare = bare_layer(rule).layer(Bare);
+        let headers = header_layer(rule).layer(Bare);
+        let entrants = vec![
+            Entrant::new("tollgate", Layered::new(ours, keys)),
+            Entrant::new("tower_governor", Layered::new(bare, keys)),
+            Entrant::new("with headers", Layered::new(headers, keys)),
+        ];
+        outcomes.push(turns(&plan, "layer", "through the layer", keys, entrants).await);
+    }
+    outcomes
+}
+
+async fn turns(
+    plan: &Plan,
+    case: &'static str,
+    how: &str,
+    keys: usize,
+    entrants: Vec<Entrant>,
+) -> Outcome {
+    let others = 1..entrants.len();
+    let load = Load {
+        tasks: 64,
+        time: plan.time,
+        stint: 256,
+    };
+    let turns = bout(plan, load, Expect::Admitted, entrants).await;
+    let keys = match keys {
+        1 => "one hot key".to_owned(),
+        keys => format!("{keys} keys"),
+    };
+    let outcome = Outcome::of(case, format!("{how}, 64 tasks, {keys}"), &turns);
+    others.fold(outcome, |outcome, other| {
+        outcome.compare(&turns, Measure::Rate, other, Target::None)
+    })
+}
