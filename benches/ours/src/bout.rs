@@ -73,6 +73,8 @@ pub struct Figure {
     pub p99: Duration,
     /// Processor time of this process for each decision.
     pub cpu: Duration,
+    /// Of all requests, the part that was admitted.
+    pub admitted: f64,
 }
 
 /// Lets the contenders take turns, in another order every other round, after one round that isn't counted.
@@ -132,6 +134,11 @@ impl Bout {
             p50: of(|sample| sample.p50),
             p99: of(|sample| sample.p99),
             cpu: of(|sample| sample.cpu),
+            admitted: median(
+                samples
+                    .iter()
+                    .map(|sample| sample.admitted as f64 / sample.decisions.max(1) as f64),
+            ),
         }
     }
 

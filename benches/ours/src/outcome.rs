@@ -90,6 +90,15 @@ impl Outcome {
         self
     }
 
+    /// Says more of the last line.
+    #[must_use]
+    pub fn noting(mut self, note: &str) -> Self {
+        if let Some(row) = self.rows.last_mut() {
+            row.measure = format!("{}, {note}", row.measure);
+        }
+        self
+    }
+
     /// One more line.
     #[must_use]
     pub fn row(mut self, row: Row) -> Self {
@@ -178,9 +187,18 @@ fn told(figure: &Figure, measure: Measure) -> String {
     let rate = format!("{}/s", grouped(figure.rate));
     let (p50, p99) = (wait(figure.p50), wait(figure.p99));
     match measure {
-        Measure::Rate => format!("{rate} (p50 {p50}, p99 {p99})"),
+        Measure::Rate => format!("{rate} (p50 {p50}, p99 {p99}{})", part(figure.admitted)),
         Measure::P50 => p50,
         Measure::P99 => p99,
+    }
+}
+
+/// How many were admitted, where it isn't all or none as in every other line.
+fn part(admitted: f64) -> String {
+    if admitted > 0.0 && admitted < 1.0 {
+        format!(", {:.0} % admitted", (admitted * 100.0).floor())
+    } else {
+        String::new()
     }
 }
 

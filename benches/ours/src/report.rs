@@ -123,6 +123,7 @@ fn outcome_json(outcome: &Outcome) -> Value {
             "p50_ns": figure.p50.as_nanos() as u64,
             "p99_ns": figure.p99.as_nanos() as u64,
             "cpu_ns": figure.cpu.as_nanos() as u64,
+            "admitted": figure.admitted,
         })
     });
     let rows = outcome.rows.iter().map(|row| {

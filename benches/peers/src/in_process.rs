@@ -39,7 +39,7 @@ pub(crate) async fn layer(plan: Plan) -> Vec<Outcome> {
         let entrants = vec![
             Entrant::new("tollgate", Layered::new(ours, keys)),
             Entrant::new("tower_governor", Layered::new(bare, keys)),
-            Entrant::new("with headers", Layered::new(headers, keys)),
+            Entrant::new("tower_governor, headers", Layered::new(headers, keys)),
         ];
         outcomes.push(turns(&plan, "layer", "through the layer", keys, entrants).await);
     }

@@ -13,6 +13,10 @@ use crate::{
     plan::Plan,
 };
 
+/// Our layer can't leave its headers off yet, so that it does more here.
+const OURS_ONLY: &str = "headers on ours only";
+const BOTH: &str = "headers on both";
+
 /// The same policy as the others': by the socket's peer, in process.
 fn ours(rule: Rule) -> RateLimit<Bare> {
     let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
@@ -29,7 +33,7 @@ pub(super) async fn admitting(plan: Plan) -> Vec<Outcome> {
             Layered::new(bare_layer(rule).layer(Bare), n),
         ),
         Entrant::new(
-            "with headers",
+            "tower_governor",
             Layered::new(header_layer(rule).layer(Bare), n),
         ),
     ];
@@ -38,7 +42,9 @@ pub(super) async fn admitting(plan: Plan) -> Vec<Outcome> {
     vec![
         Outcome::of("admitting", title, &turns)
             .compare(&turns, Measure::Rate, 1, Target::AtLeast(1.2))
-            .compare(&turns, Measure::Rate, 2, Target::AtLeast(1.2)),
+            .noting(OURS_ONLY)
+            .compare(&turns, Measure::Rate, 2, Target::AtLeast(1.2))
+            .noting(BOTH),
     ]
 }
 
@@ -54,14 +60,16 @@ pub(super) async fn refusing(plan: Plan) -> Vec<Outcome> {
     let entrants = vec![
         Entrant::new("tollgate", ours),
         Entrant::new("tower_governor", bare),
-        Entrant::new("with headers", headers),
+        Entrant::new("tower_governor", headers),
     ];
     let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
     let title = format!("through the layer, 64 tasks, {}, refused", keys(n));
     vec![
         Outcome::of("refusing", title, &turns)
             .compare(&turns, Measure::Rate, 1, Target::AtLeast(20.0))
-            .compare(&turns, Measure::Rate, 2, Target::AtLeast(20.0)),
+            .noting(OURS_ONLY)
+            .compare(&turns, Measure::Rate, 2, Target::AtLeast(20.0))
+            .noting(BOTH),
     ]
 }
 

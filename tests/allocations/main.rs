@@ -1,0 +1,127 @@
+//! What a decision allocates. The allocator counts by thread, so each is made on a runtime of one thread.
+
+#![allow(missing_docs)]
+
+use std::{future::Future, net::SocketAddr};
+
+use allocation_counter::measure;
+use http::{Request, Response};
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{Key, Limiter, PeerAddr, Policy, Quota, RateLimitLayer};
+use tower::{Layer, Service, service_fn};
+
+#[cfg(feature = "redis")]
+mod redis;
+
+/// Decisions that are counted, so that what happens now and then shows too.
+const TIMES: u64 = 1_000;
+
+fn runtime() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+/// Never used up, and given back so slowly that no key is forgotten.
+fn ample() -> Quota {
+    Quota::requests(10_000).per_week().burst(1_000_000)
+}
+
+fn limiter(names: &[&str], quota: Quota) -> Limiter {
+    let with =
+        |limiter: tollgate::LimiterBuilder, name: &&str| limiter.policy(Policy::new(*name, quota));
+    let builder = names.iter().fold(Limiter::builder(), with);
+    builder.build().expect("a limiter")
+}
+
+/// Allocations of one decision: what so many of them take, once the first ones have opened what stays open.
+fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F) -> f64 {
+    for _ in 0..100 {
+        runtime.block_on(decide());
+    }
+    let counted = measure(|| {
+        runtime.block_on(async {
+            for _ in 0..TIMES {
+                decide().await;
+            }
+        });
+    });
+    let each = counted.count_total as f64 / TIMES as f64;
+    println!(
+        "{what}: {each} allocations a decision, {} bytes",
+        counted.bytes_total / TIMES
+    );
+    each
+}
+
+#[test]
+fn a_known_key_is_judged_in_process_without_allocating() {
+    let limiter = limiter(&["one"], ample());
+    let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
+    assert_eq!(each(&runtime(), "in process, one policy", check), 0.0);
+}
+
+#[test]
+fn a_refusal_in_process_allocates_nothing_either() {
+    let limiter = limiter(&["one"], Quota::requests(1).per_week());
+    let check = async || limiter.check(Key::new("alice")).await;
+    runtime().block_on(check());
+    let refused = async || assert!(!check().await.is_admitted());
+    assert_eq!(each(&runtime(), "in process, refused", refused), 0.0);
+}
+
+#[test]
+fn three_policies_by_one_key_allocate_next_to_nothing() {
+    let limiter = limiter(&["one", "two", "three"], ample());
+    let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
+    let each = each(&runtime(), "in process, three policies", check);
+    assert!(each <= MOST_THREE, "{each}");
+}
+
+#[test]
+fn a_request_through_the_layer_allocates_little() {
+    let bare =
+        service_fn(async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(())));
+    let runtime = runtime();
+    // What the request and the service take by themselves.
+    let without = each(&runtime, "a bare service", || call(bare, 200));
+    for (what, quota, status) in [
+        ("admitted", ample(), 200),
+        ("refused", Quota::requests(1).per_week(), 429),
+    ] {
+        let policy = Policy::new("peer", quota);
+        let layer = RateLimitLayer::builder().policy(policy);
+        let service = layer.build().expect("a layer").layer(bare);
+        runtime.block_on(call(service.clone(), 200));
+        let with = each(&runtime, &format!("through the layer, {what}"), || {
+            call(service.clone(), status)
+        });
+        let most = if status == 200 {
+            MOST_ADMITTED
+        } else {
+            MOST_REFUSED
+        };
+        assert!(
+            with - without <= most,
+            "{what}: {with}, and {without} without"
+        );
+    }
+}
+
+async fn call<S, B>(mut service: S, status: u16)
+where
+    S: Service<Request<()>, Response = Response<B>, Error = std::convert::Infallible>,
+{
+    let mut request = Request::new(());
+    let peer = PeerAddr(SocketAddr::from(([192, 0, 2, 1], 4321)));
+    request.extensions_mut().insert(peer);
+    std::future::poll_fn(|cx| service.poll_ready(cx))
+        .await
+        .expect("a service");
+    let Ok(response) = service.call(request).await;
+    assert_eq!(response.status(), status);
+}
+
+/// Measured, with a little room for what other dependencies may do.
+const MOST_THREE: f64 = 4.0;
+const MOST_ADMITTED: f64 = 12.0;
+const MOST_REFUSED: f64 = 20.0;

@@ -1,0 +1,49 @@
+use testkit::Server;
+use tollgate::{Key, RedisStore};
+
+use super::*;
+
+#[test]
+fn a_decision_on_redis_allocates_little() {
+    let server = Server::start();
+    let runtime = runtime();
+    for (policies, most) in [
+        (&["one"][..], MOST_ONE),
+        (&["one", "two", "three"], MOST_OF_THREE),
+    ] {
+        let with = |limiter: tollgate::LimiterBuilder, name: &&str| {
+            limiter.policy(Policy::new(*name, ample()))
+        };
+        let store = RedisStore::open(server.url()).expect("a store");
+        let builder = policies.iter().fold(Limiter::builder().store(store), with);
+        let limiter = builder.build().expect("a limiter");
+        let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
+        // The lane is on the same thread, so what it does for the decision counts too.
+        let each = each(
+            &runtime,
+            &format!("on Redis, {} policies", policies.len()),
+            check,
+        );
+        assert!(each <= most, "{each}");
+    }
+}
+
+#[test]
+fn who_is_known_to_be_denied_is_refused_without_allocating() {
+    let server = Server::start();
+    let runtime = runtime();
+    let store = RedisStore::open(server.url()).expect("a store");
+    let policy = Policy::new("one", Quota::requests(1).per_week());
+    let builder = Limiter::builder().store(store).policy(policy);
+    let limiter = builder.build().expect("a limiter");
+    let check = async || limiter.check(Key::new("alice")).await;
+    assert!(runtime.block_on(check()).is_admitted());
+    let refused = async || assert!(!check().await.is_admitted());
+    let each = each(&runtime, "on Redis, known to be denied", refused);
+    // Not none: now and then Redis is asked whether the denial still holds.
+    assert!(each < 1.0, "{each}");
+}
+
+/// Measured, with a little room for what other dependencies may do.
+const MOST_ONE: f64 = 13.0;
+const MOST_OF_THREE: f64 = 21.0;
