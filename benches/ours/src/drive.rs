@@ -15,6 +15,12 @@ pub trait Contender: Send + Sync + 'static {
     fn decide(&self, dice: &mut Dice) -> impl Future<Output = bool> + Send;
 }
 
+impl<C: Contender> Contender for Arc<C> {
+    fn decide(&self, dice: &mut Dice) -> impl Future<Output = bool> + Send {
+        C::decide(self, dice)
+    }
+}
+
 /// How much is asked of a contender.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {

@@ -89,15 +89,12 @@ fn cells(outcome: &Outcome, row: &Row) -> [String; 7] {
         Some(false) => "NO",
         None => "-",
     };
-    let theirs = match row.theirs.as_str() {
-        "" => "-",
-        theirs => theirs,
-    };
+    let told = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     [
         format!("{} (`{}`)", outcome.title, outcome.case),
         row.measure.clone(),
-        row.ours.clone(),
-        theirs.into(),
+        told(&row.ours),
+        told(&row.theirs),
         row.amount().to_string(),
         row.target_told(),
         met.into(),
