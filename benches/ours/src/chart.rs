@@ -27,7 +27,7 @@ const STYLE: &str = "\
     .theirs { fill: #656c76 }\n\
     }\n";
 
-/// The chart as SVG. The first contender of each comparison is ours.
+/// The chart as SVG. The first contender of each comparison is ours, and so are those with our name.
 pub fn draw(caption: &str, outcomes: &[Outcome]) -> String {
     let mut body = String::new();
     let mut y = 24;
@@ -43,7 +43,8 @@ pub fn draw(caption: &str, outcomes: &[Outcome]) -> String {
         y += 8;
         for (place, figure) in outcome.figures.iter().enumerate() {
             let length = (figure.rate / most * LONGEST).max(1.0);
-            let class = if place == 0 { "ours" } else { "theirs" };
+            let ours = place == 0 || figure.name.starts_with("tollgate");
+            let class = if ours { "ours" } else { "theirs" };
             text(&mut body, 16, y + 13, "", figure.name);
             // Writing to a string can't fail.
             let _ = writeln!(

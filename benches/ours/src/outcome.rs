@@ -85,8 +85,20 @@ impl Outcome {
 
     /// Compares the bout's first contender with the one at `with`.
     #[must_use]
-    pub fn compare(mut self, bout: &Bout, measure: Measure, with: usize, target: Target) -> Self {
-        self.rows.push(Row::compare(bout, measure, with, target));
+    pub fn compare(self, bout: &Bout, measure: Measure, with: usize, target: Target) -> Self {
+        self.compare_two(bout, measure, [0, with], target)
+    }
+
+    /// Compares two of the bout's contenders.
+    #[must_use]
+    pub fn compare_two(
+        mut self,
+        bout: &Bout,
+        measure: Measure,
+        two: [usize; 2],
+        target: Target,
+    ) -> Self {
+        self.rows.push(Row::compare(bout, measure, two, target));
         self
     }
 
@@ -108,9 +120,9 @@ impl Outcome {
 }
 
 impl Row {
-    fn compare(bout: &Bout, measure: Measure, with: usize, target: Target) -> Self {
-        let rounds = bout.ratios(measure, 0, with);
-        let (ours, theirs) = (bout.figure(0), bout.figure(with));
+    fn compare(bout: &Bout, measure: Measure, two: [usize; 2], target: Target) -> Self {
+        let rounds = bout.ratios(measure, two[0], two[1]);
+        let [ours, theirs] = two.map(|place| bout.figure(place));
         Self {
             measure: match measure {
                 Measure::Rate => "decisions/s",

@@ -1,6 +1,6 @@
 //! In process: many keys, and one.
 
-use tollgate::{Policy, RateLimitLayer};
+use tollgate::{Headers, Policy, RateLimitLayer};
 use tollgate_bench::{
     bout::{Entrant, Expect, Measure, bout},
     drive::Load,
@@ -32,13 +32,17 @@ pub(crate) async fn layer(plan: Plan) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for keys in [plan.keys, 1] {
         let rule = Rule::ample(keys);
-        let ours = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
-        let ours = ours.build().expect("a layer").layer(Bare);
+        let ours = |headers| {
+            let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
+            let layer = layer.headers(headers).build().expect("a layer");
+            Layered::new(layer.layer(Bare), keys)
+        };
         let bare = bare_layer(rule).layer(Bare);
         let headers = header_layer(rule).layer(Bare);
         let entrants = vec![
-            Entrant::new("tollgate", Layered::new(ours, keys)),
+            Entrant::new("tollgate", ours(Headers::none())),
             Entrant::new("tower_governor", Layered::new(bare, keys)),
+            Entrant::new("tollgate, headers", ours(Headers::draft())),
             Entrant::new("tower_governor, headers", Layered::new(headers, keys)),
         ];
         outcomes.push(turns(&plan, "layer", "through the layer", keys, entrants).await);
@@ -53,19 +57,20 @@ async fn turns(
     keys: usize,
     entrants: Vec<Entrant>,
 ) -> Outcome {
-    let others = 1..entrants.len();
     let load = Load {
         tasks: 64,
         time: plan.time,
         stint: 256,
     };
+    let contenders = entrants.len();
     let turns = bout(plan, load, Expect::Admitted, entrants).await;
     let keys = match keys {
         1 => "one hot key".to_owned(),
         keys => format!("{keys} keys"),
     };
     let outcome = Outcome::of(case, format!("{how}, 64 tasks, {keys}"), &turns);
-    others.fold(outcome, |outcome, other| {
-        outcome.compare(&turns, Measure::Rate, other, Target::None)
+    // Ours stands before each of the others.
+    (0..contenders).step_by(2).fold(outcome, |outcome, ours| {
+        outcome.compare_two(&turns, Measure::Rate, [ours, ours + 1], Target::None)
     })
 }

@@ -1,11 +1,11 @@
 //! In process, through the layer.
 
-use tollgate::{Policy, RateLimit, RateLimitLayer};
+use tollgate::{Headers, Policy, RateLimit, RateLimitLayer};
 use tower::Layer;
 
 use super::{busy, keys};
 use crate::{
-    bout::{Entrant, Expect, Measure, bout},
+    bout::{Bout, Entrant, Expect, Measure, bout},
     governor::{bare_layer, header_layer},
     keys::Rule,
     layered::{Bare, Layered},
@@ -13,71 +13,80 @@ use crate::{
     plan::Plan,
 };
 
-/// Our layer can't leave its headers off yet, so that it does more here.
-const OURS_ONLY: &str = "headers on ours only";
-const BOTH: &str = "headers on both";
+/// What the lines say of headers: in equal work both have them, or neither has.
+const OFF: &str = "headers off on both";
+const ON: &str = "headers on both";
+
+/// Where the contenders stand in a bout.
+const WITHOUT: [usize; 2] = [0, 1];
+const WITH: [usize; 2] = [2, 3];
 
 /// The same policy as the others': by the socket's peer, in process.
-fn ours(rule: Rule) -> RateLimit<Bare> {
+fn ours(rule: Rule, headers: Headers) -> RateLimit<Bare> {
     let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
-    layer.build().expect("a layer").layer(Bare)
+    let layer = layer.headers(headers).build().expect("a layer");
+    layer.layer(Bare)
 }
 
 pub(super) async fn admitting(plan: Plan) -> Vec<Outcome> {
-    let n = plan.keys;
-    let rule = Rule::ample(n);
-    let entrants = vec![
-        Entrant::new("tollgate", Layered::new(ours(rule), n)),
-        Entrant::new(
-            "tower_governor",
-            Layered::new(bare_layer(rule).layer(Bare), n),
-        ),
-        Entrant::new(
-            "tower_governor",
-            Layered::new(header_layer(rule).layer(Bare), n),
-        ),
-    ];
+    let rule = Rule::ample(plan.keys);
+    let entrants = entrants(&plan, rule, false).await;
     let turns = bout(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
-    let title = format!("through the layer, 64 tasks, {}, admitted", keys(n));
-    vec![
-        Outcome::of("admitting", title, &turns)
-            .compare(&turns, Measure::Rate, 1, Target::AtLeast(1.2))
-            .noting(OURS_ONLY)
-            .compare(&turns, Measure::Rate, 2, Target::AtLeast(1.2))
-            .noting(BOTH),
-    ]
+    vec![told("admitting", &plan, &turns, Target::AtLeast(1.2))]
 }
 
 pub(super) async fn refusing(plan: Plan) -> Vec<Outcome> {
+    let entrants = entrants(&plan, Rule::scarce(), true).await;
+    let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
+    vec![told("refusing", &plan, &turns, Target::AtLeast(20.0))]
+}
+
+/// Both layers, without headers and with. Where all are to be refused, each client has asked once before.
+async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
     let n = plan.keys;
-    let rule = Rule::scarce();
-    let ours = Layered::new(ours(rule), n);
+    let ours = [Headers::none(), Headers::draft()].map(|headers| {
+        let service = ours(rule, headers);
+        Layered::new(service, n)
+    });
     let bare = Layered::new(bare_layer(rule).layer(Bare), n);
     let headers = Layered::new(header_layer(rule).layer(Bare), n);
-    ours.ask_each().await;
-    bare.ask_each().await;
-    headers.ask_each().await;
-    let entrants = vec![
-        Entrant::new("tollgate", ours),
-        Entrant::new("tower_governor", bare),
-        Entrant::new("tower_governor", headers),
-    ];
-    let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
-    let title = format!("through the layer, 64 tasks, {}, refused", keys(n));
+    if refused {
+        for ours in &ours {
+            ours.ask_each().await;
+        }
+        bare.ask_each().await;
+        headers.ask_each().await;
+    }
+    let [ours_bare, ours_headers] = ours;
     vec![
-        Outcome::of("refusing", title, &turns)
-            .compare(&turns, Measure::Rate, 1, Target::AtLeast(20.0))
-            .noting(OURS_ONLY)
-            .compare(&turns, Measure::Rate, 2, Target::AtLeast(20.0))
-            .noting(BOTH),
+        Entrant::new("tollgate", ours_bare),
+        Entrant::new("tower_governor", bare),
+        Entrant::new("tollgate, headers", ours_headers),
+        Entrant::new("tower_governor, headers", headers),
     ]
+}
+
+fn told(case: &'static str, plan: &Plan, turns: &Bout, target: Target) -> Outcome {
+    let keys = keys(plan.keys);
+    Outcome::of(
+        case,
+        format!("through the layer, {case}, 64 tasks, {keys}"),
+        turns,
+    )
+    .compare_two(turns, Measure::Rate, WITHOUT, target)
+    .noting(OFF)
+    .compare_two(turns, Measure::Rate, WITH, target)
+    .noting(ON)
 }
 
 pub(super) async fn added(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
     let rule = Rule::ample(n);
     let entrants = vec![
-        Entrant::new("behind the layer", Layered::new(ours(rule), n)),
+        Entrant::new(
+            "behind the layer",
+            Layered::new(ours(rule, Headers::draft()), n),
+        ),
         Entrant::new("bare service", Layered::new(Bare, n)),
     ];
     let turns = bout(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
