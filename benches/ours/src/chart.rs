@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use crate::outcome::{Outcome, grouped};
 
-const WIDTH: usize = 760;
+const WIDTH: usize = 780;
 /// Where bars begin, right of the contenders' names.
-const LEFT: usize = 150;
+const LEFT: usize = 190;
 /// The longest bar; the number stands behind it.
 const LONGEST: f64 = 480.0;
 const BAR: usize = 16;
