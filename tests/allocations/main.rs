@@ -124,4 +124,4 @@ where
 /// Measured, with a little room for what other dependencies may do.
 const MOST_THREE: f64 = 4.0;
 const MOST_ADMITTED: f64 = 12.0;
-const MOST_REFUSED: f64 = 20.0;
+const MOST_REFUSED: f64 = 24.0;
