@@ -262,8 +262,9 @@ async fn a_key_that_counts_nothing_is_not_immortal_either() {
         let mut decision = limiter.check(Key::new("key")).cost(6).await;
         let given = limiter.refund(&mut decision, 6).await.expect("an answer");
         assert_eq!(given, [6]);
-        for key in server.keys() {
-            server.command(&["PERSIST", &key]).ok();
+        // Not the key that tells of refunds, which the next refund writes anew.
+        for key in server.keys().iter().filter(|key| *key != "tg:gen") {
+            server.command(&["PERSIST", key]).ok();
         }
         assert_eq!(used(&limiter, Key::new("key")).await, [0]);
         clock.advance(Duration::from_secs(1));
