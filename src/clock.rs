@@ -67,7 +67,11 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Timestamp(since.map_or(0, micros))
+        since.map_or(Timestamp(0), |since| {
+            // Its seconds are those of a clock: a day is far from the bounds of what this can hold.
+            let micros = since.as_secs() * 1_000_000 + u64::from(since.subsec_micros());
+            Timestamp(micros as i64)
+        })
     }
 }
 

@@ -159,9 +159,7 @@ impl LimiterBuilder {
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.check(is_policy).map_err(in_general)?;
-        let lives = policies
-            .iter()
-            .filter_map(|bound| bound.account.rule().life());
+        let lives = policies.iter().filter_map(|bound| bound.account.life());
         let life = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
             desks: Arc::new(Desks::new(Inner {

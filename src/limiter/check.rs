@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::{Future, IntoFuture},
+    mem,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
@@ -58,9 +59,9 @@ impl Check {
         self
     }
 
-    fn judge(&self) -> Judged {
-        self.desk
-            .judge_keys(self.ask, &self.keys, self.own.as_deref())
+    fn judge(self) -> Judged {
+        let own = self.own.as_deref();
+        self.desk.judge_keys(self.ask, &self.keys, own)
     }
 
     fn own(&mut self) -> &mut Own {
@@ -116,17 +117,16 @@ impl Future for Checking {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         loop {
-            match &mut self.0 {
-                State::Unasked(check) => match check.judge() {
-                    Judged::Now(decision) => {
-                        self.0 = State::Answered;
-                        return Poll::Ready(decision);
-                    }
-                    Judged::Later(pending) => self.0 = State::Asked(pending),
-                },
-                State::Asked(pending) => return Pin::new(pending).poll(cx),
-                // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
-                State::Answered => return Poll::Pending,
+            if let State::Asked(pending) = &mut self.0 {
+                return Pin::new(pending).poll(cx);
+            }
+            // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
+            let State::Unasked(check) = mem::replace(&mut self.0, State::Answered) else {
+                return Poll::Pending;
+            };
+            match check.judge() {
+                Judged::Now(decision) => return Poll::Ready(decision),
+                Judged::Later(pending) => self.0 = State::Asked(pending),
             }
         }
     }

@@ -22,7 +22,7 @@ use crate::{
     log::Seldom,
     policy::{LookUp, Tiers},
     quota::Quota,
-    store::{Answer, Ask, Line, Manner, Reply, Source},
+    store::{Answer, Ask, Line, LineAnswer, Manner, Reply, Source},
     strategy::{Receipt, Retry},
 };
 
@@ -107,7 +107,7 @@ impl Desk {
             return self.judge(Ask::Take(1), items);
         }
         Judged::Later(Pending {
-            desk: self.clone(),
+            desk: self,
             ask: Ask::Take(1),
             items,
             waits: Waits::LookUp(Box::pin(look_up(lookups))),
@@ -115,7 +115,7 @@ impl Desk {
     }
 
     /// Judges a request by keys that were found elsewhere.
-    pub(super) fn judge_keys(self: &Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
+    pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
         keys.warn_of_strangers(|name| {
             self.policies
                 .iter()
@@ -170,14 +170,15 @@ impl Desk {
         bound.tier(&*self.store, quota)
     }
 
-    fn judge(self: &Arc<Self>, ask: Ask, items: Items) -> Judged {
+    #[inline]
+    fn judge(self: Arc<Self>, ask: Ask, items: Items) -> Judged {
         if items.is_empty() {
             return Judged::Now(self.decision(Ruling::Admitted, Source::Unasked));
         }
         match self.ask(ask, &items) {
             Reply::Now(answer) => Judged::Now(self.decide(ask, items, answer)),
             Reply::Later(answer) => Judged::Later(Pending {
-                desk: self.clone(),
+                desk: self,
                 ask,
                 items,
                 waits: Waits::Store(answer),
@@ -201,63 +202,87 @@ impl Desk {
         }
     }
 
+    #[inline]
     fn decide(
-        self: &Arc<Self>,
+        self: Arc<Self>,
         ask: Ask,
-        items: Items,
+        mut items: Items,
         answer: Result<Answer, StoreError>,
     ) -> Decision {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => return self.fault(error),
         };
-        let mut decision = self.decision(Ruling::Admitted, answer.source);
-        decision.at = answer.at;
-        decision.admitted = answer.admitted;
-        decision.counted = items;
-        for (item, line) in decision.counted.iter_mut().zip(&answer.lines) {
-            let rule = self.account(item).rule();
-            let mut outlook = rule.outlook(&line.seen, answer.at, item.cost);
-            // `later` is 0 for whoever was refused among equals.
-            if answer.later > 0 && item.part == Part::Live {
-                // Equal requests were admitted after this one, so there was room for them.
-                if self.bound(item.policy).policy.manner() != Manner::Check {
-                    outlook.remaining += answer.later * item.cost;
-                }
-                outlook.retry = Retry::Now;
-            }
-            let receipt = Receipt {
-                at: answer.at,
-                left: line.units,
-                mark: rule.mark(&line.seen, answer.at),
-            };
-            outlook.pass(answer.age);
-            item.outlook = outlook;
-            item.receipt = receipt;
+        for (item, line) in items.iter_mut().zip(&answer.lines) {
+            self.note(item, line, &answer);
         }
         if answer.source == Source::Cache {
             let mut known = answer.lines.iter().map(|line| line.known);
-            decision.counted.retain(|_| known.next().unwrap_or(false));
+            items.retain(|_| known.next().unwrap_or(false));
         }
-        let passes = match ask {
-            Ask::Take(_) => answer.admitted > 0,
-            Ask::Peek => decision.retry() == Retry::Now,
-            Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => true,
+        let ruling = match ask {
+            Ask::Take(_) if answer.admitted == 0 => Ruling::Exhausted,
+            _ => Ruling::Admitted,
         };
-        if !passes {
+        let beside = items.last().is_some_and(|last| last.part != Part::Live);
+        let holds = matches!(ask, Ask::Take(_)) && self.life < Duration::MAX;
+        let desk = (ask == Ask::Peek || beside || holds).then(|| self.clone());
+        let mut decision = Decision {
+            books: self,
+            ruling,
+            source: answer.source,
+            admitted: answer.admitted,
+            permit: None,
+            at: answer.at,
+            counted: items,
+        };
+        if let Some(desk) = desk {
+            desk.look_closer(ask, &mut decision);
+        }
+        decision
+    }
+
+    /// Notes what the store answered about one policy.
+    #[inline]
+    fn note(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
+        let rule = self.account(item).rule();
+        let mark = rule.mark(&line.seen, answer.at);
+        let outlook = rule.outlook(&line.seen, answer.at, item.cost);
+        item.outlook = outlook;
+        item.receipt = Receipt {
+            at: answer.at,
+            left: line.units,
+            mark,
+        };
+        // `later` is 0 for whoever was refused among equals.
+        if answer.later > 0 && item.part == Part::Live {
+            // Equal requests were admitted after this one, so there was room for them.
+            if self.bound(item.policy).policy.manner() != Manner::Check {
+                item.outlook.remaining += answer.later * item.cost;
+            }
+            item.outlook.retry = Retry::Now;
+        }
+        if answer.age > Duration::ZERO {
+            item.outlook.pass(answer.age);
+        }
+    }
+
+    /// What is particular to looks, bans, shadows and permits.
+    #[cold]
+    fn look_closer(&self, ask: Ask, decision: &mut Decision) {
+        if ask == Ask::Peek && decision.retry() != Retry::Now {
             decision.ruling = Ruling::Exhausted;
         }
         if let Some(Part::Ban | Part::Shadow { .. }) = decision.counted.last().map(|last| last.part)
         {
-            self.look_beside(ask, &mut decision);
+            self.look_beside(ask, decision);
         }
-        if matches!(ask, Ask::Take(_)) && passes && self.life < Duration::MAX {
+        if matches!(ask, Ask::Take(_)) && decision.is_admitted() && self.life < Duration::MAX {
             let counted = decision.counted.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
             let places = places.filter(|counted| counted.receipt.left > 0).cloned();
             decision.permit = Taken::hold(self.inner(), places.collect(), self.life);
         }
-        decision
     }
 
     /// What is particular to bans and shadows.
@@ -273,7 +298,8 @@ impl Desk {
         }
     }
 
-    fn fault(self: &Arc<Self>, error: StoreError) -> Decision {
+    #[cold]
+    fn fault(self: Arc<Self>, error: StoreError) -> Decision {
         let answer = self.on_store_error;
         self.faults.then(|unsaid| {
             tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
@@ -285,14 +311,15 @@ impl Desk {
         self.decision(ruling, Source::Fallback)
     }
 
-    fn no_key(self: &Arc<Self>, policy: usize) -> Decision {
+    #[cold]
+    fn no_key(self: Arc<Self>, policy: usize) -> Decision {
         let policy = self.policies[policy].policy.shared_name();
         self.decision(Ruling::MissingKey { policy }, Source::Unasked)
     }
 
-    fn decision(self: &Arc<Self>, ruling: Ruling, source: Source) -> Decision {
+    fn decision(self: Arc<Self>, ruling: Ruling, source: Source) -> Decision {
         Decision {
-            books: self.clone(),
+            books: self,
             ruling,
             source,
             admitted: 0,
@@ -374,7 +401,7 @@ impl Future for Pending {
                 Waits::Store(answer) => {
                     let answer = ready!(answer.as_mut().poll(cx));
                     let items = mem::take(&mut this.items);
-                    return Poll::Ready(this.desk.decide(this.ask, items, answer));
+                    return Poll::Ready(this.desk.clone().decide(this.ask, items, answer));
                 }
             }
         }

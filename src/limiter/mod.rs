@@ -250,16 +250,15 @@ impl Bound {
     }
 
     fn is_permit(&self) -> bool {
-        self.account.rule().life().is_some()
+        self.account.life().is_some()
     }
 
     /// Who signs a charge, where charges are signed: the caller, if he is known, or else the key; a permit is told from all
     /// others.
     fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
-        let rule = self.account.rule();
-        match rule.life() {
+        match self.account.life() {
             Some(_) => Some(Box::new(Key::unique())),
-            None if rule.signs() => caller().map(Box::new),
+            None if self.account.signs() => caller().map(Box::new),
             None => None,
         }
     }

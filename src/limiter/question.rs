@@ -53,7 +53,8 @@ impl Question {
     /// Asks for the first `n` of those who ask the same.
     pub(super) fn ask(&self, n: u64) -> Judged {
         let own = Some(&self.own);
-        self.desk.judge_keys(Ask::Take(n), &self.keys, own)
+        let desk = self.desk.clone();
+        desk.judge_keys(Ask::Take(n), &self.keys, own)
     }
 
     /// Asks without a queue.

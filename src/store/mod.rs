@@ -62,6 +62,8 @@ struct Opened {
     number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
+    signs: bool,
+    life: Option<Duration>,
     context: Box<dyn Any + Send + Sync>,
 }
 
@@ -72,6 +74,8 @@ impl Account {
         Self(Arc::new(Opened {
             number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
+            signs: rule.signs(),
+            life: rule.life(),
             rule,
             context: Box::new(context),
         }))
@@ -85,6 +89,16 @@ impl Account {
     /// How it is counted.
     pub fn rule(&self) -> &dyn Rule {
         &*self.0.rule
+    }
+
+    /// Whether its rule [signs](Rule::signs) charges.
+    pub fn signs(&self) -> bool {
+        self.0.signs
+    }
+
+    /// How long its rule's permits [live](Rule::life).
+    pub fn life(&self) -> Option<Duration> {
+        self.0.life
     }
 
     /// What its store noted on it, if it is that store's.

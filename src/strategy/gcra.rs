@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::{
     AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    memory::admit,
     meter::{EPOCH, Meter, PER_MICRO, tenths},
 };
 use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
@@ -42,7 +43,7 @@ impl State for Tat {
 impl Cells {
     /// How far ahead of now the theoretical arrival time lies, in units of time.
     fn ahead(&self, &Tat(tat): &Tat, now: Timestamp) -> u64 {
-        let ahead = tat.saturating_sub(tenths(now)).div_ceil(self.0.grain);
+        let ahead = self.0.grains(tat.saturating_sub(tenths(now)));
         if ahead > 2 * self.0.tolerance {
             // further than any debt: the clock stepped back, or the quota was another one
             self.0.tolerance
@@ -69,6 +70,28 @@ impl Memory for Cells {
 
     fn take(&self, state: &mut Tat, now: Timestamp, units: u64, _by: &Key) {
         *state = self.tat(self.ahead(state, now) + units * self.0.interval, now);
+    }
+
+    fn admit(
+        &self,
+        state: &mut Tat,
+        now: Timestamp,
+        times: u64,
+        units: u64,
+        by: &Key,
+    ) -> (u64, Seen) {
+        if times != 1 {
+            return admit(self, state, now, times, units, by);
+        }
+        // One request needs no division.
+        let ahead = self.ahead(state, now);
+        let after = units.saturating_mul(self.0.interval).saturating_add(ahead);
+        let fits = after <= self.0.tolerance || units == 0;
+        let ahead = if fits { after } else { ahead };
+        if fits && units > 0 || ahead == self.0.tolerance {
+            *state = self.tat(ahead, now);
+        }
+        (fits.into(), [ahead as i64, 0, 0])
     }
 
     fn give(
@@ -237,6 +260,21 @@ mod tests {
                 prop_assert!(ours >= exact);
                 prop_assert!(exact * 10_000 >= ours * 9_999);
             }
+        }
+
+        #[test]
+        fn at_a_glance_as_step_by_step(
+            used in 0_u64..60, step in -30_000_000_i64..30_000_000, units in 0_u64..50, times in 0_u64..4,
+        ) {
+            // Debts, and states of a clock that stepped, included.
+            let meter = cells("10/min burst 20");
+            let mut state = Tat::default();
+            Memory::take(&meter, &mut state, NOW, used, &BY);
+            let now = Timestamp::from_micros(NOW.as_micros() + step);
+            let mut other = Tat(state.0);
+            let glance = Memory::admit(&meter, &mut state, now, times, units, &BY);
+            prop_assert_eq!(glance, admit(&meter, &mut other, now, times, units, &BY));
+            prop_assert_eq!(state.0, other.0);
         }
 
         #[test]

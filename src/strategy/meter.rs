@@ -67,8 +67,19 @@ impl Meter {
         PER_MICRO / self.grain
     }
 
+    /// So many 0.1 ns in units, rounded up.
+    pub(super) fn grains(&self, tenths: u64) -> u64 {
+        match self.grain {
+            1 => tenths,
+            grain => tenths.div_ceil(grain),
+        }
+    }
+
     fn wait(&self, units: u64) -> Duration {
-        Duration::from_micros(units.div_ceil(self.units_per_micro()))
+        Duration::from_micros(match self.grain {
+            1 => units.div_ceil(PER_MICRO),
+            _ => units.div_ceil(self.units_per_micro()),
+        })
     }
 
     /// How many units a charge of `left`, made `elapsed` microseconds ago, still holds: whole ones only.
@@ -92,8 +103,8 @@ impl Meter {
     pub(super) fn outlook(&self, used: i64, cost: u64) -> Outlook {
         let used = used.max(0) as u64;
         // What would be in use after this request, and how far that is past the tolerance.
-        let after = u128::from(used) + u128::from(cost) * u128::from(self.interval);
-        let retry = match after.saturating_sub(u128::from(self.tolerance)) as u64 {
+        let after = cost.saturating_mul(self.interval).saturating_add(used);
+        let retry = match after.saturating_sub(self.tolerance) {
             _ if cost > self.burst => Retry::Never,
             0 => Retry::Now,
             over => Retry::After(self.wait(over)),

@@ -28,15 +28,9 @@
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
 //! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{
-    clock::Timestamp,
-    error::Unfit,
-    key::Key,
-    quota::Quota,
-    strategy::table::{States, Table},
-};
+use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 
 mod ban;
 mod calendar_window;
@@ -44,6 +38,7 @@ mod concurrency;
 mod fixed_window;
 mod gcra;
 mod list_window;
+mod memory;
 mod meter;
 mod sliding_log;
 mod sliding_window;
@@ -57,6 +52,7 @@ pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use list_window::ListWindow;
+pub use memory::{AnyMemory, Memory, State};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
@@ -218,205 +214,4 @@ pub struct Script {
     /// How many of the three numbers of [`Seen`] it reports, one at least; the others are 0. Each one that is spared makes
     /// answers shorter.
     pub seen: usize,
-}
-
-/// The half of a rule that counts in process. Its state is of a type of its own.
-pub trait Memory: Rule {
-    /// What is kept for a key. The default is a key that was never charged.
-    type State: State;
-
-    /// How many units could be taken now; negative in debt. A state that can't be (the clock stepped back) is mended.
-    fn room(&self, state: &mut Self::State, now: Timestamp) -> i64;
-
-    /// Charges `units`, into debt if there was less room.
-    fn take(&self, state: &mut Self::State, now: Timestamp, units: u64, by: &Key);
-
-    /// Gives up to `want` units of `receipt` back; returns how many it gave.
-    fn give(
-        &self,
-        state: &mut Self::State,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64;
-
-    /// Gives up to `want` units of `receipt` back, parts of a unit included: where time gives back continuously, in whole
-    /// units a charge of one could never be taken back. Returns how many whole units that were.
-    fn withdraw(
-        &self,
-        state: &mut Self::State,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64 {
-        self.give(state, now, receipt, want, by)
-    }
-
-    /// Lets the permit that `by` holds live for one life from now; returns its units, or 0 if it is gone.
-    fn renew(&self, _state: &mut Self::State, _now: Timestamp, _by: &Key) -> u64 {
-        0
-    }
-
-    /// What [`Rule::outlook`] needs to know.
-    fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
-
-    /// Who made the charges that count now, in order, one for each unit; nothing where the state doesn't say.
-    fn callers(&self, _state: &Self::State, _now: Timestamp) -> Vec<Key> {
-        Vec::new()
-    }
-}
-
-/// What is kept for a key in process.
-pub trait State: Default + Send + 'static {
-    /// When the full quota is available again, so that the key need not be kept.
-    fn full_at(&self) -> Timestamp;
-}
-
-/// Any rule's [`Memory`] half, over a state whose type is not known here. There is nothing to implement: every
-/// [`Memory`] is one, and [`Rule::memory`] returns `Some(self)`.
-pub trait AnyMemory: sealed::Sealed + Send + Sync {
-    /// See [`Memory::room`]; `None` is a key that was never charged.
-    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
-    /// See [`Memory::take`].
-    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
-    /// See [`Memory::withdraw`]; `None` is a key that was never charged.
-    fn withdraw(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64;
-    /// See [`Memory::give`]; `None` is a key that was never charged.
-    fn give(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64;
-    /// See [`Memory::renew`].
-    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64;
-    /// See [`Memory::seen`]; `None` is a key that was never charged.
-    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
-    /// See [`Memory::callers`].
-    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
-    /// [`Memory::room`], [`Memory::take`] for as many of `times` requests of `units` as there is room for, and
-    /// [`Memory::seen`], of a key that is in the table: how many there was room for, and what is seen then.
-    #[doc(hidden)]
-    fn take_known(
-        &self,
-        table: &mut dyn Table,
-        at: (u64, &Key),
-        now: Timestamp,
-        times: u64,
-        units: u64,
-    ) -> Option<(u64, Seen)>;
-    #[doc(hidden)]
-    fn table(&self) -> Box<dyn Table>;
-    #[doc(hidden)]
-    fn holds(&self, table: &dyn Table) -> bool;
-}
-
-/// A state of another type can't get here: [`AnyMemory::holds`] is asked when a rule is bound to a table.
-impl<M: Memory> AnyMemory for M {
-    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
-        match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::room(self, state, now),
-            None => Memory::room(self, &mut M::State::default(), now),
-        }
-    }
-
-    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key) {
-        if let Some(state) = state.downcast_mut() {
-            Memory::take(self, state, now, units, by);
-        }
-    }
-
-    fn withdraw(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64 {
-        let want = want.min(receipt.left);
-        match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::withdraw(self, state, now, receipt, want, by),
-            None => 0,
-        }
-    }
-
-    fn give(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64 {
-        let want = want.min(receipt.left);
-        match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::give(self, state, now, receipt, want, by),
-            None => Memory::give(self, &mut M::State::default(), now, receipt, want, by),
-        }
-    }
-
-    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64 {
-        state
-            .downcast_mut()
-            .map_or(0, |state| Memory::renew(self, state, now, by))
-    }
-
-    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen {
-        match state.and_then(<dyn Any>::downcast_ref) {
-            Some(state) => Memory::seen(self, state, now, cost),
-            None => Memory::seen(self, &M::State::default(), now, cost),
-        }
-    }
-
-    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key> {
-        state
-            .downcast_ref()
-            .map_or(Vec::new(), |state| Memory::callers(self, state, now))
-    }
-
-    fn take_known(
-        &self,
-        table: &mut dyn Table,
-        (hash, key): (u64, &Key),
-        now: Timestamp,
-        times: u64,
-        units: u64,
-    ) -> Option<(u64, Seen)> {
-        let states: &mut States<M::State> = table.as_any().downcast_mut()?;
-        let state = states.find(hash, key)?;
-        let room = u64::try_from(Memory::room(self, state, now)).unwrap_or(0);
-        let fits = match times {
-            1 => u64::from(room >= units),
-            times => room.checked_div(units).unwrap_or(times).min(times),
-        };
-        if fits * units > 0 {
-            Memory::take(self, state, now, fits * units, key);
-        }
-        Some((fits, Memory::seen(self, state, now, units)))
-    }
-
-    fn table(&self) -> Box<dyn Table> {
-        Box::new(States::<M::State>::default())
-    }
-
-    fn holds(&self, table: &dyn Table) -> bool {
-        table.state_type() == std::any::TypeId::of::<M::State>()
-    }
-}
-
-mod sealed {
-    pub trait Sealed {}
-    impl<M: super::Memory> Sealed for M {}
 }

@@ -3,9 +3,10 @@
 use std::{
     any::{Any, TypeId},
     fmt,
+    hash::BuildHasher,
 };
 
-use hashbrown::{HashTable, hash_table::Entry};
+use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
 
 use crate::{clock::Timestamp, key::Key, strategy::State};
 
@@ -32,21 +33,18 @@ pub trait Table: fmt::Debug + Send {
 /// The states of one type.
 pub(crate) struct States<S> {
     slots: HashTable<Slot<S>>,
+    /// The store's own.
+    hasher: Hashing,
 }
 
-/// A key's hash stays with it, so that growing needs no hashing.
+/// How keys are hashed.
+pub(crate) type Hashing = DefaultHashBuilder;
+
+/// With a small state, half a cache line: finding a key among many is waiting for its slot. A hash beside it would be
+/// quicker to grow by than to make anew, and slower to come by.
 struct Slot<S> {
-    hash: u64,
     key: Key,
     state: S,
-}
-
-impl<S> Default for States<S> {
-    fn default() -> Self {
-        Self {
-            slots: HashTable::new(),
-        }
-    }
 }
 
 impl<S> fmt::Debug for States<S> {
@@ -58,11 +56,21 @@ impl<S> fmt::Debug for States<S> {
 }
 
 impl<S> States<S> {
+    /// No states, of keys that are hashed so.
+    pub(crate) fn new(hasher: Hashing) -> Self {
+        let slots = HashTable::new();
+        Self { slots, hasher }
+    }
+
     /// The state of `key`, if one is kept.
     pub(crate) fn find(&mut self, hash: u64, key: &Key) -> Option<&mut S> {
         let slot = self.slots.find_mut(hash, |slot| slot.key == *key)?;
         Some(&mut slot.state)
     }
+}
+
+fn hash_of<S>(hasher: &Hashing, slot: &Slot<S>) -> u64 {
+    hasher.hash_one(slot.key)
 }
 
 impl<S: State> Table for States<S> {
@@ -71,13 +79,13 @@ impl<S: State> Table for States<S> {
     }
 
     fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any {
+        let hasher = &self.hasher;
         let entry = self
             .slots
-            .entry(hash, |slot| slot.key == *key, |slot| slot.hash);
+            .entry(hash, |slot| slot.key == *key, |slot| hash_of(hasher, slot));
         let slot = match entry {
             Entry::Occupied(slot) => slot,
             Entry::Vacant(place) => place.insert(Slot {
-                hash,
                 key: *key,
                 state: S::default(),
             }),
@@ -109,7 +117,9 @@ impl<S: State> Table for States<S> {
         });
         // A flood of keys that has passed must not keep its memory.
         if self.slots.len() < self.slots.capacity() / 4 {
-            self.slots.shrink_to(self.slots.len() * 2, |slot| slot.hash);
+            let hasher = &self.hasher;
+            let few = self.slots.len() * 2;
+            self.slots.shrink_to(few, |slot| hash_of(hasher, slot));
         }
         before - self.slots.len()
     }

@@ -233,8 +233,7 @@ impl MemoryStore {
 
     /// Answers what most requests ask: under one policy, by a key that is known. `None` if it isn't that.
     fn answer_plain(&self, ask: Ask, line: &Line<'_>) -> Option<Answer> {
-        let (Ask::Take(times), Manner::Charge, false) =
-            (ask, line.manner, line.account.rule().signs())
+        let (Ask::Take(times), Manner::Charge, false) = (ask, line.manner, line.account.signs())
         else {
             return None;
         };
@@ -345,7 +344,7 @@ impl Store for MemoryStore {
             Some(place) => place,
             None => {
                 for shard in &self.inner.shards {
-                    lock(&shard.0).push(memory.table());
+                    lock(&shard.0).push(memory.table(self.inner.hasher.clone()));
                 }
                 names.push((policy.into(), rule.tag()));
                 names.len() - 1

@@ -338,7 +338,7 @@ impl Segment {
 impl Segment {
     /// Whether a refusal that is remembered somewhere may be over with it. Those of in-flight limits are not remembered.
     fn lifts(&self) -> bool {
-        let remembered = |account: &Account| account.rule().life().is_none();
+        let remembered = |account: &Account| account.life().is_none();
         self.ask.lifts() && self.accounts.iter().any(remembered)
     }
 

@@ -75,7 +75,7 @@ impl OwnLine {
 
     /// Whether it is signed: what costs nothing is not.
     pub(super) fn signs(&self) -> bool {
-        self.units > 0 && self.account.rule().signs()
+        self.units > 0 && self.account.signs()
     }
 
     pub(super) fn by(&self) -> &Key {

@@ -1,0 +1,234 @@
+//! The half of a rule that counts in process.
+
+use std::any::{Any, TypeId};
+
+use super::{
+    Receipt, Rule, Seen,
+    table::{Hashing, States, Table},
+};
+use crate::{clock::Timestamp, key::Key};
+
+/// The half of a rule that counts in process. Its state is of a type of its own.
+pub trait Memory: Rule {
+    /// What is kept for a key. The default is a key that was never charged.
+    type State: State;
+
+    /// How many units could be taken now; negative in debt. A state that can't be (the clock stepped back) is mended.
+    fn room(&self, state: &mut Self::State, now: Timestamp) -> i64;
+
+    /// Charges `units`, into debt if there was less room.
+    fn take(&self, state: &mut Self::State, now: Timestamp, units: u64, by: &Key);
+
+    /// Charges as many of `times` requests of `units` each as there is [room](Memory::room) for; returns how many, and what
+    /// is [seen](Memory::seen) then. One that works all of it out at a glance is faster, and does the same.
+    fn admit(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        times: u64,
+        units: u64,
+        by: &Key,
+    ) -> (u64, Seen) {
+        admit(self, state, now, times, units, by)
+    }
+
+    /// Gives up to `want` units of `receipt` back; returns how many it gave.
+    fn give(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64;
+
+    /// Gives up to `want` units of `receipt` back, parts of a unit included: where time gives back continuously, in whole
+    /// units a charge of one could never be taken back. Returns how many whole units that were.
+    fn withdraw(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        self.give(state, now, receipt, want, by)
+    }
+
+    /// Lets the permit that `by` holds live for one life from now; returns its units, or 0 if it is gone.
+    fn renew(&self, _state: &mut Self::State, _now: Timestamp, _by: &Key) -> u64 {
+        0
+    }
+
+    /// What [`Rule::outlook`] needs to know.
+    fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
+
+    /// Who made the charges that count now, in order, one for each unit; nothing where the state doesn't say.
+    fn callers(&self, _state: &Self::State, _now: Timestamp) -> Vec<Key> {
+        Vec::new()
+    }
+}
+
+/// [`Memory::admit`], of what every rule can do.
+pub(super) fn admit<M: Memory + ?Sized>(
+    rule: &M,
+    state: &mut M::State,
+    now: Timestamp,
+    times: u64,
+    units: u64,
+    by: &Key,
+) -> (u64, Seen) {
+    let room = u64::try_from(rule.room(state, now)).unwrap_or(0);
+    let fits = match times {
+        1 => u64::from(room >= units),
+        times => room.checked_div(units).unwrap_or(times).min(times),
+    };
+    if fits * units > 0 {
+        rule.take(state, now, fits * units, by);
+    }
+    (fits, rule.seen(state, now, units))
+}
+
+/// What is kept for a key in process.
+pub trait State: Default + Send + 'static {
+    /// When the full quota is available again, so that the key need not be kept.
+    fn full_at(&self) -> Timestamp;
+}
+
+/// Any rule's [`Memory`] half, over a state whose type is not known here. There is nothing to implement: every
+/// [`Memory`] is one, and [`Rule::memory`] returns `Some(self)`.
+pub trait AnyMemory: sealed::Sealed + Send + Sync {
+    /// See [`Memory::room`]; `None` is a key that was never charged.
+    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
+    /// See [`Memory::take`].
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
+    /// See [`Memory::withdraw`]; `None` is a key that was never charged.
+    fn withdraw(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64;
+    /// See [`Memory::give`]; `None` is a key that was never charged.
+    fn give(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64;
+    /// See [`Memory::renew`].
+    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64;
+    /// See [`Memory::seen`]; `None` is a key that was never charged.
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
+    /// See [`Memory::callers`].
+    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
+    /// [`Memory::admit`], of a key that is in the table.
+    #[doc(hidden)]
+    fn take_known(
+        &self,
+        table: &mut dyn Table,
+        at: (u64, &Key),
+        now: Timestamp,
+        times: u64,
+        units: u64,
+    ) -> Option<(u64, Seen)>;
+    #[doc(hidden)]
+    fn table(&self, hashing: Hashing) -> Box<dyn Table>;
+    #[doc(hidden)]
+    fn holds(&self, table: &dyn Table) -> bool;
+}
+
+/// A state of another type can't get here: [`AnyMemory::holds`] is asked when a rule is bound to a table.
+impl<M: Memory> AnyMemory for M {
+    fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::room(self, state, now),
+            None => Memory::room(self, &mut M::State::default(), now),
+        }
+    }
+
+    fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key) {
+        if let Some(state) = state.downcast_mut() {
+            Memory::take(self, state, now, units, by);
+        }
+    }
+
+    fn withdraw(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        let want = want.min(receipt.left);
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::withdraw(self, state, now, receipt, want, by),
+            None => 0,
+        }
+    }
+
+    fn give(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &Receipt,
+        want: u64,
+        by: &Key,
+    ) -> u64 {
+        let want = want.min(receipt.left);
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => Memory::give(self, state, now, receipt, want, by),
+            None => Memory::give(self, &mut M::State::default(), now, receipt, want, by),
+        }
+    }
+
+    fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64 {
+        state
+            .downcast_mut()
+            .map_or(0, |state| Memory::renew(self, state, now, by))
+    }
+
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen {
+        match state.and_then(<dyn Any>::downcast_ref) {
+            Some(state) => Memory::seen(self, state, now, cost),
+            None => Memory::seen(self, &M::State::default(), now, cost),
+        }
+    }
+
+    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key> {
+        state
+            .downcast_ref()
+            .map_or(Vec::new(), |state| Memory::callers(self, state, now))
+    }
+
+    fn take_known(
+        &self,
+        table: &mut dyn Table,
+        (hash, key): (u64, &Key),
+        now: Timestamp,
+        times: u64,
+        units: u64,
+    ) -> Option<(u64, Seen)> {
+        let states: &mut States<M::State> = table.as_any().downcast_mut()?;
+        let state = states.find(hash, key)?;
+        Some(self.admit(state, now, times, units, key))
+    }
+
+    fn table(&self, hashing: Hashing) -> Box<dyn Table> {
+        Box::new(States::<M::State>::new(hashing))
+    }
+
+    fn holds(&self, table: &dyn Table) -> bool {
+        table.state_type() == TypeId::of::<M::State>()
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl<M: super::Memory> Sealed for M {}
+}
