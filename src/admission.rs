@@ -2,10 +2,11 @@
 
 use std::{
     error, fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -30,20 +31,29 @@ use crate::{
 /// # let _: axum::routing::MethodRouter = axum::routing::get(handler);
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Admission {
-    judged: Arc<Mutex<Judged>>,
-    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
-    /// The permit, where there is no layer to hold it.
-    _permit: Option<Arc<dyn Permit>>,
+    shared: Arc<Shared>,
 }
+
+#[derive(Default)]
+struct Shared {
+    judged: Mutex<Judged>,
+    /// Made when the first one settles.
+    turn: OnceLock<Arc<Turn>>,
+}
+
+/// Whose turn it is to settle.
+type Turn = tokio::sync::Mutex<()>;
 
 #[derive(Default)]
 struct Judged {
     /// The outermost layer's first.
-    decisions: Vec<Decision>,
+    decisions: SmallVec<[Decision; 1]>,
     /// Their permits, which the layers hold.
     permits: Vec<Weak<dyn Permit>>,
+    /// The permit, where there is no layer to hold it.
+    permit: Option<Arc<dyn Permit>>,
 }
 
 impl Judged {
@@ -66,13 +76,29 @@ pub struct Hold {
 impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
-        let mut judged = Judged::default();
-        let (_, permit) = judged.add(decision);
-        Self {
-            judged: Arc::new(Mutex::new(judged)),
-            turn: Arc::default(),
-            _permit: permit,
-        }
+        let (admission, permit) = Self::first(decision);
+        admission.lock().permit = permit;
+        admission
+    }
+
+    /// An admission for a layer that is the first; returns its permit too, which the layer holds.
+    pub(crate) fn first(mut decision: Decision) -> (Self, Option<Arc<dyn Permit>>) {
+        let permit = decision.permit.take();
+        let permits = permit.iter().map(Arc::downgrade).collect();
+        let shared = Arc::new(Shared {
+            judged: Mutex::new(Judged {
+                decisions: SmallVec::from_buf([decision]),
+                permits,
+                permit: None,
+            }),
+            turn: OnceLock::new(),
+        });
+        (Self { shared }, permit)
+    }
+
+    /// Whose turn it is to settle.
+    pub(crate) fn turn(&self) -> &Arc<Turn> {
+        self.shared.turn.get_or_init(Arc::default)
     }
 
     /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
@@ -115,16 +141,12 @@ impl Admission {
 
     /// For requests that no layer judged.
     pub(crate) fn unlimited() -> Self {
-        Self {
-            judged: Arc::default(),
-            turn: Arc::default(),
-            _permit: None,
-        }
+        Self::default()
     }
 
     /// Every layer's decision on this request, the outermost first.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.lock().decisions.clone()
+        self.lock().decisions.to_vec()
     }
 
     /// Units left under the policy of that name, after this request; `None` if it didn't apply.
@@ -164,15 +186,16 @@ impl Admission {
 
     /// Whether the charge of the decision at a place depends on what becomes of the request.
     pub(crate) fn settles(&self, place: usize) -> bool {
-        let judged = self.lock();
-        let decision = judged.decisions.get(place);
-        decision.is_some_and(|d| d.counted.iter().any(|counted| d.books.settles(counted)))
+        self.lock()
+            .decisions
+            .get(place)
+            .is_some_and(Decision::settles)
     }
 
     /// Settles the decision at a place by what became of its request, without waiting for it.
     pub(crate) fn settle_by(&self, place: usize, outcome: &Outcome<'_>) {
         // A handler's task may go on and settle what the response charges.
-        let watches = Arc::strong_count(&self.judged) > 1;
+        let watches = Arc::strong_count(&self.shared) > 1;
         let handle = Handle::try_current().ok().filter(|_| watches);
         let mut charging = Vec::new();
         if let Some(decision) = self.lock().decisions.get_mut(place) {
@@ -185,7 +208,7 @@ impl Admission {
             return;
         };
         // It waits for its turn behind this, unless it has it already.
-        let turn = self.turn.clone().try_lock_owned();
+        let turn = self.turn().clone().try_lock_owned();
         let admission = self.clone();
         drop(handle.spawn(async move {
             let _turn = turn;
@@ -201,7 +224,10 @@ impl Admission {
     }
 
     fn lock(&self) -> MutexGuard<'_, Judged> {
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .judged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -280,6 +306,13 @@ impl fmt::Display for Refused {
 impl error::Error for Refused {}
 
 impl Decision {
+    /// Whether its charge depends on what becomes of the request.
+    pub(crate) fn settles(&self) -> bool {
+        self.counted
+            .iter()
+            .any(|counted| self.books.settles(counted))
+    }
+
     /// The way on for those who were admitted, and the way out for those who were not.
     ///
     /// # Errors

@@ -7,7 +7,6 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use crate::{
     admission::Refused,
-    decision::Decision,
     respond::{Delay, Problem, grpc::PUSHBACK},
 };
 
@@ -26,24 +25,22 @@ use crate::{
 /// ```
 impl From<Refused> for Status {
     fn from(refused: Refused) -> Self {
-        let delay = Delay::of(&refused);
         let decision = refused.decision();
-        let mut status = status(decision, &Problem::of(decision), delay);
+        let delay = Delay::of(decision, refused.fields());
+        let mut status = status(&Problem::of(decision), delay);
         status.set_source(Arc::new(refused));
         status
     }
 }
 
 /// The status of a refusal.
-pub(crate) fn status(decision: &Decision, problem: &Problem, delay: Delay) -> Status {
+pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
     let mut details = ErrorDetails::new();
     if let Some(wait) = delay.wait() {
         details.set_retry_info(Some(wait));
     }
     let violated: Vec<_> = problem
-        .violated
-        .iter()
-        .filter_map(|name| decision.verdict(name))
+        .violated()
         .map(|verdict| QuotaViolation {
             quota_id: verdict.policy().to_owned(),
             quota_value: i64::try_from(verdict.quota().units()).unwrap_or(i64::MAX),

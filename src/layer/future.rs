@@ -33,11 +33,17 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, ReqBody> {
-        Judging { pending: Pending, held: Option<(Request<ReqBody>, S, Arc<Answers>)> },
+        // In a box, for the sake of those that are decided at once: futures are moved about as large as they may become.
+        Judging { judging: Box<Judging<S, ReqBody>> },
         // Dropped in this order: the work ends before its place is given back.
         Passed { #[pin] inner: F, ticket: Option<Ticket>, fields: Headers },
         Refused { response: Option<Response<RefusalBody>> },
     }
+}
+
+struct Judging<S, ReqBody> {
+    pending: Pending,
+    held: Option<(Request<ReqBody>, S, Arc<Answers>)>,
 }
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
@@ -61,11 +67,13 @@ where
         answers: Arc<Answers>,
     ) -> Self {
         let held = Some((request, ready, answers));
+        let judging = Box::new(Judging { pending, held });
         Self {
-            state: State::Judging { pending, held },
+            state: State::Judging { judging },
         }
     }
 
+    #[inline]
     pub(super) fn decided(
         decision: Decision,
         request: Request<ReqBody>,
@@ -79,6 +87,7 @@ where
 }
 
 /// Calls the service, or doesn't.
+#[inline]
 fn follow<S, ReqBody>(
     decision: Decision,
     mut request: Request<ReqBody>,
@@ -98,16 +107,12 @@ where
             response: Some(answers.refuse(decision, &parts)),
         };
     }
-    let admission = match outer {
-        Some(admission) => admission.clone(),
-        None => {
-            let admission = Admission::unlimited();
-            request.extensions_mut().insert(admission.clone());
-            admission
-        }
-    };
+    let (ticket, first) = Ticket::new(outer, decision, request.method());
+    if let Some(admission) = first {
+        request.extensions_mut().insert(admission);
+    }
     State::Passed {
-        ticket: Some(Ticket::new(admission, decision, request.method())),
+        ticket: Some(ticket),
         inner: ready.call(request),
         fields: answers.headers,
     }
@@ -123,9 +128,9 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProj::Judging { pending, held } => {
-                    let decision = ready!(Pin::new(pending).poll(cx));
-                    match held.take() {
+                StateProj::Judging { judging } => {
+                    let decision = ready!(Pin::new(&mut judging.pending).poll(cx));
+                    match judging.held.take() {
                         Some((request, mut service, answers)) => {
                             follow(decision, request, &mut service, &answers)
                         }
@@ -148,7 +153,9 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut response));
+                    if !fields.are_none() {
+                        ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut response));
+                    }
                     let (response, ticket) = ticket.respond(response);
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }

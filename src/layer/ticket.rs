@@ -38,20 +38,32 @@ struct Course {
 }
 
 impl Ticket {
-    pub(super) fn new(admission: Admission, decision: Decision, method: &Method) -> Self {
-        let (place, permit) = admission.join(decision);
-        let course = admission.settles(place).then(|| {
+    /// Has the decision join those of layers further out, if there are any; returns the admission too, if there are none.
+    pub(super) fn new(
+        outer: Option<&Admission>,
+        decision: Decision,
+        method: &Method,
+    ) -> (Self, Option<Admission>) {
+        let course = decision.settles().then(|| {
             Box::new(Course {
                 bodiless: *method == Method::HEAD,
                 ..Course::default()
             })
         });
-        Self {
+        let (admission, (place, permit), first) = match outer {
+            Some(admission) => (admission.clone(), admission.join(decision), None),
+            None => {
+                let (admission, permit) = Admission::first(decision);
+                (admission.clone(), (0, permit), Some(admission))
+            }
+        };
+        let ticket = Self {
             admission,
             place,
             permit,
             course,
-        }
+        };
+        (ticket, first)
     }
 
     /// Looks at the decision, as it stands now.

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{admission::Refused, decision::Ruling, strategy::Retry};
+use super::Headers;
+use crate::{
+    decision::{Decision, Ruling},
+    strategy::Retry,
+};
 
 /// What a client that found the store closed is to wait: long enough for an election, short enough to be back soon.
 const FAULT_RETRY: Duration = Duration::from_secs(1);
@@ -24,9 +28,8 @@ impl Delay {
     };
 
     /// Of one refusal: asked again, it may be put off by another time.
-    pub(crate) fn of(refused: &Refused) -> Self {
-        let decision = refused.decision();
-        let jitter = refused.fields().draw();
+    pub(crate) fn of(decision: &Decision, fields: Headers) -> Self {
+        let jitter = fields.draw();
         let retry = match (decision.ruling(), decision.retry()) {
             (Ruling::Exhausted, Retry::After(wait)) => {
                 Some(Retry::After(wait.saturating_add(jitter)))

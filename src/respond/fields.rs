@@ -1,6 +1,6 @@
 //! The fields that tell a client how it stands, in each dialect, and `Retry-After`.
 
-use std::{cmp::Reverse, fmt::Write, mem, time::Duration};
+use std::{cmp::Reverse, mem, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
@@ -8,10 +8,12 @@ use super::{
     Delay, Headers,
     delay::whole_seconds,
     headers::{DRAFT_06, Dialect, LIMIT, POLICY, X_RATELIMIT},
+    line::Line,
 };
 use crate::{
     clock::Timestamp,
     decision::{Decision, Verdict},
+    quota::Quota,
     strategy::Retry,
 };
 
@@ -53,14 +55,14 @@ fn said(headers: &HeaderMap) -> Option<u64> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
-fn append(headers: &mut HeaderMap, name: HeaderName, list: String) {
-    if let Some((name, value)) = line((name, list)) {
+fn append(headers: &mut HeaderMap, name: HeaderName, list: Line) {
+    if let Some(value) = list.value() {
         headers.append(name, value);
     }
 }
 
-fn line((name, list): (HeaderName, String)) -> Option<(HeaderName, HeaderValue)> {
-    Some((name, HeaderValue::try_from(list).ok()?))
+fn line((name, list): (HeaderName, Line)) -> Option<(HeaderName, HeaderValue)> {
+    Some((name, list.value()?))
 }
 
 /// What there is to tell.
@@ -73,9 +75,10 @@ struct Told<'a> {
 
 impl Told<'_> {
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
-    fn limit(&self, verdict: &Verdict<'_>, list: &mut String) {
-        let (name, left) = (verdict.policy(), verdict.remaining());
-        let _ = write!(list, "\"{name}\";r={left};t={}", self.seconds(verdict));
+    fn limit(&self, verdict: &Verdict<'_>, list: &mut Line) {
+        list.text("\"").text(verdict.policy());
+        list.text("\";r=").number(verdict.remaining());
+        list.text(";t=").number(self.seconds(verdict));
     }
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
@@ -157,12 +160,12 @@ impl Told<'_> {
 /// Joins what `write` writes of each.
 fn list<'a>(
     verdicts: impl IntoIterator<Item = Verdict<'a>>,
-    write: impl Fn(&Verdict<'a>, &mut String),
-) -> String {
-    let mut list = String::with_capacity(64);
+    write: impl Fn(&Verdict<'a>, &mut Line),
+) -> Line {
+    let mut list = Line::default();
     for verdict in verdicts {
         if !list.is_empty() {
-            list.push_str(", ");
+            list.text(", ");
         }
         write(&verdict, &mut list);
     }
@@ -170,30 +173,28 @@ fn list<'a>(
 }
 
 /// A member of `RateLimit-Policy`.
-fn policy(verdict: &Verdict<'_>, list: &mut String) {
-    let _ = write!(
-        list,
-        "\"{}\";q={}",
-        verdict.policy(),
-        verdict.quota().units()
-    );
-    if verdict.quota().is_concurrent() {
-        list.push_str(";qu=\"concurrent-requests\"");
+fn policy(verdict: &Verdict<'_>, list: &mut Line) {
+    let quota = verdict.quota();
+    list.text("\"").text(verdict.policy());
+    list.text("\";q=").number(quota.units());
+    if quota.is_concurrent() {
+        list.text(";qu=\"concurrent-requests\"");
     }
-    window(verdict, list);
+    window(quota, list);
 }
 
 /// A member of `RateLimit-Policy` as version 06 of the draft has it: a quota without a name.
-fn quota(verdict: &Verdict<'_>, list: &mut String) {
-    let _ = write!(list, "{}", verdict.quota().units());
-    window(verdict, list);
+fn quota(verdict: &Verdict<'_>, list: &mut Line) {
+    let quota = verdict.quota();
+    list.number(quota.units());
+    window(quota, list);
 }
 
 /// A window is whole seconds; of a shorter one there is nothing true to say.
-fn window(verdict: &Verdict<'_>, list: &mut String) {
-    let period = verdict.quota().period();
+fn window(quota: Quota, list: &mut Line) {
+    let period = quota.period();
     if period >= Duration::from_secs(1) {
-        let _ = write!(list, ";w={}", whole_seconds(period));
+        list.text(";w=").number(whole_seconds(period));
     }
 }
 

@@ -16,8 +16,8 @@ use http::{
     request::Parts,
 };
 
-use super::{Delay, Problem, tell};
-use crate::admission::Refused;
+use super::{Delay, Headers, Problem, tell};
+use crate::decision::Decision;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -83,9 +83,13 @@ fn media_type(value: &HeaderValue) -> Option<String> {
 }
 
 /// The response that a refused call gets.
-pub(super) fn response(refused: &Refused, protocol: Protocol) -> Response<Bytes> {
-    let delay = Delay::of(refused);
-    let trailers = trailers(refused, delay);
+pub(super) fn response(
+    decision: &Decision,
+    fields: Headers,
+    protocol: Protocol,
+) -> Response<Bytes> {
+    let delay = Delay::of(decision, fields);
+    let trailers = trailers(decision, delay);
     let mut response = Response::new(Bytes::new());
     let media = match protocol {
         Protocol::Grpc => {
@@ -102,13 +106,13 @@ pub(super) fn response(refused: &Refused, protocol: Protocol) -> Response<Bytes>
         }
     };
     response.headers_mut().insert(CONTENT_TYPE, media);
-    tell(refused.decision(), refused.fields(), delay, &mut response);
+    tell(decision, fields, delay, &mut response);
     response
 }
 
 /// Status, message, details (with feature `tonic`) and when to come back.
-fn trailers(refused: &Refused, delay: Delay) -> HeaderMap {
-    let problem = Problem::of(refused.decision());
+fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
+    let problem = Problem::of(decision);
     let mut trailers = HeaderMap::with_capacity(8);
     trailers.insert(STATUS, HeaderValue::from(problem.code));
     if let Ok(message) = HeaderValue::try_from(percent_encoded(&problem.sentence(delay))) {
@@ -116,7 +120,7 @@ fn trailers(refused: &Refused, delay: Delay) -> HeaderMap {
     }
     #[cfg(feature = "tonic")]
     {
-        let status = crate::tonic::status(refused.decision(), &problem, delay);
+        let status = crate::tonic::status(&problem, delay);
         let details = base64::prelude::BASE64_STANDARD_NO_PAD.encode(status.details());
         if let Ok(details) = HeaderValue::try_from(details) {
             trailers.insert(DETAILS, details);

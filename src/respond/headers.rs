@@ -135,6 +135,11 @@ impl Headers {
     }
 
     /// How long one refusal is put off, in whole milliseconds.
+    /// Whether there is nothing to tell those who were let in.
+    pub(crate) const fn are_none(&self) -> bool {
+        matches!(self.dialect, Dialect::None)
+    }
+
     pub(super) fn draw(&self) -> Duration {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         if most == 0 {

@@ -14,6 +14,7 @@ pub(crate) mod delay;
 mod fields;
 pub(crate) mod grpc;
 mod headers;
+mod line;
 mod problem;
 pub(crate) mod refusal;
 
@@ -48,20 +49,22 @@ impl Answers {
 
     /// The answer to a request that was refused.
     pub(crate) fn refuse(&self, decision: Decision, parts: &Parts) -> Response<RefusalBody> {
-        let refused = Refused::new(decision).headers(self.headers);
+        let fields = self.headers;
         if let Some(protocol) = grpc::Protocol::of(parts) {
-            return grpc::response(&refused, protocol).map(RefusalBody::from);
+            return grpc::response(&decision, fields, protocol).map(RefusalBody::from);
         }
         let Some(respond) = &self.on_refusal else {
-            return refusal::negotiated(&refused, &parts.headers).map(RefusalBody::from);
+            let headers = &parts.headers;
+            return refusal::negotiated(&decision, fields, headers).map(RefusalBody::from);
         };
+        let refused = Refused::new(decision).headers(fields);
         let mut response = respond(&refused, parts);
         let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {
             response.headers_mut().insert(RETRY_AFTER, said.clone());
         }
-        let delay = Delay::of(&refused);
-        tell(refused.decision(), self.headers, delay, &mut response);
+        let delay = Delay::of(refused.decision(), refused.fields());
+        tell(refused.decision(), refused.fields(), delay, &mut response);
         // What the application has set stays.
         response.headers_mut().extend(theirs);
         response.map(RefusalBody::from)

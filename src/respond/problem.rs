@@ -1,9 +1,10 @@
 //! Why a request was refused, for everybody who is told.
 
+use bytes::Bytes;
 use http::StatusCode;
 
-use super::Delay;
-use crate::decision::{Decision, Ruling};
+use super::{Delay, line::Line};
+use crate::decision::{Decision, Ruling, Verdict};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
@@ -11,7 +12,7 @@ const REDUCED_CAPACITY: &str =
 
 /// Why a request was refused. What is wrong with the store, and where it is, is nobody's business.
 #[derive(Debug)]
-pub(crate) struct Problem {
+pub(crate) struct Problem<'a> {
     pub(crate) status: StatusCode,
     /// The gRPC code.
     pub(crate) code: i32,
@@ -19,25 +20,21 @@ pub(crate) struct Problem {
     kind: &'static str,
     title: &'static str,
     detail: Option<String>,
-    /// The policies that refused.
-    pub(crate) violated: Vec<String>,
+    decision: &'a Decision,
 }
 
-impl Problem {
-    pub(crate) fn of(decision: &Decision) -> Self {
+impl<'a> Problem<'a> {
+    pub(crate) fn of(decision: &'a Decision) -> Self {
         match decision.ruling() {
-            Ruling::Exhausted | Ruling::Admitted => {
-                let refused = decision.verdicts().filter(|verdict| verdict.refused());
-                Self {
-                    status: StatusCode::TOO_MANY_REQUESTS,
-                    // RESOURCE_EXHAUSTED
-                    code: 8,
-                    kind: QUOTA_EXCEEDED,
-                    title: "Request cannot be satisfied as assigned quota has been exceeded",
-                    detail: None,
-                    violated: refused.map(|v| v.policy().to_owned()).collect(),
-                }
-            }
+            Ruling::Exhausted | Ruling::Admitted => Self {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                // RESOURCE_EXHAUSTED
+                code: 8,
+                kind: QUOTA_EXCEEDED,
+                title: "Request cannot be satisfied as assigned quota has been exceeded",
+                detail: None,
+                decision,
+            },
             Ruling::MissingKey { policy } => Self {
                 status: StatusCode::BAD_REQUEST,
                 // INVALID_ARGUMENT
@@ -47,7 +44,7 @@ impl Problem {
                 detail: Some(format!(
                     "The request lacks what policy '{policy}' counts by."
                 )),
-                violated: Vec::new(),
+                decision,
             },
             Ruling::Denied => Self {
                 status: StatusCode::FORBIDDEN,
@@ -56,7 +53,7 @@ impl Problem {
                 kind: "about:blank",
                 title: "Forbidden",
                 detail: None,
-                violated: Vec::new(),
+                decision,
             },
             Ruling::Fault(_) => Self {
                 status: StatusCode::SERVICE_UNAVAILABLE,
@@ -65,30 +62,37 @@ impl Problem {
                 kind: REDUCED_CAPACITY,
                 title: "Request cannot be satisfied due to temporary server capacity constraints",
                 detail: None,
-                violated: Vec::new(),
+                decision,
             },
         }
     }
 
+    /// What the policies say that refused.
+    pub(crate) fn violated(&self) -> impl Iterator<Item = Verdict<'a>> {
+        self.decision.verdicts().filter(|verdict| verdict.refused())
+    }
+
     /// Problem details (RFC 9457). Names hold neither quotes nor backslashes nor control characters, so that JSON takes
     /// them as they are.
-    pub(super) fn json(&self) -> String {
-        let Self { kind, title, .. } = self;
-        let status = self.status.as_u16();
-        let mut json = format!("{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{status}");
+    pub(super) fn json(&self) -> Bytes {
+        let mut json = Line::default();
+        json.text("{\"type\":\"").text(self.kind);
+        json.text("\",\"title\":\"").text(self.title);
+        json.text("\",\"status\":");
+        json.number(self.status.as_u16().into());
         if let Some(detail) = &self.detail {
-            json.push_str(&format!(",\"detail\":\"{detail}\""));
+            json.text(",\"detail\":\"").text(detail).text("\"");
         }
-        if !self.violated.is_empty() {
-            let names: Vec<_> = self
-                .violated
-                .iter()
-                .map(|name| format!("\"{name}\""))
-                .collect();
-            json.push_str(&format!(",\"violated-policies\":[{}]", names.join(",")));
+        let mut violated = self.violated();
+        if let Some(first) = violated.next() {
+            json.text(",\"violated-policies\":[\"").text(first.policy());
+            for verdict in violated {
+                json.text("\",\"").text(verdict.policy());
+            }
+            json.text("\"]");
         }
-        json.push('}');
-        json
+        json.text("}");
+        json.body()
     }
 
     /// A line for people.
@@ -97,8 +101,9 @@ impl Problem {
             Some(detail) => detail.clone(),
             None => format!("{}.", self.title),
         };
-        if !self.violated.is_empty() {
-            sentence.push_str(&format!(" Exceeded: {}.", self.violated.join(", ")));
+        let violated: Vec<_> = self.violated().map(|verdict| verdict.policy()).collect();
+        if !violated.is_empty() {
+            sentence.push_str(&format!(" Exceeded: {}.", violated.join(", ")));
         }
         match delay.seconds() {
             Some(1) => sentence.push_str(" Try again in a second."),

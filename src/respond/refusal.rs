@@ -6,41 +6,45 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{Delay, Problem, tell};
+use super::{Delay, Headers, Problem, tell};
+#[cfg(feature = "axum")]
 use crate::admission::Refused;
+use crate::decision::Decision;
 
 /// The response to a caller of whom nothing is known.
 #[cfg(feature = "axum")]
 pub(crate) fn response(refused: &Refused) -> Response<Bytes> {
-    with(refused, false)
+    with(refused.decision(), refused.fields(), false)
 }
 
 /// The response to a request of these header fields.
-pub(super) fn negotiated(refused: &Refused, request: &HeaderMap) -> Response<Bytes> {
-    with(refused, wants_text(request))
+pub(super) fn negotiated(
+    decision: &Decision,
+    fields: Headers,
+    request: &HeaderMap,
+) -> Response<Bytes> {
+    with(decision, fields, wants_text(request))
 }
 
-fn with(refused: &Refused, text: bool) -> Response<Bytes> {
-    let delay = Delay::of(refused);
-    let problem = Problem::of(refused.decision());
+fn with(decision: &Decision, fields: Headers, text: bool) -> Response<Bytes> {
+    let delay = Delay::of(decision, fields);
+    let problem = Problem::of(decision);
     let (media_type, body) = if text {
-        let sentence = problem.sentence(delay);
-        let body = format!("{}\n\n{sentence}\n", problem.status);
-        ("text/plain; charset=utf-8", body)
+        let body = format!("{}\n\n{}\n", problem.status, problem.sentence(delay));
+        ("text/plain; charset=utf-8", body.into())
     } else {
         ("application/problem+json", problem.json())
     };
     let length = HeaderValue::from(body.len());
-    let mut response = Response::new(Bytes::from(body));
+    let mut response = Response::new(body);
     *response.status_mut() = problem.status;
-    for (name, value) in [
-        (CONTENT_TYPE, HeaderValue::from_static(media_type)),
-        (CONTENT_LENGTH, length),
-        (CACHE_CONTROL, HeaderValue::from_static("no-store")),
-    ] {
-        response.headers_mut().insert(name, value);
-    }
-    tell(refused.decision(), refused.fields(), delay, &mut response);
+    // These three, and those that tell how it stands.
+    let mut headers = HeaderMap::with_capacity(6);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(CONTENT_LENGTH, length);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    *response.headers_mut() = headers;
+    tell(decision, fields, delay, &mut response);
     response
 }
 
@@ -51,15 +55,19 @@ fn wants_text(request: &HeaderMap) -> bool {
     let mut text = false;
     for range in ranges.flat_map(|line| line.split(',')) {
         let mut parts = range.split(';').map(str::trim);
-        let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let media = parts.next().unwrap_or_default();
         let weight = parts.find_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
         if weight.is_some_and(|weight| weight.parse() == Ok(0.0)) {
             continue;
         }
-        if media == "application/json" || media.ends_with("+json") {
+        let (kind, name) = media.split_once('/').unwrap_or_default();
+        let syntax = name.rsplit('+').next().unwrap_or_default();
+        if syntax.eq_ignore_ascii_case("json")
+            && (kind.eq_ignore_ascii_case("application") || name.contains('+'))
+        {
             return false;
         }
-        text |= media.starts_with("text/");
+        text |= kind.eq_ignore_ascii_case("text");
     }
     text
 }
