@@ -22,6 +22,7 @@ mod service;
 mod skip;
 mod stacked;
 mod structured;
+mod structured_in_python;
 mod support;
 mod types;
 mod values;

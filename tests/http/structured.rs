@@ -7,7 +7,7 @@ use tollgate::{FixedWindow, Headers, Policy, Quota, RateLimitLayer, extract};
 use crate::support::{Answer, send, shared, to};
 
 /// Every character that a name may have, in names of at most 64.
-fn names() -> Vec<String> {
+pub(crate) fn names() -> Vec<String> {
     let allowed: Vec<char> = (' '..='~').filter(|c| !matches!(c, '"' | '\\')).collect();
     let edges = |name: String| name.trim().to_owned();
     allowed
@@ -37,7 +37,7 @@ fn integer(item: &Item, name: &str) -> Option<i64> {
     Some(i64::from(value.as_integer().expect("an integer")))
 }
 
-async fn answer_of(headers: Headers, policies: Vec<Policy>, times: usize) -> Answer {
+pub(crate) async fn answer_of(headers: Headers, policies: Vec<Policy>, times: usize) -> Answer {
     let (layer, _) = crate::support::layer(policies);
     let app = crate::support::hello(&layer.headers(headers));
     for _ in 1..times {

@@ -1,11 +1,9 @@
 //! `cargo xtask bench`: measures, in a release build, and leaves the results under `target`.
 
-use std::path::{Path, PathBuf};
-
-use serde_json::Value;
+use std::path::Path;
 
 use crate::Outcome;
-use crate::run::{capture, cargo, line, succeed};
+use crate::run::{cargo, succeed, target_directory};
 
 /// What the measuring programs take besides `--peers`, and whether a value follows.
 const OPTIONS: [(&str, bool); 4] = [
@@ -66,14 +64,6 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> Outcome {
     succeed(command.arg("--out").arg(&out))?;
     println!("\nwritten to {}", out.display());
     Ok(())
-}
-
-fn target_directory(root: &Path) -> Outcome<PathBuf> {
-    let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
-    let (text, _) = capture(&mut command)?;
-    let metadata: Option<Value> = serde_json::from_str(&text).ok();
-    let target = metadata.and_then(|metadata| Some(metadata["target_directory"].as_str()?.into()));
-    target.ok_or_else(|| format!("`{}` tells no target directory", line(&command)))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The project's chores, run as `cargo xtask COMMAND`: the command line.
 
 mod bench;
+mod python;
 mod run;
 mod test;
 mod tools;

@@ -1,8 +1,10 @@
 //! Child processes: without input, and told by their whole command line when they fail.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use serde_json::Value;
 
 use crate::Outcome;
 
@@ -52,6 +54,15 @@ pub(crate) fn capture(command: &mut Command) -> Outcome<(String, Option<i32>)> {
         .map_err(|error| format!("`{}` did not start: {error}", line(command)))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok((text, output.status.code()))
+}
+
+/// Where cargo builds.
+pub(crate) fn target_directory(root: &Path) -> Outcome<PathBuf> {
+    let mut command = cargo(root, &["metadata", "--no-deps", "--format-version", "1"]);
+    let (text, _) = capture(&mut command)?;
+    let metadata: Option<Value> = serde_json::from_str(&text).ok();
+    let target = metadata.and_then(|metadata| Some(metadata["target_directory"].as_str()?.into()));
+    target.ok_or_else(|| format!("`{}` tells no target directory", line(&command)))
 }
 
 /// The command as one would type it, so that a failed one can be pasted and run again.

@@ -3,8 +3,8 @@
 use std::env;
 use std::path::Path;
 
-use crate::Outcome;
 use crate::run::{capture, cargo, command, line, succeed};
+use crate::{Outcome, python};
 
 struct Tool {
     /// Any one of these will do.
@@ -33,6 +33,12 @@ const TOOLS: &[Tool] = &[
         elsewhere: "brew install git, dnf install git, pacman -S git",
         why: "the check of the sources reads the tracked files",
     },
+    Tool {
+        programs: &["python3"],
+        apt: &["python3", "python3-venv"],
+        elsewhere: "brew install python, dnf install python3, pacman -S python",
+        why: "tests talk to implementations in Python",
+    },
 ];
 
 const COMPONENTS: &[(&str, &str)] = &[("fmt", "rustfmt"), ("clippy", "clippy")];
@@ -60,6 +66,7 @@ pub(crate) fn ready(root: &Path) -> Outcome {
         let program = find(tool).ok_or_else(|| absent(tool))?;
         println!("    {program}: {}", tool.why);
     }
+    python::ready(root)?;
     redis_version()
 }
 
@@ -89,9 +96,14 @@ fn install(missing: &[&Tool]) -> Outcome {
         return Err(reasons.join("; "));
     }
     let packages: Vec<&str> = missing.iter().flat_map(|tool| tool.apt).copied().collect();
+    install_packages(&packages)
+}
+
+/// Installs Debian's packages of these names.
+pub(crate) fn install_packages(packages: &[&str]) -> Outcome {
     println!("    installing {}", packages.join(", "));
     let mut words = vec!["install", "-y", "--no-install-recommends"];
-    words.extend(&packages);
+    words.extend(packages);
 
     // A stale third-party source fails the update without harm to the packages needed here.
     if let Err(reason) = apt_get(&["update"]) {

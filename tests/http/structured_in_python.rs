@@ -1,0 +1,144 @@
+//! Our lists are structured fields (RFC 9651), as a parser of another language reads them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate::{FixedWindow, Headers, Policy, Quota, RateLimitLayer, extract};
+
+use crate::{
+    structured::{answer_of, names},
+    support::{self, Answer, hello, send, shared, to},
+};
+
+/// What Python makes of these fields: each is its type, and its value.
+fn read(fields: &[(&str, String)]) -> Vec<Value> {
+    let fields = serde_json::to_string(fields).expect("JSON");
+    let read = testkit::python("structured.py", &[], &fields);
+    serde_json::from_str(&read).expect("a list of JSON")
+}
+
+fn list(answer: &Answer, name: &str) -> (&'static str, String) {
+    ("list", answer.field(name).expect(name))
+}
+
+fn item(answer: &Answer, name: &str) -> (&'static str, String) {
+    ("item", answer.field(name).expect(name))
+}
+
+#[tokio::test]
+async fn a_name_may_have_every_character_that_is_allowed_at_any_place() {
+    let allowed = || (' '..='~').filter(|c| !matches!(c, '"' | '\\'));
+    // What looks like syntax, if it isn't quoted.
+    let syntax = ["*", "?1", ":YQ==:", "1.5", "@1", "a;q=1", "a, b", "(a b)"];
+    let mut all = syntax.map(String::from).to_vec();
+    all.extend(names());
+    all.extend(allowed().map(|c| format!("a{c}z")));
+    all.extend(allowed().filter(|c| *c != ' ').map(String::from));
+    all.sort();
+    all.dedup();
+    for some in all.chunks(32) {
+        let policies: Vec<_> = some.iter().map(|name| shared(name, "5/min")).collect();
+        let answer = answer_of(Headers::draft(), policies, 1).await;
+        let (quotas, left) = (
+            list(&answer, "ratelimit-policy"),
+            list(&answer, "ratelimit"),
+        );
+        let expected = |parameters: Value| -> Value {
+            some.iter().map(|name| json!([name, parameters])).collect()
+        };
+        let expected = [
+            expected(json!({"q": 5, "w": 60})),
+            expected(json!({"r": 4, "t": 12})),
+        ];
+        assert_eq!(read(&[quotas, left]), expected);
+    }
+}
+
+/// Quotas of every length that is counted, in windows of every length.
+fn quotas() -> Vec<(u64, u64)> {
+    let powers = (0..15).map(|power| 10_u64.pow(power));
+    let requests = powers.flat_map(|power| [power, 9 * power, 10 * power - 1]);
+    let seconds = [1, 2, 59, 60, 3_600, 86_400, 604_800, 31_536_000];
+    let every = requests.flat_map(|n| seconds.map(|s| (n, s)));
+    every.collect()
+}
+
+#[tokio::test]
+async fn quotas_of_every_length_are_read_as_they_are() {
+    let (mut fields, mut expected) = (Vec::new(), Vec::new());
+    for (requests, seconds) in quotas() {
+        let quota = Quota::requests(requests).per(Duration::from_secs(seconds));
+        let policy = Policy::new("any", quota).strategy(FixedWindow);
+        let policies = || vec![policy.clone().key(extract::global())];
+        // The last one may be refused, and is told nothing else.
+        let used = requests.min(2);
+        let draft = answer_of(Headers::draft(), policies(), 2).await;
+        let old = answer_of(Headers::draft_06(), policies(), 2).await;
+        fields.extend([
+            list(&draft, "ratelimit-policy"),
+            list(&draft, "ratelimit"),
+            list(&old, "ratelimit-policy"),
+            item(&old, "ratelimit-limit"),
+            item(&old, "ratelimit-remaining"),
+            item(&old, "ratelimit-reset"),
+        ]);
+        let left = requests - used;
+        // Its clock stands still: the window is over when all of it has passed.
+        expected.extend([
+            json!([["any", {"q": requests, "w": seconds}]]),
+            json!([["any", {"r": left, "t": seconds}]]),
+            json!([[requests, {"w": seconds}]]),
+            json!([requests, {}]),
+            json!([left, {}]),
+            json!([seconds, {}]),
+        ]);
+    }
+    let read = read(&fields);
+    assert_eq!(read.len(), expected.len());
+    for (field, (read, expected)) in fields.iter().zip(read.iter().zip(&expected)) {
+        assert_eq!(read, expected, "{field:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_window_that_is_no_whole_seconds_and_places_are_read_as_they_are() {
+    let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
+    let of = |name, ms| {
+        let quota = Quota::requests(7).per(Duration::from_millis(ms));
+        let policy = Policy::new(name, quota).strategy(FixedWindow);
+        policy.key(extract::global())
+    };
+    let policies = vec![places, of("half", 500), of("one and a half", 1_500)];
+    let answer = answer_of(Headers::draft(), policies, 1).await;
+    let expected = json!([
+        ["places", {"q": 3, "qu": "concurrent-requests"}],
+        ["half", {"q": 7}],
+        ["one and a half", {"q": 7, "w": 2}],
+    ]);
+    assert_eq!(read(&[list(&answer, "ratelimit-policy")]), [expected]);
+}
+
+#[tokio::test]
+async fn the_lines_of_stacked_layers_are_one_list() {
+    let layer = |name| -> RateLimitLayer { support::layer([shared(name, "5/min")]).0 };
+    let app = hello(&layer("inner")).layer(layer("outer"));
+    let answer = send(&app, to("/")).await;
+    assert_eq!(answer.headers.get_all("ratelimit").iter().count(), 2);
+    let expected = json!([["inner", {"q": 5, "w": 60}], ["outer", {"q": 5, "w": 60}]]);
+    assert_eq!(read(&[list(&answer, "ratelimit-policy")]), [expected]);
+}
+
+#[test]
+fn what_is_no_structured_field_is_an_error() {
+    for value in [
+        "\"a",
+        "a b",
+        "\"a\\b\"",
+        "1;",
+        "\"\u{7f}\"",
+        "9999999999999999",
+    ] {
+        let read = std::panic::catch_unwind(|| read(&[("list", value.to_owned())]));
+        assert!(read.is_err(), "{value}: {read:?}");
+    }
+}
