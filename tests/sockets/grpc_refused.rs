@@ -24,10 +24,10 @@ use crate::{
     support::{World, hourly, used},
 };
 
-const HOSTS: [Host; 2] = [Host::Tonic, Host::Axum];
+pub(crate) const HOSTS: [Host; 2] = [Host::Tonic, Host::Axum];
 
 /// Calls a method of each kind.
-async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
+pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
     let (say, words) = said();
     say.send("word".to_owned()).expect("a call");
     drop(say);
@@ -61,7 +61,7 @@ fn retry_delay(status: &Status) -> Option<Duration> {
 }
 
 /// A server of these policies, and a client of it.
-async fn client_of(host: Host, limiter: &Limiter) -> Client {
+pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
     Client::connect(host.serve(RateLimitLayer::new(limiter.clone())).await).await
 }
 

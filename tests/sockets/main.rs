@@ -3,6 +3,8 @@
 #![cfg(all(feature = "axum", feature = "redis"))]
 
 mod grpc;
+#[cfg(feature = "tonic")]
+mod grpc_denied;
 mod grpc_ends;
 #[cfg(feature = "tonic")]
 mod grpc_peers;

@@ -47,7 +47,7 @@ pub(crate) enum World {
 }
 
 impl World {
-    fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         let watch = Watch {
             time: ManualClock::at(Timestamp::from_micros(START as i64)),
             reads: Arc::default(),
