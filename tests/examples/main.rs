@@ -4,6 +4,8 @@
 #![allow(missing_docs)]
 
 mod charging;
+#[cfg(feature = "tonic")]
+mod greeter;
 mod outgoing;
 mod process;
 
