@@ -3,6 +3,7 @@
 #![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
+mod axum_full;
 mod charging;
 #[cfg(feature = "tonic")]
 mod greeter;

@@ -113,7 +113,13 @@ impl Example {
         self.ask("POST", path, &headers, form)
     }
 
-    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
@@ -123,8 +129,10 @@ impl Example {
         request += "\r\n";
         request += body;
         stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        // A body may be compressed.
+        let answer = String::from_utf8_lossy(&answer);
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         let status = head
             .split(' ')
@@ -148,9 +156,14 @@ impl Drop for Example {
 
 impl Answer {
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
-        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        let field = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
-        field.map(|(_, value)| value)
+        self.fields(name).next()
+    }
+
+    /// All lines of a field.
+    pub(crate) fn fields(&self, name: &str) -> impl Iterator<Item = &str> {
+        let fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        let fields = fields.filter(move |(field, _)| field.eq_ignore_ascii_case(name));
+        fields.map(|(_, value)| value)
     }
 }
 

@@ -1,0 +1,164 @@
+//! The example with everything at once: each part does its work, and none gets into another's way.
+
+use std::time::{Duration, Instant};
+
+use testkit::Server;
+
+use crate::{
+    ask_until_refused, assert_quota,
+    process::{Answer, Example},
+};
+
+const ORIGIN: (&str, &str) = ("origin", "https://a.example");
+const PREFLIGHT: (&str, &str) = ("access-control-request-method", "GET");
+
+fn list<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
+    answer
+        .fields(name)
+        .flat_map(|line| line.split(", "))
+        .collect()
+}
+
+/// Both in process and on Redis.
+fn each_store(test: impl Fn(&Example)) {
+    test(&Example::start("axum_full", &[]));
+    let server = Server::start();
+    test(&Example::start(
+        "axum_full",
+        &[("REDIS_URL", &server.url())],
+    ));
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[test]
+fn axum_full_lets_each_address_burst_on_all_routes_together() {
+    each_store(|example| {
+        let passed = ask_until_refused(|_| example.get("/api/items", &[]));
+        assert_quota(&passed, 20, Duration::from_millis(500));
+        let refused = passed.refused;
+        assert!(
+            refused.body.contains(r#""violated-policies":["burst"]"#),
+            "{refused:?}"
+        );
+        assert_eq!(refused.field("retry-after"), Some("1"));
+        // What watches over it isn't limited, nor told of limits.
+        for _ in 0..30 {
+            let health = example.get("/health", &[]);
+            assert_eq!((health.status, &*health.body), (200, "ok\n"));
+            assert_eq!(health.field("ratelimit"), None);
+        }
+        assert!(!example.output().contains("ERROR"), "{}", example.output());
+    });
+}
+
+#[test]
+fn axum_full_limits_a_nested_route_besides() {
+    each_store(|example| {
+        let passed = ask_until_refused(|n| {
+            let answer = example.get("/api/search", &[]);
+            if n == 0 {
+                assert_eq!(answer.body, "nothing found; 4 searches left\n");
+                let policies = [r#""searches";q=5;w=60"#, r#""burst";q=2;w=1"#];
+                assert_eq!(list(&answer, "ratelimit-policy"), policies);
+            }
+            answer
+        });
+        assert_quota(&passed, 5, Duration::from_secs(60));
+        let refused = &passed.refused;
+        let body = &refused.body;
+        assert!(
+            body.contains(r#""violated-policies":["searches"]"#),
+            "{body}"
+        );
+        let wait: u64 = refused
+            .field("retry-after")
+            .expect("a time")
+            .parse()
+            .expect("seconds");
+        assert!((2..=60).contains(&wait), "{wait}");
+        // Other routes go on, and what was refused has cost nothing there.
+        assert_eq!(example.get("/api/items", &[]).status, 200);
+    });
+}
+
+#[test]
+fn axum_full_counts_reports_for_each_key_and_only_those_that_were_made() {
+    each_store(|example| {
+        let report = |ms: u64, key: &str| {
+            let path = format!("/api/reports?ms={ms}");
+            example.ask("POST", &path, &[("x-api-key", key)], "")
+        };
+        for _ in 0..2 {
+            assert_eq!(report(60_000, "alice").status, 504);
+        }
+        // What they took comes back, if not at once.
+        let start = Instant::now();
+        let mut made = 0;
+        while made < 3 {
+            let answer = report(0, "alice");
+            match answer.status {
+                200 => made += u64::from(answer.field("ratelimit").is_some()),
+                _ => assert!(start.elapsed().as_secs() < 10, "{answer:?}"),
+            }
+        }
+        let passed = ask_until_refused(|_| report(0, "alice"));
+        assert!(passed.counted == 0 || start.elapsed().as_secs() > 50);
+        assert_eq!(report(0, "bob").status, 200);
+        assert_eq!(example.ask("POST", "/api/reports", &[], "").status, 400);
+    });
+}
+
+#[test]
+fn axum_full_tells_pages_of_other_origins_how_they_stand() {
+    let example = Example::start("axum_full", &[]);
+    let exposed = |answer: &Answer| {
+        let names = list(answer, "access-control-expose-headers").join(",");
+        for name in ["retry-after", "ratelimit", "ratelimit-policy"] {
+            assert!(
+                names.split(',').any(|other| other.trim() == name),
+                "{names}"
+            );
+        }
+        assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+    };
+    // More than would pass if they counted.
+    for _ in 0..100 {
+        let answer = example.ask("OPTIONS", "/api/search", &[ORIGIN, PREFLIGHT], "");
+        assert_eq!(answer.status, 200);
+        let allowed = answer.field("access-control-allow-headers");
+        assert_eq!(allowed, Some("x-api-key"));
+    }
+    let passed = ask_until_refused(|_| {
+        let answer = example.get("/api/search", &[ORIGIN]);
+        exposed(&answer);
+        answer
+    });
+    assert_quota(&passed, 5, Duration::from_secs(60));
+}
+
+#[test]
+fn axum_full_gives_no_route_more_than_its_timeout() {
+    let example = Example::start("axum_full", &[]);
+    let answer = example.get("/api/search?ms=60000", &[ORIGIN]);
+    assert_eq!(answer.status, 504);
+    // The layers around the timeout have their say.
+    assert_eq!(answer.field("access-control-allow-origin"), Some("*"));
+    assert_eq!(answer.field("ratelimit-policy"), Some(r#""burst";q=2;w=1"#));
+}
+
+#[test]
+fn axum_full_compresses_and_traces() {
+    let example = Example::start("axum_full", &[("NO_COLOR", "1")]);
+    let plain = example.get("/api/items", &[]);
+    assert!(plain.body.starts_with(r#"["item 1","item 2""#), "{plain:?}");
+    assert_eq!(plain.field("content-encoding"), None);
+    let packed = example.ask("GET", "/api/items", &[("accept-encoding", "gzip")], "");
+    assert_eq!(packed.field("content-encoding"), Some("gzip"));
+    assert!(packed.field("ratelimit").is_some());
+
+    for _ in 0..6 {
+        example.get("/api/search", &[]);
+    }
+    // Refusals too.
+    example.output_until("status=429");
+}
