@@ -4,7 +4,6 @@ It knows of the service what `helloworld.proto` says, and of refusals what Googl
 """
 
 import faulthandler
-import itertools
 import json
 import sys
 import time
@@ -112,7 +111,7 @@ def stream(address):
     """Messages of a stream count as calls do, and the one that is refused ends it."""
     greeter, start = stub(address), time.monotonic()
     counted = say_hello(greeter)
-    requests = (protos.HelloRequest(name=str(n)) for n in itertools.count())
+    requests = (protos.HelloRequest(name=str(n)) for n in range(1_000))
     call = greeter.SayHelloBidiStream(requests, timeout=PATIENCE)
     greeted = []
     try:
