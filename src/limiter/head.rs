@@ -171,6 +171,10 @@ impl Head {
         let mut part = whole.clone();
         part.admitted = whole.admitted.min(1);
         for counted in &mut part.counted {
+            if counted.is_shadow() {
+                counted.divide_shadow(i);
+                continue;
+            }
             counted.receipt.left /= k;
             if i + 1 < k {
                 // There was room for those after this one.
@@ -289,6 +293,7 @@ impl Refusal {
         decision.permit = None;
         for counted in &mut decision.counted {
             counted.receipt.left = 0;
+            counted.shadow_stands();
         }
         Self::new(decision, question)
     }

@@ -39,6 +39,7 @@ pub(crate) enum Judged {
 pub(crate) struct Pending {
     desk: Arc<Desk>,
     ask: Ask,
+    retries: bool,
     items: Items,
     waits: Waits,
 }
@@ -61,6 +62,8 @@ pub(super) struct Own {
     pub(super) quotas: Vec<(String, Quota)>,
     /// For the lists.
     pub(super) address: Option<IpAddr>,
+    /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
+    pub(super) retries: bool,
 }
 
 impl Desk {
@@ -104,11 +107,12 @@ impl Desk {
             ));
         }
         if lookups.is_empty() {
-            return self.judge(Ask::Take(1), items);
+            return self.judge(Ask::Take(1), false, items);
         }
         Judged::Later(Pending {
             desk: self,
             ask: Ask::Take(1),
+            retries: false,
             items,
             waits: Waits::LookUp(Box::pin(look_up(lookups))),
         })
@@ -161,7 +165,7 @@ impl Desk {
                 self.tier(bound, quota),
             ));
         }
-        self.judge(ask, items)
+        self.judge(ask, own.is_some_and(|own| own.retries), items)
     }
 
     /// A request's own quota under a policy, and its account.
@@ -171,26 +175,30 @@ impl Desk {
     }
 
     #[inline]
-    fn judge(self: Arc<Self>, ask: Ask, items: Items) -> Judged {
+    fn judge(self: Arc<Self>, ask: Ask, retries: bool, items: Items) -> Judged {
         if items.is_empty() {
             return Judged::Now(self.decision(Ruling::Admitted, Source::Unasked));
         }
-        match self.ask(ask, &items) {
-            Reply::Now(answer) => Judged::Now(self.decide(ask, items, answer)),
+        match self.ask(ask, retries, &items) {
+            Reply::Now(answer) => Judged::Now(self.decide(ask, retries, items, answer)),
             Reply::Later(answer) => Judged::Later(Pending {
                 desk: self,
                 ask,
+                retries,
                 items,
                 waits: Waits::Store(answer),
             }),
         }
     }
 
-    pub(super) fn ask(&self, ask: Ask, items: &[Counted]) -> Reply {
+    fn ask(&self, ask: Ask, retries: bool, items: &[Counted]) -> Reply {
         let line = |item| {
             let mut line = self.line(item);
             line.units = item.cost;
-            line.manner = self.manner(item, items);
+            line.manner = self.manner(item, items, retries);
+            if retries && item.part == Part::Ban {
+                line.units = 0;
+            }
             line
         };
         match items {
@@ -206,6 +214,7 @@ impl Desk {
     fn decide(
         self: Arc<Self>,
         ask: Ask,
+        retries: bool,
         mut items: Items,
         answer: Result<Answer, StoreError>,
     ) -> Decision {
@@ -237,7 +246,7 @@ impl Desk {
             counted: items,
         };
         if let Some(desk) = desk {
-            desk.look_closer(ask, &mut decision);
+            desk.look_closer(ask, retries, &mut decision);
         }
         decision
     }
@@ -269,13 +278,13 @@ impl Desk {
 
     /// What is particular to looks, bans, shadows and permits.
     #[cold]
-    fn look_closer(&self, ask: Ask, decision: &mut Decision) {
+    fn look_closer(&self, ask: Ask, retries: bool, decision: &mut Decision) {
         if ask == Ask::Peek && decision.retry() != Retry::Now {
             decision.ruling = Ruling::Exhausted;
         }
         if let Some(Part::Ban | Part::Shadow { .. }) = decision.counted.last().map(|last| last.part)
         {
-            self.look_beside(ask, decision);
+            self.look_beside(ask, retries, decision);
         }
         if matches!(ask, Ask::Take(_)) && decision.is_admitted() && self.life < Duration::MAX {
             let counted = decision.counted.iter();
@@ -286,9 +295,9 @@ impl Desk {
     }
 
     /// What is particular to bans and shadows.
-    fn look_beside(&self, ask: Ask, decision: &mut Decision) {
+    fn look_beside(&self, ask: Ask, retries: bool, decision: &mut Decision) {
         if matches!(ask, Ask::Take(_) | Ask::Peek) {
-            self.compare(ask, decision);
+            self.compare(ask, retries, decision);
         }
         if matches!(ask, Ask::Take(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
@@ -391,7 +400,7 @@ impl Future for Pending {
                         let bound = this.desk.bound(this.items[item].policy);
                         this.items[item].tier = this.desk.tier(bound, Some(quota));
                     }
-                    match this.desk.ask(this.ask, &this.items) {
+                    match this.desk.ask(this.ask, this.retries, &this.items) {
                         Reply::Now(answer) => {
                             this.waits = Waits::Store(Box::pin(std::future::ready(answer)))
                         }
@@ -400,8 +409,9 @@ impl Future for Pending {
                 }
                 Waits::Store(answer) => {
                     let answer = ready!(answer.as_mut().poll(cx));
-                    let items = mem::take(&mut this.items);
-                    return Poll::Ready(this.desk.clone().decide(this.ask, items, answer));
+                    let (items, retries) = (mem::take(&mut this.items), this.retries);
+                    let desk = this.desk.clone();
+                    return Poll::Ready(desk.decide(this.ask, retries, items, answer));
                 }
             }
         }

@@ -36,6 +36,7 @@ mod question;
 mod queue;
 mod settle;
 mod shadow;
+mod vain;
 mod wait;
 
 use desk::{Desk, Desks};

@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Desk, Judged, Keys, Pending, judge::Own, queue::Id};
+use super::{Bound, Desk, Judged, Keys, Pending, judge::Own, queue::Id};
 use crate::{
-    decision::{Counted, Decision},
+    decision::{Counted, Decision, Part},
     extract::MissingKey,
+    key::Key,
     store::{Ask, Manner},
     strategy::Retry,
 };
@@ -27,7 +28,8 @@ impl Question {
     /// Whether the answer to one is the answer to the other, given that the keys are the same.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         let (a, b) = (&self.own, &other.own);
-        a.cost == b.cost
+        a.address == b.address
+            && a.cost == b.cost
             && a.costs == b.costs
             && a.quotas == b.quotas
             && self.keys.caller() == other.keys.caller()
@@ -50,7 +52,7 @@ impl Question {
         })
     }
 
-    /// Asks for the first `n` of those who ask the same.
+    /// Asks for the first `n` of those who ask the same and stay if they are refused.
     pub(super) fn ask(&self, n: u64) -> Judged {
         let own = Some(&self.own);
         let desk = self.desk.clone();
@@ -59,19 +61,39 @@ impl Question {
 
     /// Asks without a queue.
     pub(super) async fn ask_alone(&self) -> Decision {
-        match self.ask(1) {
+        let once = Own {
+            retries: false,
+            ..self.own.clone()
+        };
+        match self
+            .desk
+            .clone()
+            .judge_keys(Ask::Take(1), &self.keys, Some(&once))
+        {
             Judged::Now(decision) => decision,
             Judged::Later(mut pending) => answer(&mut pending).await,
         }
     }
 
-    /// Whether it costs more than a quota ever allows, or nothing.
+    /// The key under a policy, if only the one that is shared by those who have none.
+    pub(super) fn key_under(&self, bound: &Bound) -> Option<Key> {
+        let shared = bound.policy.when_missing() == MissingKey::Shared;
+        let own = self.keys.of(bound.policy.name());
+        own.or_else(|| shared.then(Key::missing))
+    }
+
+    /// Whether lists say what becomes of it, it costs more than a quota ever allows, or nothing.
     pub(super) fn need_not_wait(&self) -> bool {
+        let address = self.own.address;
+        if self.desk.rule_keys(&self.keys, address).is_some() {
+            return true;
+        }
         let mut costs = false;
-        for bound in &self.desk.policies {
+        // A ban costs nothing by itself, and a shadow refuses nobody.
+        let live = |bound: &&Bound| bound.part() == Part::Live;
+        for bound in self.desk.policies.iter().filter(live) {
             let policy = &bound.policy;
-            let shared = policy.when_missing() == MissingKey::Shared;
-            if self.keys.of(policy.name()).is_none() && !shared {
+            if self.key_under(bound).is_none() {
                 continue;
             }
             let own = self
@@ -117,8 +139,8 @@ impl Question {
 
 /// What a refused request waits for.
 fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
-    let counted = refused.counted.iter();
-    counted.filter(|counted| counted.cost > 0 && counted.outlook.retry != Retry::Now)
+    let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
+    enforced.filter(|counted| counted.cost > 0 && counted.outlook.retry != Retry::Now)
 }
 
 /// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.

@@ -9,7 +9,7 @@ use crate::{
     error::{ConfigError, Unfit},
     extract::MissingKey,
     key::Key,
-    store::{Ask, Manner},
+    store::{Ask, Manner, Reply},
     strategy::Retry,
 };
 
@@ -99,18 +99,61 @@ impl Bound {
         let refuses = self.policy.when_missing() == MissingKey::Refuse;
         refuses && !matches!(self.role, Role::Shadow { .. })
     }
+
+    /// Whether a shadow charges by itself, and doesn't wait for the response.
+    fn charges_on_arrival(&self) -> bool {
+        self.policy.charges().when != When::Response
+    }
+
+    /// Notes that of so many requests `admitted` were, and with this shadow `would` have been.
+    fn note(&self, compared: &Comparison, judged: u64, admitted: u64, would: u64) {
+        compared.note(judged, admitted, would);
+        if would != admitted {
+            let policy = self.policy.name();
+            tracing::debug!(policy, admitted, would, "a shadow would have it otherwise");
+        }
+    }
+}
+
+impl Counted {
+    /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
+    /// have let in.
+    pub(super) fn divide_shadow(&mut self, i: u64) {
+        let charged = self.receipt.left.checked_div(self.cost).unwrap_or(0);
+        if charged == 0 {
+            return;
+        }
+        let refuses = i >= charged;
+        self.part = Part::Shadow { refuses };
+        self.receipt.left = if refuses { 0 } else { self.cost };
+        if i + 1 < charged {
+            self.outlook.retry = Retry::Now;
+            self.outlook.remaining += (charged - 1 - i) * self.cost;
+        }
+    }
+
+    /// What a shadow says of the next one, as it stands.
+    pub(super) fn shadow_stands(&mut self) {
+        if self.is_shadow() {
+            let refuses = self.cost > 0 && self.outlook.retry != Retry::Now;
+            self.part = Part::Shadow { refuses };
+        }
+    }
 }
 
 impl Desk {
-    /// What a request's arrival does under a policy.
-    pub(super) fn manner(&self, item: &Counted, items: &[Counted]) -> Manner {
+    /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
+    /// it is admitted, not each time that it might have been.
+    pub(super) fn manner(&self, item: &Counted, items: &[Counted], retries: bool) -> Manner {
         let bound = self.bound(item.policy);
         match bound.role {
             Role::Live => bound.policy.manner(),
             Role::Ban => Manner::ChargeRefused,
             Role::Shadow { of, .. } => Manner::Shadow {
-                of: of.and_then(|live| items.iter().position(|item| item.policy == live)),
-                charges: bound.policy.charges().when != When::Response,
+                of: of
+                    .filter(|_| !retries)
+                    .and_then(|live| items.iter().position(|item| item.policy == live)),
+                charges: bound.charges_on_arrival(),
             },
         }
     }
@@ -123,15 +166,16 @@ impl Desk {
         }
     }
 
-    /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer.
-    pub(super) fn compare(&self, ask: Ask, decision: &mut Decision) {
+    /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer: of those
+    /// who are asked about again when they are refused, only for those who are not.
+    pub(super) fn compare(&self, ask: Ask, retries: bool, decision: &mut Decision) {
         for place in 0..decision.counted.len() {
             let item = &decision.counted[place];
             let bound = self.bound(item.policy);
             let Role::Shadow { of, compared } = &bound.role else {
                 continue;
             };
-            let charges = item.cost > 0 && bound.policy.charges().when != When::Response;
+            let charges = item.cost > 0 && bound.charges_on_arrival();
             let charged = if charges {
                 item.receipt.left / item.cost
             } else {
@@ -139,16 +183,14 @@ impl Desk {
             };
             let refuses = charged == 0 && item.cost > 0 && item.outlook.retry != Retry::Now;
             if let Ask::Take(times) = ask {
+                let times = if retries { decision.admitted } else { times };
                 let would = match (charges, refuses || others_refuse(decision, *of)) {
                     (true, _) => charged,
                     (false, true) => 0,
                     (false, false) => decision.admitted.max(1),
                 };
-                compared.note(times, decision.admitted, would);
-                if would != decision.admitted {
-                    let (policy, admitted) = (bound.policy.name(), decision.admitted);
-                    tracing::debug!(policy, admitted, would, "a shadow would have it otherwise");
-                }
+                let would = would.min(times);
+                bound.note(compared, times, decision.admitted, would);
                 // Nothing is in flight that a permit would be of.
                 if decision.admitted == 0 && charged > 0 && bound.is_permit() {
                     self.take_back(std::slice::from_ref(item));
@@ -156,6 +198,40 @@ impl Desk {
             }
             decision.counted[place].part = Part::Shadow { refuses };
         }
+    }
+
+    /// Compares each shadow with the refusal of somebody who has waited: it is asked whether it would let him in now, and
+    /// charges him then.
+    pub(super) async fn compare_refused(&self, refused: &mut Decision) {
+        for place in 0..refused.counted.len() {
+            let item = &refused.counted[place];
+            let bound = self.bound(item.policy);
+            let Role::Shadow { of, compared } = &bound.role else {
+                continue;
+            };
+            let lets_in = match others_refuse(refused, *of) {
+                true => false,
+                false => self.shadow_lets_in(bound, item).await,
+            };
+            bound.note(compared, 1, 0, u64::from(lets_in));
+            if lets_in {
+                refused.counted[place].part = Part::Shadow { refuses: false };
+            }
+        }
+    }
+
+    async fn shadow_lets_in(&self, bound: &Bound, item: &Counted) -> bool {
+        let mut line = self.line(item);
+        line.units = item.cost;
+        // Nothing is in flight that a permit would be of.
+        if !bound.charges_on_arrival() || bound.is_permit() {
+            line.manner = Manner::Check;
+        }
+        let answer = match self.store.ask(Ask::Take(1), &[line]) {
+            Reply::Now(answer) => answer,
+            Reply::Later(answer) => answer.await,
+        };
+        answer.is_ok_and(|answer| answer.admitted > 0)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     future::{Future, IntoFuture},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -84,6 +85,13 @@ impl Limiter {
     ///
     /// Under [`Denied::Counts`](crate::Denied::Counts) each question of the first in the queue that is refused counts.
     ///
+    /// # Lists, bans and shadows
+    ///
+    /// Who is on a [deny list](crate::LimiterBuilder::deny) is refused at once, and who is on an
+    /// [allow list](crate::LimiterBuilder::allow) let in, whoever waits. Waiting is no refusal: a [ban](crate::Ban) counts
+    /// only whom this returns as [`Refused`], once, and holds back who is banned like a quota that is used up.
+    /// [Shadows](crate::Policy::shadow) are asked once too, by how they stand when the waiting is over; nobody waits for them.
+    ///
     /// # Panics
     ///
     /// Outside of a tokio runtime that has its timers enabled, if it has to wait.
@@ -92,7 +100,10 @@ impl Limiter {
             question: Question {
                 desk: self.desk(),
                 keys: keys.into(),
-                own: Own::default(),
+                own: Own {
+                    retries: true,
+                    ..Own::default()
+                },
             },
             deadline,
             queue: QUEUE,
@@ -128,6 +139,12 @@ impl Wait {
         self
     }
 
+    /// See [`Check::address`](crate::Check::address).
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.question.own.address = Some(address);
+        self
+    }
+
     /// See [`Check::quota_of`](crate::Check::quota_of).
     pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.question.own.quotas.push((policy.into(), quota));
@@ -145,34 +162,37 @@ impl Wait {
             queue: self.queue,
             deadline,
         };
-        let head = match question.desk.inner().join(question.id(), wish) {
-            Joined::Refused(decision) => return decision,
-            Joined::Head(head) => head,
-            Joined::Behind(mut place) => {
-                let turn = tokio::select! {
-                    biased;
-                    turn = place.turn() => turn,
-                    () = until(deadline) => match place.give_up() {
-                        Some(decision) => return decision,
-                        // Nobody has been told anything yet: not for much longer, since stores have deadlines.
-                        None => place.turn().await,
-                    },
-                };
-                let granted = match turn {
-                    Some(Turn::Head(head)) => Err(head),
-                    Some(Turn::Granted(grant)) => Ok(grant.accept()),
-                    Some(Turn::Refused(decision)) => Ok(Some(decision)),
-                    None => Ok(None),
-                };
-                match granted {
-                    Err(head) => head,
-                    Ok(Some(decision)) => return decision,
-                    Ok(None) => return question.ask_alone().await,
-                }
-            }
-        };
-        lead(head, question, self.queue, deadline).await
+        match stand(wish).await {
+            Some(decision) => question.conclude(decision).await,
+            None => question.ask_alone().await,
+        }
     }
+}
+
+/// Stands in the queue, until admitted or refused for good; `None` never happens.
+async fn stand(wish: Wish) -> Option<Decision> {
+    let (question, queue, deadline) = (wish.question.clone(), wish.queue, wish.deadline);
+    let head = match question.desk.inner().join(question.id(), wish) {
+        Joined::Refused(decision) => return Some(decision),
+        Joined::Head(head) => head,
+        Joined::Behind(mut place) => {
+            let turn = tokio::select! {
+                biased;
+                turn = place.turn() => turn,
+                () = until(deadline) => match place.give_up() {
+                    Some(decision) => return Some(decision),
+                    // Nobody has been told anything yet: not for much longer, since stores have deadlines.
+                    None => place.turn().await,
+                },
+            };
+            match turn? {
+                Turn::Head(head) => head,
+                Turn::Granted(grant) => return grant.accept(),
+                Turn::Refused(decision) => return Some(decision),
+            }
+        }
+    };
+    Some(lead(head, question, queue, deadline).await)
 }
 
 /// Asks and sleeps, until admitted or refused for good. Whatever becomes of it, the head passes on when it is dropped.

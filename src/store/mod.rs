@@ -177,8 +177,9 @@ pub enum Manner {
     /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
     /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
     ChargeDenied,
-    /// Sees that there is room, and charges a unit for each request that other lines refuse: under a rule that
-    /// [counts refusals](Rule::counts_refusals). Without room it refuses, and nothing is charged for what it refuses.
+    /// Sees that there is room, and charges its units for each request that other lines refuse: under a rule that
+    /// [counts refusals](Rule::counts_refusals). Without room it refuses, whatever its units are, and nothing is charged
+    /// for what it refuses. It has no units where a request will be asked about again, so that it isn't refused yet.
     ///
     /// Whatever answers in place of the store must not keep refusals from such a line, unless it was this line that
     /// refused.

@@ -38,7 +38,8 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 /// - **What counts**: each request that another policy's quota refuses, once, whatever it costs and however many
 ///   policies refuse it. Not: what a deny list, a missing key or a layer further in refuses, what passes since the store
 ///   is at fault, what a [shadow](crate::Policy::shadow) would refuse, and what is refused because a key is banned
-///   already. So nothing is written while a ban lasts, and `Retry-After` is as true of bans as of quotas.
+///   already. So nothing is written while a ban lasts, and `Retry-After` is as true of bans as of quotas. Who
+///   [waits](crate::Limiter::wait) is counted if he is refused in the end, and not for waiting.
 /// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::up_to) a bound. A key starts over when it
 ///   hasn't been banned again for as long as its last ban lasted, one period at least.
 /// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.

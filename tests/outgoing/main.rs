@@ -3,14 +3,17 @@
 #![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
+mod bans;
 mod batches;
 mod clients;
 mod crowds;
 mod in_flight;
+mod lists;
 mod processes;
 mod queue;
 mod redis;
 mod refusals;
 mod service;
+mod shadows;
 mod slow;
 mod support;

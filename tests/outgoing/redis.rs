@@ -14,10 +14,10 @@ use tollgate::{FixedWindow, Limiter, OnStoreError, Policy, RedisStore, SlidingLo
 use crate::support::{START, left, limiter_on, look, ms, policy, queued, wait};
 
 /// The machine may be busy.
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
 /// On connections of its own.
-fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
         .url(server.url())
         .deadline(LONG)
@@ -25,7 +25,7 @@ fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     limiter_on(store.build().expect("a store"), policies)
 }
 
-async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !probe().await {
         assert!(start.elapsed() < LONG, "waited in vain: {what}");

@@ -174,7 +174,7 @@ impl MemoryStore {
                         }
                     };
                     charge = match line.manner {
-                        Manner::ChargeRefused => refused.min(room),
+                        Manner::ChargeRefused => refused.saturating_mul(line.units).min(room),
                         _ => units,
                     };
                     if line.manner == Manner::ChargeDenied && refused > 0 {

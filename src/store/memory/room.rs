@@ -5,8 +5,20 @@ use crate::store::{Line, Manner};
 /// For how many of `times` equal requests a line has room.
 pub(super) fn fit(line: &Line<'_>, room: u64, times: u64) -> u64 {
     match line.manner {
-        Manner::Check | Manner::ChargeRefused | Manner::Shadow { charges: false, .. } => {
-            if room >= line.units { times } else { 0 }
+        // It refuses whoever is banned, and no units are not for free.
+        Manner::ChargeRefused => {
+            if room > 0 {
+                times
+            } else {
+                0
+            }
+        }
+        Manner::Check | Manner::Shadow { charges: false, .. } => {
+            if room >= line.units {
+                times
+            } else {
+                0
+            }
         }
         _ => room.checked_div(line.units).unwrap_or(times).min(times),
     }

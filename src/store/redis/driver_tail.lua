@@ -4,8 +4,8 @@
 --   answered, its parameters; then segments of like questions, each a list:
 --     what is asked, how many questions, how many policies;
 --     of each policy: which, the units under it, and the manner (0 charges; 1 only sees that there is room; 2 charges what is
---       refused too, into debt; 3 the same without debt; 4 charges what the others refuse, and that alone; 8 more: a shadow,
---       which refuses nothing, and 8 more for each place up to that of the policy that it would stand for);
+--       refused too, into debt; 3 the same without debt; 4 charges what the others refuse, and that alone, if it has units;
+--       8 more: a shadow, which refuses nothing, and 8 more for each place up to that of the policy that it would stand for);
 --     whether (1) it is listed how many equal questions each stands for: one, if not;
 --     then of each question: that number, and under each policy
 --       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
@@ -107,10 +107,13 @@ local function make_general()
   -- For how many of n equal questions a policy has room.
   local function fit(i, n)
     local free, units = free[i], units[i]
+    if manner[i] == 4 then
+      return free > 0 and n or 0
+    end
     if units == 0 or free >= n * units then
       return n
     end
-    if manner[i] == 1 or manner[i] == 4 then
+    if manner[i] == 1 then
       return free >= units and n or 0
     end
     return max(0, floor(free / units))
@@ -148,7 +151,7 @@ local function make_general()
         k = fit(i, shadow[i] > 0 and fit_without(shadow[i], n) or k)
       end
       if manner == 4 then
-        taken = min(refused, free[i])
+        taken = min(refused * units, free[i])
       elseif manner ~= 1 then
         taken = k * units
       end

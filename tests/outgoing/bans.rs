@@ -1,0 +1,141 @@
+//! Bans, which count refusals: waiting is none.
+
+use std::{future::IntoFuture, time::Duration};
+
+use futures_util::future::join_all;
+use testkit::{Clock, Server};
+use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, extract};
+
+use crate::{
+    redis::{LONG, on, until},
+    support::{START, left, limiter, look, ms, policy, queued, wait},
+};
+
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+/// Two refusals an hour are too many.
+fn abuse() -> Policy {
+    policy("abuse", "2/hour").strategy(Ban::lasting(TEN_MINUTES))
+}
+
+async fn refusals_left(limiter: &Limiter) -> u64 {
+    let seen = limiter.peek([("abuse", Key::global())]).await;
+    seen.verdict("abuse").expect("its verdict").remaining()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_and_is_let_in_was_never_refused() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
+    let waiters: Vec<_> = (0..20).map(|_| wait(&limiter).into_future()).collect();
+    for turn in join_all(waiters).await {
+        turn.expect("a turn");
+    }
+    assert_eq!(time.passed(), ms(19_000));
+    assert_eq!(refusals_left(&limiter).await, 2);
+    // Nor was who has left.
+    for _ in 0..5 {
+        drop(queued(wait(&limiter)));
+    }
+    assert_eq!(refusals_left(&limiter).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
+    let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
+    wait(&limiter).await.expect("the first");
+    let mut head = queued(wait(&limiter));
+    tokio::time::advance(ms(400)).await;
+    // Behind somebody else, who asks for both.
+    let late = limiter.wait(Key::global(), ms(500)).await;
+    let late = late.expect_err("too late");
+    assert_eq!(late.retry_after(), Some(ms(600)));
+    assert_eq!(refusals_left(&limiter).await, 1);
+
+    let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
+    assert_eq!(crowded.retry_after(), Some(TEN_MINUTES));
+    let refused = crowded.decision().verdicts().filter(|v| v.refused());
+    let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
+    assert_eq!(names, ["p", "abuse"]);
+    // The one who waits is banned with it, and waits for that too.
+    assert!(look(&mut head).is_none());
+    head.await.expect("a turn");
+    assert_eq!(time.passed(), ms(400) + TEN_MINUTES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_gives_up_at_his_deadline_is_counted_once_however_often_it_was_asked() {
+    let (limiter, _) = limiter([
+        policy("p", "1/hour burst 1"),
+        Policy::new("places", Quota::concurrent(1)).key(extract::global()),
+        abuse(),
+    ]);
+    // A place is looked for again and again.
+    let held = wait(&limiter).await.expect("a place");
+    let _ = limiter.reset([("p", Key::global())]).await;
+    let refused = limiter.wait(Key::global(), ms(5_000)).await;
+    refused.expect_err("no place");
+    assert_eq!(refusals_left(&limiter).await, 1);
+    drop(held);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
+    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
+    limiter
+        .block(Key::global(), TEN_MINUTES)
+        .await
+        .expect("a ban");
+    let hurried = limiter.wait(Key::global(), TEN_MINUTES - ms(1)).await;
+    let refused = hurried.expect_err("banned");
+    assert_eq!(refused.retry_after(), Some(TEN_MINUTES));
+    assert_eq!(time.passed(), ms(0));
+    wait(&limiter).await.expect("a turn");
+    assert_eq!(time.passed(), TEN_MINUTES);
+    assert_eq!(left(&limiter, "p").await, 4);
+    assert_eq!(refusals_left(&limiter).await, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_more_units_than_refusals_are_too_many_waits_like_any_other() {
+    let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
+    wait(&limiter).cost(5).await.expect("all");
+    wait(&limiter).cost(5).await.expect("a turn");
+    assert_eq!(time.passed(), ms(1_000));
+    assert_eq!(refusals_left(&limiter).await, 2);
+}
+
+#[tokio::test]
+async fn redis_counts_no_more_than_that() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(
+        &server,
+        [policy("p", "2/300ms").strategy(FixedWindow), abuse()],
+    );
+    wait(&limiter).cost(2).await.expect("all");
+    let others: Vec<_> = (0..10)
+        .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
+        .collect();
+    // Each time that the first of them looks, the others are refused with it.
+    let asked = server.calls("evalsha");
+    until("it is asked again", async || {
+        server.calls("evalsha") >= asked + 3
+    })
+    .await;
+    assert_eq!(refusals_left(&limiter).await, 2);
+    for (n, other) in others.into_iter().enumerate() {
+        if n % 2 == 0 {
+            clock.advance(ms(301));
+        }
+        other.await.expect("no panic").expect("a turn");
+    }
+    assert_eq!(refusals_left(&limiter).await, 2);
+
+    let refused = limiter.wait(Key::global(), ms(0)).await;
+    refused.expect_err("no time");
+    assert_eq!(refusals_left(&limiter).await, 1);
+    let banned = limiter.wait(Key::global(), ms(0)).await;
+    let banned = banned.expect_err("banned");
+    assert_eq!(banned.retry_after(), Some(TEN_MINUTES));
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}

@@ -1,0 +1,106 @@
+//! Lists, which stand before all queues.
+
+use std::convert::Infallible;
+
+use tollgate::{
+    AddressList, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer, Refused, Ruling,
+};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+
+use crate::support::{PATIENCE, Time, left, look, ms, policy, queued, wait};
+
+/// One a second, and no names on its lists.
+fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time) {
+    let time = Time::start();
+    let store = MemoryStore::builder().clock(time.clone()).build();
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(policy("p", "1/s burst 1"));
+    (list(limiter).build().expect("a limiter"), time)
+}
+
+fn is_denied(refused: &Refused) -> bool {
+    matches!(refused.decision().ruling(), Ruling::Denied) && refused.retry_after().is_none()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_denied_is_refused_at_once_also_behind_others() {
+    let denied = KeyList::new("p", []);
+    let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
+    wait(&limiter).await.expect("the first");
+    let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
+    denied.replace([Key::global()]);
+    let asked = time.questions();
+    let refused = wait(&limiter).await.expect_err("denied");
+    assert!(is_denied(&refused), "{refused:?}");
+    assert_eq!((time.passed(), time.questions()), (ms(0), asked));
+    // Those who had come before are told when it's their turn.
+    tokio::time::advance(ms(1_000)).await;
+    for waiter in [&mut head, &mut second] {
+        let refused = look(waiter).expect("its turn").expect_err("denied");
+        assert!(is_denied(&refused), "{refused:?}");
+    }
+    assert_eq!(time.questions(), asked);
+    denied.replace([]);
+    assert_eq!(left(&limiter, "p").await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_denied_is_not_made() {
+    let denied = KeyList::new("p", [Key::new("mallory")]);
+    let (limiter, time) = listed(|limiter| limiter.deny(denied));
+    let calls = ServiceBuilder::new()
+        .layer(OutgoingLayer::new(limiter).key_with(|who: &&'static str| Key::new(who)))
+        .service(service_fn(async |who: &'static str| {
+            assert_ne!(who, "mallory");
+            Ok::<_, Infallible>(())
+        }));
+    for _ in 0..2 {
+        calls.clone().oneshot("alice").await.expect("called");
+    }
+    assert_eq!(time.passed(), ms(1_000));
+    let error = calls.oneshot("mallory").await.expect_err("denied");
+    let refused = error.downcast_ref::<Refused>().expect("a refusal");
+    assert!(is_denied(refused), "{refused:?}");
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_allowed_passes_at_once_and_costs_nothing() {
+    let allowed = KeyList::new("p", []);
+    let (limiter, time) = listed(|limiter| limiter.allow(allowed.clone()));
+    wait(&limiter).await.expect("the first");
+    let mut head = queued(wait(&limiter));
+    allowed.replace([Key::global()]);
+    for _ in 0..3 {
+        wait(&limiter).await.expect("let in");
+    }
+    assert_eq!(time.passed(), ms(0));
+    assert!(look(&mut head).is_none());
+    allowed.replace([]);
+    head.await.expect("a turn");
+    assert_eq!(time.passed(), ms(1_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_looked_up_and_not_counted_by() {
+    let denied = AddressList::new(["192.0.2.0/24"]).expect("a list");
+    let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
+    let from = |last| wait(&limiter).address([198, 51, 100, last].into());
+    let refused = wait(&limiter).address([192, 0, 2, 1].into()).await;
+    assert!(is_denied(&refused.expect_err("denied")));
+    from(1).await.expect("the first");
+    let [mut first, mut second] = [1, 2].map(|last| queued(from(last)));
+    // One is denied while it waits; the other, behind it, has an address of its own.
+    denied.replace(["198.51.100.1"]).expect("a list");
+    tokio::time::advance(ms(1_000)).await;
+    let refused = look(&mut first).expect("its turn");
+    assert!(is_denied(&refused.expect_err("denied")));
+    look(&mut second).expect("its turn").expect("let in");
+    assert_eq!(left(&limiter, "p").await, 0);
+    let refused = limiter
+        .wait(Key::global(), PATIENCE)
+        .address([198, 51, 100, 1].into());
+    assert!(is_denied(&refused.await.expect_err("denied")));
+    assert_eq!(time.passed(), ms(1_000));
+}

@@ -1,0 +1,155 @@
+//! Shadows, which nobody waits for: each request is compared once.
+
+use std::future::IntoFuture;
+
+use futures_util::future::join_all;
+use testkit::{Clock, Server};
+use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, extract};
+
+use crate::{
+    redis::{LONG, on, until},
+    support::{START, left, limiter, ms, policy, queued, wait},
+};
+
+fn window(name: &str, quota: &str) -> Policy {
+    policy(name, quota).strategy(FixedWindow)
+}
+
+/// How often a shadow was asked, and would have been stricter and looser.
+fn compared(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
+    let compared = limiter.compared(name).expect(name);
+    (compared.judged, compared.stricter, compared.looser)
+}
+
+async fn used(limiter: &Limiter, policy: &str) -> u64 {
+    let seen = limiter.peek(Key::global()).await;
+    let verdict = seen.verdict(policy).expect(policy);
+    verdict.limit() - verdict.remaining()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_compared_and_charged_once_when_he_is_let_in() {
+    let (limiter, time) = limiter([
+        policy("live", "1/s burst 1"),
+        window("looser", "50/hour").shadow_of("live"),
+        window("beside", "50/hour").shadow(),
+    ]);
+    let waiters: Vec<_> = (0..10).map(|_| wait(&limiter).into_future()).collect();
+    for turn in join_all(waiters).await {
+        turn.expect("a turn");
+    }
+    assert_eq!(time.passed(), ms(9_000));
+    for name in ["looser", "beside"] {
+        assert_eq!(compared(&limiter, name), (10, 0, 0), "{name}");
+        assert_eq!(used(&limiter, name).await, 10, "{name}");
+    }
+    // Who leaves was none.
+    drop(queued(wait(&limiter)));
+    assert_eq!(compared(&limiter, "looser"), (10, 0, 0));
+    assert_eq!(used(&limiter, "looser").await, 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_shadow() {
+    let places = Policy::new("places", Quota::concurrent(1)).key(extract::global());
+    let (limiter, time) = limiter([
+        window("live", "2/s"),
+        window("stricter", "1/hour").shadow_of("live"),
+        places.shadow(),
+    ]);
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(wait(&limiter).await.expect("a turn"));
+    }
+    assert_eq!(time.passed(), ms(1_000));
+    assert_eq!(compared(&limiter, "stricter"), (3, 2, 0));
+    assert_eq!(compared(&limiter, "places"), (3, 2, 0));
+    // Nor is anybody refused since it would never let him in.
+    wait(&limiter).cost(2).await.expect("a turn");
+    assert_eq!(time.passed(), ms(2_000));
+    assert_eq!(compared(&limiter, "stricter"), (4, 3, 0));
+    // The next one has to wait for a second and no more, as he is told.
+    let refused = limiter.wait(Key::global(), ms(999)).await;
+    let refused = refused.expect_err("too late");
+    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(time.passed(), ms(2_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
+    let (limiter, _) = limiter([
+        window("live", "1/hour"),
+        window("looser", "3/hour").shadow_of("live"),
+        window("stricter", "1/hour").shadow(),
+    ]);
+    wait(&limiter).await.expect("the first");
+    let _head = queued(wait(&limiter));
+    for _ in 0..4 {
+        let refused = limiter.wait(Key::global(), ms(5_000)).await;
+        refused.expect_err("too late");
+    }
+    // It would have let in two of them, so it charges them.
+    assert_eq!(used(&limiter, "looser").await, 3);
+    assert_eq!(compared(&limiter, "stricter"), (5, 0, 0));
+    assert_eq!(compared(&limiter, "looser"), (5, 0, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
+    let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
+    // All of what there is, and nothing of the shadow.
+    limiter.charge([("live", Key::global())], 3).await;
+    let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
+    let turns = join_all(waiters).await;
+    let turns: Vec<_> = turns
+        .into_iter()
+        .map(|turn| turn.expect("a turn"))
+        .collect();
+    let told = turns.iter().map(|admission| {
+        let decisions = admission.decisions();
+        let shadow = decisions[0].verdict("new").expect("a verdict");
+        (shadow.would_refuse(), shadow.remaining())
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(false, 1), (false, 0), (true, 0)]
+    );
+    assert_eq!(compared(&limiter, "new"), (3, 1, 0));
+    // What it charged goes back with what it was charged for.
+    for (turn, charged) in turns.iter().zip([1, 0, 0]) {
+        turn.refund(1).await.expect("an answer");
+        assert_eq!(used(&limiter, "new").await, charged);
+    }
+    assert_eq!(left(&limiter, "live").await, 3);
+}
+
+#[tokio::test]
+async fn redis_charges_no_shadow_twice() {
+    let clock = Clock::at(START as u64);
+    let server = Server::builder().clock(&clock).start();
+    let limiter = on(
+        &server,
+        [
+            window("live", "2/300ms"),
+            window("looser", "50/hour").shadow_of("live"),
+        ],
+    );
+    wait(&limiter).cost(2).await.expect("all");
+    let others: Vec<_> = (0..6)
+        .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
+        .collect();
+    let asked = server.calls("evalsha");
+    until("it is asked again", async || {
+        server.calls("evalsha") >= asked + 3
+    })
+    .await;
+    assert_eq!(used(&limiter, "looser").await, 2);
+    for (n, other) in others.into_iter().enumerate() {
+        if n % 2 == 0 {
+            clock.advance(ms(301));
+        }
+        other.await.expect("no panic").expect("a turn");
+    }
+    assert_eq!(used(&limiter, "looser").await, 8);
+    assert_eq!(compared(&limiter, "looser"), (7, 0, 0));
+}
