@@ -6,6 +6,8 @@
 //! start whole groups. The API blocks and needs no async runtime; call it from
 //! async tests as it is, the calls are short.
 //!
+//! A [`Program`] is any other server or client that the tests need, with the same manners.
+//!
 //! Helpers panic with the reason when something goes wrong, since only tests
 //! use them.
 
@@ -15,6 +17,7 @@ mod cluster;
 mod observe;
 mod ports;
 mod process;
+mod program;
 mod python;
 mod resp;
 mod sentinel;
@@ -25,6 +28,7 @@ pub use builder::Builder;
 pub use clock::Clock;
 pub use cluster::Cluster;
 pub use ports::free_port;
+pub use program::Program;
 pub use python::python;
 pub use resp::{Connection, Reply};
 pub use sentinel::Sentinel;

@@ -93,7 +93,10 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());
     }
+    // Where servers are, and users other than root don't look.
+    let elsewhere = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     env::split_paths(&env::var_os("PATH")?)
+        .chain(elsewhere)
         .map(|folder| folder.join(program))
         .find(|path| path.is_file())
 }

@@ -9,6 +9,7 @@ mod charging;
 mod greeter;
 mod outgoing;
 mod process;
+mod proxy;
 
 use std::time::{Duration, Instant};
 

@@ -120,29 +120,14 @@ impl Example {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answer {
-        let mut stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let stream = TcpStream::connect(self.address).expect("a connection");
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
         }
         request += "\r\n";
         request += body;
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
-        // A body may be compressed.
-        let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
-        Answer {
-            status: status.expect("a status"),
-            body: body.into(),
-            head: head.into(),
-        }
+        Answer::to(stream, request.as_bytes())
     }
 }
 
@@ -155,6 +140,26 @@ impl Drop for Example {
 }
 
 impl Answer {
+    /// The answer to a request that is the only one on its connection.
+    pub(crate) fn to(mut stream: TcpStream, request: &[u8]) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(request).expect("sent");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        // A body may be compressed.
+        let answer = String::from_utf8_lossy(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
+        Self {
+            status: status.expect("a status"),
+            body: body.into(),
+            head: head.into(),
+        }
+    }
+
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         self.fields(name).next()
     }

@@ -1,7 +1,7 @@
 //! The programs the tests need besides cargo, and where they come from.
 
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::run::{capture, cargo, command, line, succeed};
 use crate::{Outcome, python};
@@ -26,6 +26,12 @@ const TOOLS: &[Tool] = &[
         apt: &["gcc", "libc6-dev"],
         elsewhere: "xcode-select --install, dnf install gcc, pacman -S gcc",
         why: "a test helper is compiled from C",
+    },
+    Tool {
+        programs: &["nginx"],
+        apt: &["nginx"],
+        elsewhere: "brew install nginx, dnf install nginx, pacman -S nginx",
+        why: "an example is asked through a proxy",
     },
     Tool {
         programs: &["git"],
@@ -79,8 +85,11 @@ fn find(tool: &Tool) -> Option<&'static str> {
 
 fn on_path(program: &str) -> bool {
     let file = format!("{program}{}", env::consts::EXE_SUFFIX);
+    // Where servers are, and users other than root don't look.
+    let elsewhere = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
     env::var_os("PATH").is_some_and(|path| {
-        env::split_paths(&path).any(|directory| directory.join(&file).is_file())
+        let mut directories = env::split_paths(&path).chain(elsewhere);
+        directories.any(|directory| directory.join(&file).is_file())
     })
 }
 
