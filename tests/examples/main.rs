@@ -10,6 +10,7 @@ mod greeter;
 mod outgoing;
 mod process;
 mod proxy;
+mod websocket;
 
 use std::time::{Duration, Instant};
 
