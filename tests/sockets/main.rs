@@ -2,6 +2,7 @@
 #![allow(missing_docs)]
 #![cfg(all(feature = "axum", feature = "redis"))]
 
+mod browser;
 mod grpc;
 #[cfg(feature = "tonic")]
 mod grpc_denied;

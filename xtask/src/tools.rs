@@ -34,6 +34,12 @@ const TOOLS: &[Tool] = &[
         why: "an example is asked through a proxy",
     },
     Tool {
+        programs: &["chromium", "google-chrome", "google-chrome-stable"],
+        apt: &["chromium"],
+        elsewhere: "dnf install chromium, pacman -S chromium",
+        why: "a page of another origin reads refusals",
+    },
+    Tool {
         programs: &["git"],
         apt: &["git"],
         elsewhere: "brew install git, dnf install git, pacman -S git",

@@ -1,0 +1,220 @@
+//! A page of another origin, in a browser: what it may read of refusals, and what the browser's own questions cost.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    http::Method,
+    middleware::{Next, from_fn_with_state},
+    response::{Html, IntoResponse, Response},
+    routing::{get, post},
+};
+use serde::Deserialize;
+use testkit::Program;
+use tokio::sync::mpsc;
+use tollgate::{EXPOSED_HEADERS, Key, RateLimitLayer};
+use tower_http::cors::{Any, CorsLayer};
+
+use crate::{grpc::serve, support::hourly};
+
+/// How long a browser may take to start, on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const BROWSERS: [&str; 3] = ["chromium", "google-chrome", "google-chrome-stable"];
+
+/// What a page could read of an answer; an error alone, if that was none of its business.
+#[derive(Debug, Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct Answer {
+    status: u16,
+    retry_after: Option<String>,
+    ratelimit: Option<String>,
+    policy: Option<String>,
+    kind: Option<String>,
+    text: String,
+    error: Option<String>,
+}
+
+/// A server that notes what it is asked.
+struct Api {
+    address: SocketAddr,
+    layer: RateLimitLayer,
+    asked: Asked,
+}
+
+type Asked = Arc<Mutex<Vec<Method>>>;
+
+/// Two requests an hour.
+fn limit() -> tollgate::layer::RateLimitLayerBuilder {
+    RateLimitLayer::builder().policy(hourly("pages", 2))
+}
+
+/// Any origin may ask, and is asked for leave each time.
+fn cors() -> CorsLayer {
+    let cors = CorsLayer::new().allow_origin(Any).allow_headers(Any);
+    cors.expose_headers(EXPOSED_HEADERS).max_age(Duration::ZERO)
+}
+
+async fn note(State(asked): State<Asked>, request: Request, next: Next) -> Response {
+    asked
+        .lock()
+        .expect("no panic")
+        .push(request.method().clone());
+    next.run(request).await
+}
+
+impl Api {
+    /// Serves what `stack` makes of a handler.
+    async fn serve(layer: RateLimitLayer, stack: impl FnOnce(Router) -> Router) -> Self {
+        let asked = Asked::default();
+        let app = Router::new().route("/", get(async || "hello"));
+        let app = stack(app).layer(from_fn_with_state(asked.clone(), note));
+        Self {
+            address: serve(app).await,
+            layer,
+            asked,
+        }
+    }
+
+    /// How often it was asked in earnest, and for leave.
+    fn asked(&self) -> (usize, usize) {
+        let asked = self.asked.lock().expect("no panic");
+        let count = |method| asked.iter().filter(|asked| **asked == method).count();
+        (count(Method::GET), count(Method::OPTIONS))
+    }
+
+    async fn left(&self) -> u64 {
+        let seen = self.layer.limiter().peek(Key::global()).await;
+        seen.verdict("pages").expect("its verdict").remaining()
+    }
+}
+
+/// What a page in a browser tells that asks each API four times.
+async fn told_by_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>> {
+    let (sender, mut told) = mpsc::unbounded_channel();
+    let tell = async move |text: String| {
+        // Nobody listens any more once the test is over.
+        let _ = sender.send(text);
+    };
+    let page = get(async || Html(include_str!("browser.html")));
+    let page = serve(Router::new().route("/", page).route("/told", post(tell))).await;
+    let asks = apis
+        .iter()
+        .map(|(name, api)| format!("{name}=http://{}/", api.address));
+    let url = format!("http://{page}/?{}", asks.collect::<Vec<_>>().join("&"));
+    let browser = Program::start(&BROWSERS, |command, folder| {
+        let profile = format!("--user-data-dir={}", folder.display());
+        command.env("HOME", folder).args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-quic",
+            "--disable-dev-shm-usage",
+            "--disable-breakpad",
+            "--disable-crash-reporter",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-default-apps",
+            "--disable-extensions",
+            "--disable-sync",
+            "--no-first-run",
+            "--no-proxy-server",
+            &profile,
+            &url,
+        ]);
+    });
+    let told = tokio::time::timeout(PATIENCE, told.recv()).await;
+    let told = told.unwrap_or_else(|_| panic!("the page told nothing in {PATIENCE:?}"));
+    drop(browser);
+    serde_json::from_str(&told.expect("a page")).expect("what the page tells")
+}
+
+/// A refusal that the page could read all of.
+fn assert_reads_refusal(answer: &Answer) {
+    assert_eq!((answer.status, &answer.error), (429, &None), "{answer:?}");
+    let wait: u64 = answer
+        .retry_after
+        .as_deref()
+        .expect("a wait")
+        .parse()
+        .expect("seconds");
+    assert!((3_000..=3_600).contains(&wait), "{answer:?}");
+    let ratelimit = answer.ratelimit.as_deref().expect("how it stands");
+    assert!(ratelimit.starts_with(r#""pages";r=0;t="#), "{answer:?}");
+    assert_eq!(answer.policy.as_deref(), Some(r#""pages";q=2;w=3600"#));
+    assert_eq!(answer.kind.as_deref(), Some("application/problem+json"));
+    assert!(
+        answer.text.contains(r#""violated-policies":["pages"]"#),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
+    // As the documentation has it: the CORS layer outside, which answers preflights by itself.
+    let layer = limit().build().expect("a layer");
+    let inside = layer.clone();
+    let inside = Api::serve(layer, |app| app.layer(inside).layer(cors())).await;
+
+    // The other way round preflights pass the limit, and refusals have only the fields that they were given.
+    let allow = [
+        ("access-control-allow-origin", "*"),
+        ("access-control-expose-headers", "*"),
+    ];
+    let refusing = limit()
+        .on_refusal(move |_, _| (http::StatusCode::TOO_MANY_REQUESTS, allow).into_response());
+    let layer = refusing.build().expect("a layer");
+    let outside = layer.clone();
+    let outside = Api::serve(layer, |app| app.layer(cors()).layer(outside)).await;
+
+    // Where they count, they are half of what a page asks.
+    let layer = limit().count_preflights(true).build().expect("a layer");
+    let counting = layer.clone();
+    let counting = Api::serve(layer, |app| app.layer(cors()).layer(counting)).await;
+
+    let apis = [
+        ("inside", &inside),
+        ("outside", &outside),
+        ("counting", &counting),
+    ];
+    let told = told_by_a_browser(&apis).await;
+
+    let [first, second, third, fourth] = &told["inside"][..] else {
+        panic!("four answers: {told:?}");
+    };
+    for (answer, left) in [(first, 1), (second, 0)] {
+        assert_eq!((answer.status, &*answer.text), (200, "hello"), "{told:?}");
+        let ratelimit = answer.ratelimit.as_deref().expect("how it stands");
+        assert!(
+            ratelimit.starts_with(&format!(r#""pages";r={left};t="#)),
+            "{told:?}"
+        );
+        assert_eq!(answer.retry_after, None);
+    }
+    assert_reads_refusal(third);
+    assert_reads_refusal(fourth);
+    assert_eq!(inside.asked(), (4, 4));
+    assert_eq!(inside.left().await, 0);
+
+    let statuses = |name: &str| {
+        told[name]
+            .iter()
+            .map(|answer| answer.status)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(statuses("outside"), [200, 200, 429, 429], "{told:?}");
+    assert!(told["outside"][2].retry_after.is_some(), "{told:?}");
+    assert_eq!(outside.asked(), (4, 4));
+
+    // The page isn't even told that it was refused.
+    assert_eq!(statuses("counting"), [200, 0, 0, 0], "{told:?}");
+    assert!(told["counting"][1].error.is_some(), "{told:?}");
+    assert_eq!(counting.asked(), (1, 4));
+}
