@@ -45,7 +45,8 @@
 //! 3. The inner service is called: the one that was polled ready. One that keeps something for as long as it is ready, as
 //!    a concurrency limit does, keeps it while the request waits; put such a layer outside of this one.
 //! 4. If it may not pass, the inner service isn't called, and the error is a [`BoxError`] that downcasts to
-//!    [`Refused`](crate::Refused). Every other error is the inner service's own.
+//!    [`Refused`](crate::Refused). Every other error is the inner service's own. A client that tonic has generated makes a
+//!    `Status` of it, of code `UNKNOWN`, whose `source()` is the `Refused`.
 //!
 //! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
 //!

@@ -37,7 +37,7 @@ const UNSPEAKABLE: &str = "\0";
 
 /// Messages of plain text.
 #[derive(Clone, Copy, Debug, Default)]
-struct Text;
+pub(crate) struct Text;
 
 impl Codec for Text {
     type Encode = String;

@@ -12,6 +12,7 @@ mod grpc_peers;
 #[cfg(feature = "tonic")]
 mod grpc_refused;
 mod grpc_streams;
+mod grpc_types;
 mod grpc_unary;
 mod grpc_web;
 mod support;
