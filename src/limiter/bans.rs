@@ -79,9 +79,12 @@ impl Limiter {
         let inner = self.desks.inner();
         keys.warn_of_strangers(|name| inner.policies.iter().any(|b| b.policy.name() == name));
         let mut accounts: SmallVec<[(Account, Key); 1]> = SmallVec::new();
-        for bound in inner.policies.iter().filter(|bound| bound.is_ban()) {
+        let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
+        let bounds = (0..).zip(&inner.policies);
+        for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
             if let Some(key) = keys.of(bound.policy.name()) {
                 accounts.push((account(bound)?, key));
+                under.push((policy, key));
             }
         }
         if accounts.is_empty() {
@@ -98,9 +101,12 @@ impl Limiter {
         let lines = accounts.iter().map(|(account, key)| line((account, *key)));
         let reply = inner.store.ask(ask, &lines.collect::<SmallVec<[_; 1]>>());
         match reply {
-            Reply::Now(answer) => answer,
-            Reply::Later(answer) => answer.await,
+            Reply::Now(answer) => answer?,
+            Reply::Later(answer) => answer.await?,
+        };
+        if ask == Ask::Reset {
+            inner.queues.lift(&under);
         }
-        .map(drop)
+        Ok(())
     }
 }

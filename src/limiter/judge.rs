@@ -222,6 +222,10 @@ impl Desk {
             Ok(answer) => answer,
             Err(error) => return self.fault(error),
         };
+        if ask == Ask::Reset {
+            let keys: SmallVec<[_; 1]> = items.iter().map(|item| (item.policy, item.key)).collect();
+            self.queues.lift(&keys);
+        }
         for (item, line) in items.iter_mut().zip(&answer.lines) {
             self.note(item, line, &answer);
         }

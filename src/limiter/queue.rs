@@ -96,6 +96,22 @@ impl Queues {
             freed.notify_one();
         }
     }
+
+    /// Keys were reset, each under a policy: what those who wait for them were told is over, and the heads had better look.
+    pub(super) fn lift(&self, keys: &[(u32, Key)]) {
+        let mut waiters = self.lock();
+        let mut lifted = Vec::new();
+        for (id, queue) in &mut waiters.queues {
+            let is_of = |(policy, key): &(u32, Key)| id.get(*policy as usize) == Some(&Some(*key));
+            if keys.iter().any(is_of) {
+                lifted.push((queue.refusal.take(), queue.freed.clone()));
+            }
+        }
+        drop(waiters);
+        for (_, freed) in lifted {
+            freed.notify_one();
+        }
+    }
 }
 
 impl Inner {

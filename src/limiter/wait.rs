@@ -92,6 +92,9 @@ impl Limiter {
     /// only whom this returns as [`Refused`], once, and holds back who is banned like a quota that is used up.
     /// [Shadows](crate::Policy::shadow) are asked once too, by how they stand when the waiting is over; nobody waits for them.
     ///
+    /// A [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter lets those who wait look at once; those
+    /// that other processes make are found when it was to be asked again anyway.
+    ///
     /// # Panics
     ///
     /// Outside of a tokio runtime that has its timers enabled, if it has to wait.

@@ -96,6 +96,35 @@ async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was() {
+    let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
+    let key = Key::global();
+    for round in 0..2 {
+        limiter.block(key, TEN_MINUTES).await.expect("a ban");
+        let mut head = queued(wait(&limiter));
+        // Nothing that concerns it.
+        limiter.unblock(Key::new("other")).await.expect("an answer");
+        let asked = time.questions();
+        assert!(look(&mut head).is_none());
+        assert_eq!(time.questions(), asked);
+        match round {
+            0 => limiter.unblock(key).await.expect("an answer"),
+            _ => drop(limiter.reset([("abuse", key)]).await),
+        }
+        // Of the ban nobody is told any more, however little time he has.
+        let mut hurried = queued(limiter.wait(key, ms(0)));
+        look(&mut head).expect("its turn").expect("let in");
+        look(&mut hurried).expect("its turn").expect("let in");
+        let _ = limiter.reset([("p", key)]).await;
+    }
+    wait(&limiter).cost(2).await.expect("all");
+    let head = queued(wait(&limiter));
+    let _ = limiter.reset([("p", key)]).await;
+    head.await.expect("let in");
+    assert_eq!(time.passed(), ms(0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_asks_for_more_units_than_refusals_are_too_many_waits_like_any_other() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
     wait(&limiter).cost(5).await.expect("all");
