@@ -19,20 +19,18 @@ fn list<'a>(answer: &'a Answer, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Both in process and on Redis.
-fn each_store(test: impl Fn(&Example)) {
-    test(&Example::start("axum_full", &[]));
+/// Both in process and on Redis, which may be late on a busy machine.
+fn each_store(test: impl Fn(&Example, bool)) {
+    test(&Example::start("axum_full", &[]), false);
     let server = Server::start();
-    test(&Example::start(
-        "axum_full",
-        &[("REDIS_URL", &server.url())],
-    ));
+    let url = server.url();
+    test(&Example::start("axum_full", &[("REDIS_URL", &url)]), true);
     assert_eq!(server.immortal_keys(), [""; 0]);
 }
 
 #[test]
 fn axum_full_lets_each_address_burst_on_all_routes_together() {
-    each_store(|example| {
+    each_store(|example, _| {
         let passed = ask_until_refused(|_| example.get("/api/items", &[]));
         assert_quota(&passed, 20, Duration::from_millis(500));
         let refused = passed.refused;
@@ -51,58 +49,88 @@ fn axum_full_lets_each_address_burst_on_all_routes_together() {
     });
 }
 
+/// Whether `policy` was asked, and the store answered in time.
+fn is_counted(answer: &Answer, policy: &str) -> bool {
+    let name = format!("{policy:?};");
+    let mut members = list(answer, "ratelimit").into_iter();
+    members.any(|member| member.starts_with(&name))
+}
+
+/// Asks until `policy` refuses, having let in `quota` a minute; `lost` of them may be gone, because the store was late when
+/// it was asked.
+fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answer) -> Answer {
+    let start = Instant::now();
+    let (mut counted, mut uncounted) = (0, lost);
+    loop {
+        let answer = ask();
+        match answer.status {
+            200 if is_counted(&answer, policy) => counted += 1,
+            200 => uncounted += 1,
+            // What was given back on Redis may be on its way still.
+            429 if counted + uncounted < quota && start.elapsed().as_secs() < 10 => {}
+            429 => {
+                let elapsed = start.elapsed();
+                assert!(counted <= quota || elapsed.as_secs() >= 60, "{counted}");
+                assert!(counted + uncounted >= quota, "{counted} in {elapsed:?}");
+                let violated = format!(r#""violated-policies":["{policy}"]"#);
+                assert!(answer.body.contains(&violated), "{answer:?}");
+                return answer;
+            }
+            _ => panic!("neither let in nor refused: {answer:?}"),
+        }
+        assert!(counted + uncounted < 1_000, "none is refused");
+    }
+}
+
 #[test]
 fn axum_full_limits_a_nested_route_besides() {
-    each_store(|example| {
-        let passed = ask_until_refused(|n| {
-            let answer = example.get("/api/search", &[]);
-            if n == 0 {
-                assert_eq!(answer.body, "nothing found; 4 searches left\n");
-                let policies = [r#""searches";q=5;w=60"#, r#""burst";q=2;w=1"#];
-                assert_eq!(list(&answer, "ratelimit-policy"), policies);
-            }
-            answer
-        });
-        assert_quota(&passed, 5, Duration::from_secs(60));
-        let refused = &passed.refused;
-        let body = &refused.body;
-        assert!(
-            body.contains(r#""violated-policies":["searches"]"#),
-            "{body}"
-        );
-        let wait: u64 = refused
-            .field("retry-after")
-            .expect("a time")
-            .parse()
-            .expect("seconds");
+    let example = Example::start("axum_full", &[]);
+    let answer = example.get("/api/search", &[]);
+    assert_eq!(answer.body, "nothing found; 4 searches left\n");
+    let policies = [r#""searches";q=5;w=60"#, r#""burst";q=2;w=1"#];
+    assert_eq!(list(&answer, "ratelimit-policy"), policies);
+
+    each_store(|example, _| {
+        let search = || example.get("/api/search", &[]);
+        let refused = ask_until_used_up("searches", 5, 0, search);
+        let wait = refused.field("retry-after").expect("a time");
+        let wait: u64 = wait.parse().expect("seconds");
         assert!((2..=60).contains(&wait), "{wait}");
-        // Other routes go on, and what was refused has cost nothing there.
+        // Other routes go on.
         assert_eq!(example.get("/api/items", &[]).status, 200);
     });
 }
 
 #[test]
+fn axum_full_charges_nothing_around_a_route_that_refuses() {
+    let example = Example::start("axum_full", &[]);
+    let search = || example.get("/api/search", &[]);
+    ask_until_used_up("searches", 5, 0, search);
+    // More than would pass if they counted.
+    for _ in 0..50 {
+        assert!(
+            search()
+                .body
+                .contains(r#""violated-policies":["searches"]"#)
+        );
+    }
+}
+
+#[test]
 fn axum_full_counts_reports_for_each_key_and_only_those_that_were_made() {
-    each_store(|example| {
+    each_store(|example, may_be_late| {
         let report = |ms: u64, key: &str| {
             let path = format!("/api/reports?ms={ms}");
             example.ask("POST", &path, &[("x-api-key", key)], "")
         };
+        let mut lost = 0;
         for _ in 0..2 {
-            assert_eq!(report(60_000, "alice").status, 504);
+            let late = report(60_000, "alice");
+            assert_eq!(late.status, 504);
+            lost += u64::from(!is_counted(&late, "reports"));
         }
-        // What they took comes back, if not at once.
-        let start = Instant::now();
-        let mut made = 0;
-        while made < 3 {
-            let answer = report(0, "alice");
-            match answer.status {
-                200 => made += u64::from(answer.field("ratelimit").is_some()),
-                _ => assert!(start.elapsed().as_secs() < 10, "{answer:?}"),
-            }
-        }
-        let passed = ask_until_refused(|_| report(0, "alice"));
-        assert!(passed.counted == 0 || start.elapsed().as_secs() > 50);
+        assert!(lost == 0 || may_be_late, "the limit didn't see its answer");
+        ask_until_used_up("reports", 3, lost, || report(0, "alice"));
         assert_eq!(report(0, "bob").status, 200);
         assert_eq!(example.ask("POST", "/api/reports", &[], "").status, 400);
     });
