@@ -1,6 +1,6 @@
 //! What can go wrong: in a configuration, and in a store.
 
-use std::{error, fmt, sync::Arc};
+use std::{error, fmt, sync::Arc, time::Duration};
 
 /// A mistake in a configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
 ///
@@ -103,6 +103,14 @@ pub enum StoreError {
     /// No connection could be had, or it broke while an answer was awaited.
     #[error("no connection to the store: {0}")]
     Connection(Arc<str>),
+    /// It was not asked: it failed too often just now, and is being probed in the background.
+    #[error(
+        "the store is at fault, and is not asked until it answers a probe; the next one is due in {retry_after:?}"
+    )]
+    Open {
+        /// How long until the next probe. It may be asked again then.
+        retry_after: Duration,
+    },
     /// The server answered with an error; nothing was charged.
     #[error("the store answered with an error: {code}: {message}")]
     Server {

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
@@ -7,7 +7,7 @@ use super::{Inner, RedisStore, Shared, lanes::Lanes, link::Source, names, script
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
-    guard::denials::Denials,
+    guard::{breaker::Breaker, denials::Denials},
 };
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
@@ -27,6 +27,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lanes: usize,
+    breaker: Option<u32>,
     denials: Duration,
     most_denials: usize,
     clock: Arc<dyn Clock>,
@@ -46,6 +47,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
             lanes: 1,
+            breaker: Some(3),
             denials: Duration::from_secs(1),
             most_denials: 100_000,
             clock: Arc::new(SystemClock),
@@ -91,6 +93,26 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Stops asking when so many calls in a row failed for all who were on them: three unless set.
+    ///
+    /// From then on questions are answered at once, with [`StoreError::Open`](crate::StoreError::Open), and the limiter does
+    /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time asks the
+    /// server: after 50 ms at first, later after up to a second, each time a random part of the pause earlier. As soon as
+    /// one is answered, questions are asked again.
+    ///
+    /// What counts is what says that the server can't count now: no connection, no answer within the deadline, and the errors
+    /// of `docs/operations.md`. Refusals don't, nor does what is wrong with one key.
+    pub fn breaker(mut self, faults: u32) -> Self {
+        self.breaker = Some(faults);
+        self
+    }
+
+    /// Asks a server that is at fault all the same: each request waits for its own deadline.
+    pub fn no_breaker(mut self) -> Self {
+        self.breaker = None;
+        self
+    }
+
     /// Refuses in process whom the server refused, until the time it told, without asking again.
     ///
     /// What may let him pass earlier is a refund or a reset. By this process, it lets him at once; by another, within
@@ -122,7 +144,8 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a deadline of zero, no
-    /// lanes, a bound for refusals of more than an hour, or a prefix that keys can't begin with.
+    /// lanes, a breaker that opens after no faults, a bound for refusals of more than an hour, or a prefix that keys can't
+    /// begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=LONGEST).contains(&self.deadline) {
@@ -133,6 +156,12 @@ impl RedisStoreBuilder {
         }
         if !(1..=64).contains(&self.lanes) {
             return Err(ConfigError::new(format!("{} lanes", self.lanes), "1 to 64"));
+        }
+        if self.breaker == Some(0) {
+            return Err(ConfigError::new(
+                "a breaker that opens after 0 faults",
+                "at least 1; `no_breaker` for none",
+            ));
         }
         if self.denials > LONGEST_BOUND {
             return Err(ConfigError::new(
@@ -154,6 +183,7 @@ impl RedisStoreBuilder {
             source,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
+            breaker: Arc::new(Breaker::new(self.breaker.and_then(NonZeroU32::new))),
             denials: Denials::new(self.denials, self.most_denials, self.clock),
             generation: format!("{}gen", self.prefix),
             ahead: Default::default(),

@@ -14,11 +14,12 @@ use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
     link::Road,
+    probe,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
     trip,
 };
-use crate::{error::StoreError, store::Ask};
+use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
 
 /// Trips that may be under way at once. A second one goes only when a full batch is waiting, so that none is smaller than
 /// it has to be, and a server that is far away isn't waited for. They keep their order: the connection is one.
@@ -27,6 +28,7 @@ const TRIPS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Lane {
     shared: Arc<Shared>,
+    breaker: Arc<Breaker>,
     queue: Mutex<Queue<Question>>,
     wake: Notify,
 }
@@ -35,16 +37,23 @@ pub(super) struct Lane {
 type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
 
 impl Lane {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    /// A lane that asks nothing while `breaker` is open.
+    pub(super) fn new(shared: Arc<Shared>, breaker: Arc<Breaker>) -> Self {
         Self {
             shared,
+            breaker,
             queue: Mutex::default(),
             wake: Notify::new(),
         }
     }
 
-    /// Puts a question in the queue.
-    pub(super) fn push(&self, question: Question) {
+    /// Puts a question in the queue, unless nothing is to be asked now.
+    pub(super) fn push(&self, question: Question) -> Result<(), StoreError> {
+        if self.breaker.is_open() {
+            // Whoever saw to the probes may have ended with its runtime.
+            probe::start(&self.shared, &self.breaker);
+            return Err(self.open());
+        }
         // Not under the lock: whoever is told may ask again.
         let put = self.queue().put(question, MOST_KEYS);
         match put {
@@ -52,17 +61,25 @@ impl Lane {
             Put::Wait => {}
             Put::Closed(question) => question.fail(ended()),
         }
+        Ok(())
     }
 
-    /// Has something done that nobody waits for.
+    /// Has something done that nobody waits for. While nothing is to be asked, it is lost, as it is where its deadline
+    /// passes: what it would have given back comes back with time.
     pub(super) fn tell(&self, ask: Ask, lines: Lines) {
-        self.push(Question {
+        let question = Question {
             ask,
             lines,
             deadline: Instant::now() + self.shared.deadline,
             told_time: false,
             waiter: None,
-        });
+        };
+        let _ = self.push(question);
+    }
+
+    fn open(&self) -> StoreError {
+        let retry_after = self.breaker.pause(Instant::now());
+        StoreError::Open { retry_after }
     }
 
     /// Ends the lane once its queue is empty.
@@ -82,6 +99,10 @@ impl Lane {
             let called = self
                 .queue()
                 .take(&mut come, left, trips_now, may, MOST_KEYS);
+            if self.breaker.is_open() {
+                let waiting = backlog.drain(..).chain(come.drain(..));
+                waiting.for_each(|question| question.fail(self.open()));
+            }
             while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
             {
                 let mut batch = spare.pop().unwrap_or_default();
@@ -90,7 +111,8 @@ impl Lane {
                     spare.push(batch);
                     break;
                 }
-                let trip = trip::carry(self.shared.clone(), road.clone(), batch);
+                let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
+                let trip = trip::carry(shared, road.clone(), breaker, batch);
                 trips.push(Box::pin(trip) as Trip);
             }
             if trips.is_empty() {

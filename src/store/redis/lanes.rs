@@ -57,16 +57,14 @@ impl Lanes {
         let handle = Handle::try_current().map_err(|_| outside())?;
         let sets = self.sets.load();
         if let Some(lane) = lane_of(&sets, handle.id(), hash) {
-            lane.push(question);
-            return Ok(());
+            return lane.push(question);
         }
         drop(sets);
         self.lay(&handle);
         let sets = self.sets.load();
         // A runtime that is ending takes its lanes away at once.
         let lane = lane_of(&sets, handle.id(), hash).ok_or_else(outside)?;
-        lane.push(question);
-        Ok(())
+        lane.push(question)
     }
 
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
@@ -91,7 +89,7 @@ impl Lanes {
         if sets.iter().any(|set| set.runtime == handle.id()) {
             return;
         }
-        let lane = |_| Arc::new(Lane::new(self.shared.clone()));
+        let lane = |_| Arc::new(Lane::new(self.shared.clone(), self.shared.breaker.clone()));
         let lanes: Arc<[_]> = (0..self.many).map(lane).collect();
         sets.push(Set {
             runtime: handle.id(),

@@ -46,7 +46,7 @@ impl Source {
         Ok(number.map_err(|error| fault::of(&error))?.unwrap_or(0))
     }
 
-    async fn connection(&self) -> Result<Connection, StoreError> {
+    pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => fault::of(&error),
             error => StoreError::Connection(error.to_string().into()),
@@ -76,7 +76,7 @@ pub(super) struct Way {
 struct Link {
     connection: MultiplexedConnection,
     /// None if it was detached from the pool.
-    place: Option<Place>,
+    _place: Option<Place>,
     opened: Instant,
     used: Instant,
 }
@@ -92,10 +92,9 @@ impl Road {
     pub(super) async fn way(&self, source: &Source) -> Result<Way, StoreError> {
         let mut link = self.0.lock().await;
         if let Some(stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+            // Should nobody wait for the answer any more, it is as good as none.
             if stale.way().query(&redis::cmd("PING")).await.is_ok() {
                 *link = Some(stale);
-            } else {
-                stale.discard();
             }
         }
         let link = match &mut *link {
@@ -109,9 +108,7 @@ impl Road {
     /// Closes the connection that a trip was sent on, if it is still the one in use.
     pub(super) async fn close(&self, way: &Way) {
         let mut link = self.0.lock().await;
-        if let Some(link) = link.take_if(|link| link.opened == way.opened) {
-            link.discard();
-        }
+        drop(link.take_if(|link| link.opened == way.opened));
     }
 }
 
@@ -139,7 +136,7 @@ impl Link {
         let now = Instant::now();
         Ok(Self {
             connection,
-            place,
+            _place: place,
             opened: now,
             used: now,
         })
@@ -151,17 +148,12 @@ impl Link {
             opened: self.opened,
         }
     }
-
-    /// Closes the connection, so that the pool doesn't hand it out again.
-    fn discard(self) {
-        if let Some(mut place) = self.place {
-            drop(place.connection.take().map(Connection::take));
-        }
-    }
 }
 
+/// The connection is closed, so that the pool doesn't hand it out again: it may be dead.
 impl Drop for Place {
     fn drop(&mut self) {
+        drop(self.connection.take().map(Connection::take));
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
 }

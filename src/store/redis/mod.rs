@@ -25,7 +25,10 @@ use super::{Account, Ask, Callers, Line, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError, Unfit},
-    guard::denials::{Asked, Denials},
+    guard::{
+        breaker::Breaker,
+        denials::{Asked, Denials},
+    },
     key::Key,
     strategy::Rule,
 };
@@ -38,6 +41,7 @@ mod lanes;
 mod link;
 mod names;
 mod packed;
+mod probe;
 mod question;
 mod queue;
 mod reply;
@@ -86,6 +90,7 @@ struct Shared {
     source: Source,
     scripts: RwLock<Scripts>,
     deadline: Duration,
+    breaker: Arc<Breaker>,
     denials: Denials,
     /// The key that changes when somebody who was refused may pass early.
     generation: String,
@@ -107,6 +112,9 @@ impl Shared {
 
     /// Has the generation read, if it's the time: that is what denials are believed by.
     fn keep_denials(self: &Arc<Self>) {
+        if self.breaker.is_open() {
+            return;
+        }
         let Some(read) = self.denials.should_read() else {
             return;
         };

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     batch::{Batch, Entry, Known},
-    fault,
+    fault::{self, Fault},
     packed::Unpacked,
     question::{OwnLine, Question},
 };
@@ -22,8 +22,8 @@ use crate::{
 pub(super) struct Delivered {
     /// The server's clock.
     pub(super) at: Timestamp,
-    /// Another connection would do better.
-    pub(super) severs: bool,
+    /// What the errors of questions mean, taken together.
+    pub(super) fault: Fault,
     /// Questions to be asked again, now that the server's time is known.
     pub(super) stale: Vec<Question>,
 }
@@ -37,7 +37,7 @@ fn is_stale(error: &StoreError) -> bool {
 pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, StoreError> {
     let mut delivered = Delivered {
         at: Timestamp::default(),
-        severs: false,
+        fault: Fault::default(),
         stale: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
@@ -51,7 +51,9 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
             -1 => {
                 let error = reply.failure(entry)?;
                 if let StoreError::Server { code, .. } = &error {
-                    delivered.severs |= fault::severs_code(code);
+                    let meant = fault::meant_by_code(code);
+                    delivered.fault.severs |= meant.severs;
+                    delivered.fault.counts |= meant.counts;
                 }
                 for question in entry.questions.drain(..) {
                     if is_stale(&error) && !question.told_time {

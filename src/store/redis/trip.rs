@@ -1,93 +1,154 @@
 //! A trip: takes a batch to the server, and hands the answers out.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc, time::Duration};
 
 use redis::{RedisError, Value};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     Shared,
     batch::Batch,
-    fault,
+    fault::{self, Again, Fault},
     link::{Road, Way},
+    probe,
     question::Question,
     reply,
 };
-use crate::error::StoreError;
+use crate::{error::StoreError, guard::breaker::Breaker};
+
+/// How long a lane waits before it asks again what could not be asked just now.
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// Takes a batch to the server, and hands its answers out, or tells everybody why not. No one waits past his deadline.
 /// Brings the empty batch back, and questions that are to be asked again.
 pub(super) async fn carry(
     shared: Arc<Shared>,
     road: Arc<Road>,
+    breaker: Arc<Breaker>,
     mut batch: Batch,
 ) -> (Batch, Vec<Question>) {
-    let mut again = Vec::new();
-    let error = match travel(&shared, &road, &mut batch).await {
-        Ok((reply, way)) => match reply::deliver(&mut batch, reply) {
-            Ok(delivered) => {
-                shared.note_server_time(delivered.at);
-                if delivered.severs {
-                    road.close(&way).await;
-                }
-                again = delivered.stale;
-                again
-                    .iter_mut()
-                    .for_each(|question| question.told_time = true);
-                None
-            }
-            Err(error) => Some(error),
-        },
-        Err(Stopped::Late(way)) => {
-            // It may never answer again.
-            if let Some(way) = way {
-                road.close(&way).await;
-            }
-            None
-        }
-        Err(Stopped::Failed(error, way)) => {
-            if fault::severs(&error) {
-                road.close(&way).await;
-            }
-            Some(fault::of(&error))
-        }
-        Err(Stopped::Unlinked(error)) => Some(error),
+    let start = Instant::now();
+    let mut end = match travel(&shared, &road, &mut batch).await {
+        Ok((reply, way)) => arrive(&shared, &mut batch, reply, way),
+        Err(end) => end,
     };
-    if let Some(error) = error {
+    if end.late && start.elapsed() < shared.deadline / 2 {
+        // They had little time left when they were sent: nothing is to be learned from that.
+        end.fault.counts = false;
+    }
+    if end.fault.counts {
+        if breaker.note_fault(Instant::now()) {
+            probe::start(&shared, &breaker);
+        }
+    } else if end.answered {
+        breaker.note_answer();
+    }
+    if let Some(way) = end.way.filter(|_| end.fault.severs) {
+        road.close(&way).await;
+    }
+    if let Some(error) = end.error {
         batch
             .drain()
             .for_each(|question| question.fail(error.clone()));
     }
     batch.clear();
-    (batch, again)
+    (batch, end.again)
 }
 
-/// Why a trip brought no answer.
-enum Stopped {
-    /// The server's own error, or a broken connection.
-    Failed(RedisError, Way),
+/// How a trip ended.
+#[derive(Default)]
+struct End {
+    fault: Fault,
+    /// Whether the script answered.
+    answered: bool,
+    /// Whether everybody's deadline has passed.
+    late: bool,
+    /// What it was sent on, if it was.
+    way: Option<Way>,
+    /// Why those who are left in the batch have no answer.
+    error: Option<StoreError>,
+    again: Vec<Question>,
+}
+
+impl End {
     /// There is no connection to be had; nothing was sent.
-    Unlinked(StoreError),
-    /// Everybody's deadline has passed.
-    Late(Option<Way>),
+    fn unlinked(error: StoreError) -> Self {
+        Self {
+            fault: fault::BROKEN,
+            error: Some(error),
+            ..Self::default()
+        }
+    }
+
+    /// It may never be answered.
+    fn late(way: Option<Way>) -> Self {
+        Self {
+            fault: fault::BROKEN,
+            late: true,
+            way,
+            ..Self::default()
+        }
+    }
+
+    /// The server's own error, or a broken connection.
+    fn failed(error: &RedisError, way: Way) -> Self {
+        Self {
+            fault: fault::meant_by(error),
+            way: Some(way),
+            error: Some(fault::of(error)),
+            ..Self::default()
+        }
+    }
+}
+
+/// Hands a reply out.
+fn arrive(shared: &Shared, batch: &mut Batch, reply: Value, way: Way) -> End {
+    let way = Some(way);
+    match reply::deliver(batch, reply) {
+        Ok(mut delivered) => {
+            shared.note_server_time(delivered.at);
+            let stale = delivered.stale.iter_mut();
+            stale.for_each(|question| question.told_time = true);
+            End {
+                fault: delivered.fault,
+                answered: true,
+                way,
+                again: mem::take(&mut delivered.stale),
+                ..End::default()
+            }
+        }
+        Err(garbled) => End {
+            fault: fault::BROKEN,
+            way,
+            error: Some(garbled),
+            ..End::default()
+        },
+    }
 }
 
 /// There and back. While it is under way, those whose deadline passes are told so.
-async fn travel(shared: &Shared, road: &Road, batch: &mut Batch) -> Result<(Value, Way), Stopped> {
+async fn travel(shared: &Shared, road: &Road, batch: &mut Batch) -> Result<(Value, Way), End> {
     let way = on_time(batch, road.way(&shared.source)).await;
-    let way = way.ok_or(Stopped::Late(None))?;
-    let mut way = way.map_err(Stopped::Unlinked)?;
+    let way = way.ok_or_else(|| End::late(None))?;
+    let mut way = way.map_err(End::unlinked)?;
     let script = shared.script();
     let mut whole = false;
     loop {
         let now = shared.server_time();
         let call = batch.call(&script, whole, now, &shared.generation);
-        match on_time(batch, way.query(&call)).await {
-            None => return Err(Stopped::Late(Some(way))),
+        let error = match on_time(batch, way.query(&call)).await {
+            None => return Err(End::late(Some(way))),
             Some(Ok(reply)) => return Ok((reply, way)),
-            // The server was restarted, or its scripts were flushed: the text goes along, on the same connection.
-            Some(Err(error)) if fault::lacks_script(&error) && !whole => whole = true,
-            Some(Err(error)) => return Err(Stopped::Failed(error, way)),
+            Some(Err(error)) => error,
+        };
+        match fault::meant_by(&error).again {
+            Some(Again::Whole) if !whole => whole = true,
+            Some(Again::Soon) => {
+                if on_time(batch, sleep(MOMENT)).await.is_none() {
+                    return Err(End::failed(&error, way));
+                }
+            }
+            _ => return Err(End::failed(&error, way)),
         }
     }
 }

@@ -1,0 +1,296 @@
+//! The breaker: stops asking a store that is dead, and has it probed until it lives again.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// The pause before the first probe, at most. Each that fails doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause: a store that is back is in use again within a second, and the time that a probe takes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Closed, it lets all questions through and counts the faults in a row. Open, it lets none through. After a pause it is half
+/// open: one probe goes, and its answer closes it or opens it for longer.
+///
+/// While it is closed a question reads one flag, and a trip that went well another.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// As many faults in a row open it; none: it never opens.
+    threshold: Option<NonZeroU32>,
+    open: AtomicBool,
+    /// In a row.
+    faults: AtomicU32,
+    outage: Mutex<Outage>,
+}
+
+#[derive(Debug)]
+struct Outage {
+    state: State,
+    /// Pauses since something was last answered. A probe's answer alone ends an outage for the questions, and not the growth
+    /// of the pauses: it may be all that is answered.
+    pauses: u32,
+    /// Whether somebody sees to the probes.
+    is_watched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// Until the next probe is due.
+    Open(Instant),
+    /// A probe is under way.
+    HalfOpen,
+}
+
+/// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, another may.
+#[derive(Debug)]
+pub(crate) struct Watch(Arc<Breaker>);
+
+impl Breaker {
+    /// One that opens after so many faults in a row.
+    pub(crate) fn new(threshold: Option<NonZeroU32>) -> Self {
+        Self {
+            threshold,
+            open: AtomicBool::new(false),
+            faults: AtomicU32::new(0),
+            outage: Mutex::new(Outage {
+                state: State::Closed,
+                pauses: 0,
+                is_watched: false,
+            }),
+        }
+    }
+
+    /// Whether nothing is to be asked now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// How long until it may be closed again: until the next probe.
+    pub(crate) fn pause(&self, now: Instant) -> Duration {
+        match self.outage().state {
+            State::Open(until) => until.saturating_duration_since(now),
+            State::Closed | State::HalfOpen => Duration::ZERO,
+        }
+    }
+
+    /// Notes that a question was answered: the store lives.
+    pub(crate) fn note_answer(&self) {
+        if self.faults.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut outage = self.outage();
+        outage.pauses = 0;
+        self.close(&mut outage);
+    }
+
+    /// Notes a fault; returns whether it opened for it.
+    pub(crate) fn note_fault(&self, now: Instant) -> bool {
+        let Some(threshold) = self.threshold else {
+            return false;
+        };
+        let faults = self.faults.fetch_add(1, Ordering::Relaxed);
+        if faults.saturating_add(1) < threshold.get() {
+            return false;
+        }
+        let mut outage = self.outage();
+        if outage.state != State::Closed {
+            return false;
+        }
+        self.open(&mut outage, now, random());
+        true
+    }
+
+    /// The task of probing it, if it is open and nobody has it.
+    pub(crate) fn watch(self: &Arc<Self>) -> Option<Watch> {
+        let mut outage = self.outage();
+        if outage.is_watched || outage.state == State::Closed {
+            return None;
+        }
+        outage.is_watched = true;
+        Some(Watch(self.clone()))
+    }
+
+    fn open(&self, outage: &mut Outage, now: Instant, random: u64) {
+        let until = now + pause(outage.pauses, random);
+        outage.pauses = outage.pauses.saturating_add(1);
+        outage.state = State::Open(until);
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    fn close(&self, outage: &mut Outage) {
+        outage.state = State::Closed;
+        self.faults.store(0, Ordering::Relaxed);
+        self.open.store(false, Ordering::Relaxed);
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watch {
+    /// When the next probe is due; `None` once the breaker is closed.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.0.outage().state {
+            State::Open(until) => Some(until),
+            State::Closed | State::HalfOpen => None,
+        }
+    }
+
+    /// The one probe goes. False if it is no longer needed.
+    pub(crate) fn begin(&self) -> bool {
+        let mut outage = self.0.outage();
+        let needed = outage.state != State::Closed;
+        if needed {
+            outage.state = State::HalfOpen;
+        }
+        needed
+    }
+
+    /// The probe was answered, or it wasn't.
+    pub(crate) fn end(&self, answered: bool, now: Instant) {
+        let mut outage = self.0.outage();
+        // Else a question's answer came first.
+        if outage.state == State::HalfOpen {
+            match answered {
+                true => self.0.close(&mut outage),
+                false => self.0.open(&mut outage, now, random()),
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut outage = self.0.outage();
+        outage.is_watched = false;
+        if outage.state == State::HalfOpen {
+            // Its runtime ended with the probe under way: whoever watches next probes at once.
+            outage.state = State::Open(Instant::now());
+        }
+    }
+}
+
+/// A pause: doubled each time, and somewhere between half of that and all of it, so that not all processes probe at once.
+fn pause(before: u32, random: u64) -> Duration {
+    let factor = 2_u32.saturating_pow(before);
+    let whole = FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE);
+    let half = whole / 2;
+    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
+    half + Duration::from_micros(random % micros.saturating_add(1))
+}
+
+/// Each of the standard library's hashers has keys that nobody can guess, which is as random as this has to be.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker(threshold: u32) -> (Arc<Breaker>, Instant) {
+        (
+            Arc::new(Breaker::new(NonZeroU32::new(threshold))),
+            Instant::now(),
+        )
+    }
+
+    #[test]
+    fn as_many_faults_in_a_row_open_it() {
+        let (breaker, now) = breaker(3);
+        for _ in 0..5 {
+            assert!(!breaker.note_fault(now) && !breaker.note_fault(now));
+            breaker.note_answer();
+        }
+        assert!(!breaker.note_fault(now) && !breaker.note_fault(now) && !breaker.is_open());
+        assert!(breaker.note_fault(now) && breaker.is_open());
+        assert!(!breaker.note_fault(now), "it opens once");
+    }
+
+    #[test]
+    fn without_a_threshold_it_never_opens() {
+        let (breaker, now) = breaker(0);
+        assert!((0..1_000).all(|_| !breaker.note_fault(now)));
+        assert!(!breaker.is_open() && breaker.watch().is_none());
+    }
+
+    #[test]
+    fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
+        let (breaker, now) = breaker(1);
+        assert!(breaker.watch().is_none(), "closed, it needs none");
+        breaker.note_fault(now);
+        let watch = breaker.watch().expect("a watch");
+        assert!(breaker.watch().is_none(), "there is one already");
+        let due = watch.due().expect("a probe is due");
+        assert_eq!(breaker.pause(now), due - now);
+        assert!(
+            watch.begin() && breaker.is_open(),
+            "half open is not closed"
+        );
+        watch.end(false, due);
+        let next = watch.due().expect("another one");
+        assert!(next > due && breaker.is_open());
+        assert!(watch.begin());
+        watch.end(true, next);
+        assert!(watch.due().is_none() && !breaker.is_open());
+        assert!(!watch.begin(), "nothing is left to probe");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_second_and_no_two_are_alike() {
+        for random in [0, 12_345, u64::MAX] {
+            let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
+            assert!(pauses.is_sorted() && pauses[0] >= FIRST_PAUSE / 2);
+            assert!(pauses[0] <= FIRST_PAUSE && pauses[69] <= LONGEST_PAUSE);
+            assert!(pauses[69] >= LONGEST_PAUSE / 2);
+        }
+        assert_ne!(pause(9, 1), pause(9, 2));
+    }
+
+    #[test]
+    fn pauses_grow_on_until_a_question_is_answered() {
+        let (breaker, now) = breaker(1);
+        let opened = |times: u32| {
+            breaker.note_fault(now);
+            let watch = breaker.watch().expect("a watch");
+            let pause = watch.due().expect("a probe") - now;
+            let most = FIRST_PAUSE * 2_u32.pow(times);
+            assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
+            watch.begin();
+            watch.end(true, now);
+        };
+        // Probes are answered, and questions are not.
+        (0..4).for_each(opened);
+        breaker.note_fault(now);
+        breaker.note_answer();
+        assert!(!breaker.is_open(), "an answer is better than a probe's");
+        opened(0);
+    }
+
+    #[test]
+    fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
+        let (breaker, now) = breaker(1);
+        breaker.note_fault(now);
+        let watch = breaker.watch().expect("a watch");
+        watch.begin();
+        drop(watch);
+        let watch = breaker.watch().expect("another");
+        assert!(watch.due().expect("a probe") <= Instant::now());
+        assert!(watch.begin() && breaker.is_open());
+        breaker.note_answer();
+        watch.end(false, now);
+        assert!(!breaker.is_open(), "an answer came before");
+    }
+}

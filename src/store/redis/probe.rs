@@ -1,0 +1,70 @@
+//! Probing a store whose breaker is open, so that no request has to find out by its own deadline.
+
+use std::sync::Arc;
+
+use deadpool_redis::Connection;
+use redis::Value;
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{Shared, batch::Batch, fault};
+use crate::guard::breaker::Breaker;
+
+/// Has this runtime see to the probes until the breaker closes, unless somebody does. Should the runtime end before, the next
+/// question has another one do it.
+pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>) {
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    let Some(watch) = breaker.watch() else {
+        return;
+    };
+    let shared = Arc::downgrade(shared);
+    drop(runtime.spawn(async move {
+        while let Some(due) = watch.due() {
+            sleep_until(due).await;
+            // A store that nobody has any more needs no probe.
+            let Some(shared) = shared.upgrade().filter(|_| watch.begin()) else {
+                return;
+            };
+            let answered = timeout(shared.deadline, shared.is_well()).await;
+            watch.end(answered.unwrap_or(false), Instant::now());
+        }
+    }));
+}
+
+impl Shared {
+    /// Whether the server runs the script, for nobody: what lives and runs nothing, such as a server that is paused, is of no
+    /// use.
+    async fn is_well(&self) -> bool {
+        let Ok(connection) = self.source.connection().await else {
+            return false;
+        };
+        let mut tried = Tried(Some(connection));
+        let Some(connection) = &mut tried.0 else {
+            return false;
+        };
+        let script = self.script();
+        let nothing = Batch::default();
+        let call = nothing.call(&script, false, self.server_time(), &self.generation);
+        let reply: Result<Value, _> = call.query_async(&mut **connection).await;
+        // A server that lacks the script has answered, too.
+        let well = reply.map_or_else(|error| !fault::meant_by(&error).counts, |_| true);
+        if well {
+            // The lane takes it from the pool.
+            drop(tried.0.take());
+        }
+        well
+    }
+}
+
+/// A connection that may be dead. Unless it has been taken out before, it doesn't go back to its pool.
+struct Tried(Option<Connection>);
+
+impl Drop for Tried {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Connection::take));
+    }
+}
