@@ -10,8 +10,9 @@ use crate::{
     key::Key,
     outcome,
     quota::Quota,
-    store::{Account, Ask, Source},
+    store::{Ask, Source},
     strategy::{Outlook, Receipt, Retry},
+    tier::Tier,
 };
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
@@ -93,9 +94,6 @@ pub(crate) struct Piece {
     pub(crate) units: u64,
 }
 
-/// A request's own quota under a policy, and its account.
-pub(crate) type Tier = Arc<(Quota, Account)>;
-
 /// How it stands with one policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
@@ -105,7 +103,7 @@ pub(crate) struct Counted {
     pub(crate) key: Key,
     /// Who signs, where charges are signed.
     pub(crate) by: Option<Box<Key>>,
-    /// The request's own quota, if it has one.
+    /// The request's own quota, if it has one, or this process's share of it, if that is what it was judged by.
     pub(crate) tier: Option<Tier>,
     pub(crate) outlook: Outlook,
     /// What was charged on arrival.

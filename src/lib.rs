@@ -113,11 +113,13 @@ mod key;
 mod limiter;
 mod lists;
 mod log;
+mod on_store_error;
 mod policy;
 mod quota;
 mod respond;
 mod settle;
 mod skip;
+mod tier;
 #[cfg(feature = "tonic")]
 mod tonic;
 
@@ -131,10 +133,9 @@ pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{
-    Check, Checking, Compared, Keys, Limiter, LimiterBuilder, OnStoreError, Wait, Waiting,
-};
+pub use limiter::{Check, Checking, Compared, Keys, Limiter, LimiterBuilder, Wait, Waiting};
 pub use lists::{AddressList, KeyList, List};
+pub use on_store_error::{Fallback, OnStoreError};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, Requests};

@@ -9,6 +9,7 @@ use crate::{
     error::Unfit,
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
+    on_store_error::OnStoreError,
     quota::Quota,
     skip::Skips,
     store::Manner,
@@ -42,6 +43,7 @@ pub struct Policy {
     tiers: Tiers,
     skips: Skips,
     shadow: Option<Shadow>,
+    pub(crate) on_store_error: Option<OnStoreError>,
 }
 
 /// How a policy is judged that isn't enforced.
@@ -95,6 +97,7 @@ impl Policy {
             tiers: Tiers::None,
             skips: Skips::default(),
             shadow: None,
+            on_store_error: None,
         }
     }
 
@@ -417,6 +420,7 @@ impl fmt::Debug for Policy {
             .field("denied", &self.denied)
             .field("skips", &self.skips)
             .field("shadow", &self.shadow)
+            .field("on_store_error", &self.on_store_error)
             .finish()
     }
 }

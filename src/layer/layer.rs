@@ -9,8 +9,9 @@ use super::RateLimit;
 use crate::{
     admission::Refused,
     error::ConfigError,
-    limiter::{Limiter, LimiterBuilder, OnStoreError},
+    limiter::{Limiter, LimiterBuilder},
     lists::List,
+    on_store_error::OnStoreError,
     policy::Policy,
     respond::{Answers, Headers},
     store::Store,
@@ -184,7 +185,7 @@ impl RateLimitLayerBuilder {
     }
 
     /// See [`LimiterBuilder::on_store_error`].
-    pub fn on_store_error(mut self, answer: OnStoreError) -> Self {
+    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
         self.limiter = self.limiter.on_store_error(answer);
         self
     }

@@ -1,16 +1,14 @@
-use std::{
-    collections::HashSet,
-    sync::{Arc, RwLock},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use http::{Method, request::Parts};
 
 use super::{
     Bound, Desks, Inner, Limiter, OnStoreError, Role,
+    fallback::Share,
     permit::Held,
     queue::Queues,
     shadow::{self, Comparison},
+    tiers::Known,
 };
 use crate::{
     error::ConfigError,
@@ -98,9 +96,10 @@ impl LimiterBuilder {
         self
     }
 
-    /// What to answer when the store can't: [`OnStoreError::Admit`] unless set.
-    pub fn on_store_error(mut self, answer: OnStoreError) -> Self {
-        self.on_store_error = answer;
+    /// What to answer when the store can't: [`OnStoreError::Admit`] unless set. A policy may have an answer
+    /// [of its own](Policy::on_store_error).
+    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
+        self.on_store_error = answer.into();
         self
     }
 
@@ -109,7 +108,8 @@ impl LimiterBuilder {
     /// # Errors
     ///
     /// If there is no policy, a name is empty, unprintable or used twice, a quota is past what its strategy counts, a
-    /// strategy can't count in the store, or a list is of a policy that isn't there. Nothing is asked of the store.
+    /// strategy can't count in the store, a [fallback](crate::Fallback) is across no processes or its shares can't be
+    /// counted in process, or a list is of a policy that isn't there. Nothing is asked of the store.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if self.policies.is_empty() {
             return Err(ConfigError::new(
@@ -118,6 +118,9 @@ impl LimiterBuilder {
             ));
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
+        let in_general = |unfit| ConfigError::at("", unfit);
+        self.on_store_error.check().map_err(in_general)?;
+        let mut in_process = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
         for policy in self.policies {
@@ -145,17 +148,27 @@ impl LimiterBuilder {
                 None => Role::Live,
             };
             let account = store.open(&name, rule).map_err(of)?;
+            let on_store_error = policy.on_store_error.unwrap_or(self.on_store_error);
+            on_store_error.check().map_err(of)?;
+            let share = match on_store_error {
+                OnStoreError::Fallback(fallback) if !matches!(role, Role::Shadow { .. }) => {
+                    let in_process = in_process.get_or_insert_with(MemoryStore::new);
+                    Some(Share::open(in_process, &policy, fallback).map_err(of)?)
+                }
+                _ => None,
+            };
             policies.push(Bound {
                 policy,
                 role,
                 account,
-                tiers: RwLock::default(),
+                tiers: Known::default(),
+                on_store_error,
+                share,
                 no_key: Seldom::default(),
             });
         }
         policies.sort_by_key(Bound::part);
         shadow::find_live(&mut policies)?;
-        let in_general = |unfit| ConfigError::at("", unfit);
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.check(is_policy).map_err(in_general)?;
@@ -164,6 +177,7 @@ impl LimiterBuilder {
         Ok(Limiter {
             desks: Arc::new(Desks::new(Inner {
                 store,
+                in_process,
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
                 lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),

@@ -14,16 +14,17 @@ use http::request::Parts;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Bound, Desk, Keys, OnStoreError, permit::Taken};
+use super::{Bound, Desk, Keys, permit::Taken};
 use crate::{
     clock::Timestamp,
-    decision::{Counted, Decision, Part, Ruling, Tier},
+    decision::{Counted, Decision, Part, Ruling},
     error::StoreError,
     log::Seldom,
     policy::{LookUp, Tiers},
     quota::Quota,
-    store::{Answer, Ask, Line, LineAnswer, Manner, Reply, Source},
+    store::{Answer, Ask, Line, LineAnswer, Manner, Reply, Source, Store},
     strategy::{Receipt, Retry},
+    tier::Tier,
 };
 
 /// What a request is counted by: one item for each policy that applies. What is known of it once it's answered is not, yet.
@@ -192,6 +193,16 @@ impl Desk {
     }
 
     fn ask(&self, ask: Ask, retries: bool, items: &[Counted]) -> Reply {
+        self.ask_in(&*self.store, ask, retries, items)
+    }
+
+    pub(super) fn ask_in(
+        &self,
+        store: &dyn Store,
+        ask: Ask,
+        retries: bool,
+        items: &[Counted],
+    ) -> Reply {
         let line = |item| {
             let mut line = self.line(item);
             line.units = item.cost;
@@ -202,10 +213,10 @@ impl Desk {
             line
         };
         match items {
-            [item] => self.store.ask(ask, &[line(item)]),
+            [item] => store.ask(ask, &[line(item)]),
             items => {
                 let lines: SmallVec<[Line<'_>; 4]> = items.iter().map(line).collect();
-                self.store.ask(ask, &lines)
+                store.ask(ask, &lines)
             }
         }
     }
@@ -215,17 +226,28 @@ impl Desk {
         self: Arc<Self>,
         ask: Ask,
         retries: bool,
-        mut items: Items,
+        items: Items,
         answer: Result<Answer, StoreError>,
     ) -> Decision {
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => return self.fault(error),
-        };
         if ask == Ask::Reset {
             let keys: SmallVec<[_; 1]> = items.iter().map(|item| (item.policy, item.key)).collect();
             self.queues.lift(&keys);
+            self.forget_shares(&items);
         }
+        match answer {
+            Ok(answer) => self.answered(ask, retries, items, answer),
+            Err(error) => self.fault(ask, retries, items, error),
+        }
+    }
+
+    #[inline]
+    pub(super) fn answered(
+        self: Arc<Self>,
+        ask: Ask,
+        retries: bool,
+        mut items: Items,
+        answer: Answer,
+    ) -> Decision {
         for (item, line) in items.iter_mut().zip(&answer.lines) {
             self.note(item, line, &answer);
         }
@@ -312,25 +334,12 @@ impl Desk {
     }
 
     #[cold]
-    fn fault(self: Arc<Self>, error: StoreError) -> Decision {
-        let answer = self.on_store_error;
-        self.faults.then(|unsaid| {
-            tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
-        });
-        let ruling = match answer {
-            OnStoreError::Admit => Ruling::Admitted,
-            OnStoreError::Refuse => Ruling::Fault(error),
-        };
-        self.decision(ruling, Source::Fallback)
-    }
-
-    #[cold]
     fn no_key(self: Arc<Self>, policy: usize) -> Decision {
         let policy = self.policies[policy].policy.shared_name();
         self.decision(Ruling::MissingKey { policy }, Source::Unasked)
     }
 
-    fn decision(self: Arc<Self>, ruling: Ruling, source: Source) -> Decision {
+    pub(super) fn decision(self: Arc<Self>, ruling: Ruling, source: Source) -> Decision {
         Decision {
             books: self,
             ruling,

@@ -1,25 +1,20 @@
 //! Policies over a store, with or without HTTP.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::request::Parts;
 
 use crate::{
-    decision::{Part, Tier},
-    error::{ConfigError, StoreError},
+    decision::Part,
+    error::StoreError,
     extract::MissingKey,
     key::Key,
     lists::Lists,
     log::Seldom,
+    on_store_error::OnStoreError,
     policy::Policy,
-    quota::Quota,
     skip::Skips,
-    store::{Account, Ask, Store},
+    store::{Account, Ask, Store, memory::MemoryStore},
 };
 
 mod bans;
@@ -27,6 +22,7 @@ mod builder;
 mod check;
 mod desk;
 mod door;
+mod fallback;
 mod grant;
 mod head;
 mod judge;
@@ -36,6 +32,7 @@ mod question;
 mod queue;
 mod settle;
 mod shadow;
+mod tiers;
 mod vain;
 mod wait;
 
@@ -80,6 +77,8 @@ pub struct Limiter {
 
 pub(crate) struct Inner {
     store: Arc<dyn Store>,
+    /// Where shares of quotas are counted while the store is at fault, if any are to be.
+    in_process: Option<MemoryStore>,
     policies: Box<[Bound]>,
     on_store_error: OnStoreError,
     lists: Option<Box<Lists>>,
@@ -97,8 +96,11 @@ struct Bound {
     policy: Policy,
     role: Role,
     account: Account,
-    /// Accounts of quotas other than the policy's own.
-    tiers: RwLock<HashMap<Quota, Tier>>,
+    /// Quotas other than the policy's own.
+    tiers: tiers::Known,
+    on_store_error: OnStoreError,
+    /// What it is judged by in process, if that is what to do when the store is at fault.
+    share: Option<fallback::Share>,
     no_key: Seldom,
 }
 
@@ -115,20 +117,6 @@ enum Role {
         of: Option<u32>,
         compared: Comparison,
     },
-}
-
-/// Quotas other than a policy's own whose accounts are kept. A caller who could choose his quota must not fill the memory.
-const MOST_TIERS: usize = 1_024;
-
-/// What to answer when the store can't.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum OnStoreError {
-    /// Let the request pass, uncounted: an outage of the store is none of the service.
-    #[default]
-    Admit,
-    /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
-    Refuse,
 }
 
 impl Limiter {
@@ -209,35 +197,6 @@ impl Limiter {
 }
 
 impl Bound {
-    /// The account of a quota other than the policy's own; `None` if it can't be counted.
-    fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
-        let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tier) = known.get(&quota) {
-            return Some(tier.clone());
-        }
-        drop(known);
-        let policy = &self.policy;
-        let opened = policy
-            .counted_by()
-            .bind(&quota)
-            .and_then(|rule| store.open(policy.name(), rule));
-        match opened {
-            Ok(account) => {
-                let mut tiers = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
-                if tiers.len() >= MOST_TIERS {
-                    tiers.clear();
-                }
-                let tier = tiers.entry(quota);
-                Some(tier.or_insert_with(|| Arc::new((quota, account))).clone())
-            }
-            Err(unfit) => {
-                let error = ConfigError::of(policy.name(), unfit);
-                tracing::error!(%error, "a request's own quota can't be counted; the policy's is used");
-                None
-            }
-        }
-    }
-
     fn part(&self) -> Part {
         match self.role {
             Role::Live => Part::Live,

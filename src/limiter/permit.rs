@@ -187,7 +187,10 @@ impl Inner {
         let permits = self.held.wards().of(heart);
         for places in &permits {
             let lines: SmallVec<[Line<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
-            self.store.tell(Ask::Renew, &lines);
+            // Those of one decision were all taken in one place.
+            if let Some(place) = places.first() {
+                self.store_of(place).tell(Ask::Renew, &lines);
+            }
         }
         !permits.is_empty()
     }
@@ -211,7 +214,7 @@ impl Inner {
     /// The account of a policy, or of a request's own quota under it.
     pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a Account {
         match &counted.tier {
-            Some(tier) => &tier.1,
+            Some(tier) => &tier.account,
             None => &self.bound(counted.policy).account,
         }
     }

@@ -107,7 +107,7 @@ impl Question {
             let quota = quotas.find(|(name, _)| name == policy.name());
             let quota = quota.filter(|(_, quota)| *quota != policy.quota());
             let tier = quota.and_then(|(_, quota)| bound.tier(&*self.desk.store, *quota));
-            let account = tier.as_ref().map_or(&bound.account, |tier| &tier.1);
+            let account = tier.as_ref().map_or(&bound.account, |tier| &tier.account);
             if cost > account.rule().capacity() {
                 return true;
             }

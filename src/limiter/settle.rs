@@ -50,7 +50,7 @@ impl Books for Desk {
 
     fn quota(&self, counted: &Counted) -> (Quota, u64) {
         let own = self.bound(counted.policy).policy.quota();
-        let quota = counted.tier.as_ref().map_or(own, |tier| tier.0);
+        let quota = counted.tier.as_ref().map_or(own, |tier| tier.quota);
         (quota, self.account(counted).rule().capacity())
     }
 
@@ -61,7 +61,7 @@ impl Books for Desk {
             receipt,
             ..self.line(counted)
         };
-        let reply = self.store.ask(ask, &[line]);
+        let reply = self.store_of(counted).ask(ask, &[line]);
         let cost = counted.cost;
         Box::pin(async move {
             let answer = match reply {
@@ -117,7 +117,7 @@ impl Books for Desk {
                     units: counted.cost,
                     ..self.line(counted)
                 };
-                self.store.tell(Ask::Force, &[line]);
+                self.store_of(counted).tell(Ask::Force, &[line]);
             }
             _ => {}
         }
@@ -133,7 +133,7 @@ impl Inner {
                 let mut line = self.line(counted);
                 line.receipt = *receipt;
                 line.units = receipt.left;
-                self.store.tell(Ask::Withdraw, &[line]);
+                self.store_of(counted).tell(Ask::Withdraw, &[line]);
             }
         }
     }

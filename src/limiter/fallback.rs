@@ -1,0 +1,162 @@
+//! Judging in process what the store can't.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Bound, Desk, Inner, OnStoreError, Role, judge::Items, tiers::Known};
+use crate::{
+    decision::{Counted, Decision, Ruling},
+    error::{StoreError, Unfit},
+    on_store_error::Fallback,
+    policy::Policy,
+    store::{Ask, Reply, Source, Store, memory::MemoryStore},
+    strategy::Retry,
+    tier::{Terms, Tier},
+};
+
+/// What somebody is to wait whose request costs more than a process's share: the store may be back by then.
+const BACK: Duration = Duration::from_secs(1);
+
+/// This process's share of a policy, for when the store is at fault.
+#[derive(Debug)]
+pub(super) struct Share {
+    fallback: Fallback,
+    own: Tier,
+    tiers: Known,
+}
+
+impl Share {
+    pub(super) fn open(
+        store: &MemoryStore,
+        policy: &Policy,
+        fallback: Fallback,
+    ) -> Result<Self, Unfit> {
+        let own = open(store, policy, fallback, policy.quota())?;
+        Ok(Self {
+            fallback,
+            own: Arc::new(own),
+            tiers: Known::default(),
+        })
+    }
+
+    /// The share of a request's own quota, or else of the policy's.
+    fn of(&self, store: &MemoryStore, policy: &Policy, tier: Option<&Tier>) -> Tier {
+        let tier = tier.and_then(|tier| {
+            let quota = tier.quota;
+            let open = || open(store, policy, self.fallback, quota);
+            self.tiers.tier(policy, quota, open)
+        });
+        tier.unwrap_or_else(|| self.own.clone())
+    }
+}
+
+fn open(
+    store: &MemoryStore,
+    policy: &Policy,
+    fallback: Fallback,
+    quota: crate::quota::Quota,
+) -> Result<Terms, Unfit> {
+    let whole = policy.counted_by().bind(&quota)?.capacity();
+    let quota = fallback.share(quota);
+    let rule = policy.counted_by().bind(&quota)?;
+    Ok(Terms {
+        quota,
+        account: store.open(policy.name(), rule)?,
+        share_of: Some(whole),
+    })
+}
+
+impl Desk {
+    /// The answer to a request that the store has none for.
+    #[cold]
+    pub(super) fn fault(
+        self: Arc<Self>,
+        ask: Ask,
+        retries: bool,
+        items: Items,
+        error: StoreError,
+    ) -> Decision {
+        let answer = self.answer_to_faults(&items);
+        self.faults.then(|unsaid| {
+            tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
+        });
+        match answer {
+            OnStoreError::Admit => self.decision(Ruling::Admitted, Source::Fallback),
+            OnStoreError::Refuse => self.decision(Ruling::Fault(error), Source::Fallback),
+            OnStoreError::Fallback(_) => self.fall_back(ask, retries, items, error),
+        }
+    }
+
+    /// One policy that refuses is enough; else one that falls back is.
+    fn answer_to_faults(&self, items: &[Counted]) -> OnStoreError {
+        let bound = items.iter().map(|item| self.bound(item.policy));
+        let enforced = bound.filter(|bound| !matches!(bound.role, Role::Shadow { .. }));
+        let strictness = |answer: &OnStoreError| match answer {
+            OnStoreError::Admit => 0,
+            OnStoreError::Fallback(_) => 1,
+            OnStoreError::Refuse => 2,
+        };
+        let answers = enforced.map(|bound| bound.on_store_error);
+        answers.max_by_key(strictness).unwrap_or_default()
+    }
+
+    /// Judges in process by the policies that are to be.
+    fn fall_back(
+        self: Arc<Self>,
+        ask: Ask,
+        retries: bool,
+        items: Items,
+        error: StoreError,
+    ) -> Decision {
+        let Some(store) = &self.in_process else {
+            return self.decision(Ruling::Fault(error), Source::Fallback);
+        };
+        let shared = items
+            .into_iter()
+            .filter_map(|item| self.shared(store, item));
+        let items: Items = shared.collect();
+        let Reply::Now(Ok(answer)) = self.ask_in(store, ask, retries, &items) else {
+            return self.decision(Ruling::Fault(error), Source::Fallback);
+        };
+        let mut decision = self.answered(ask, retries, items, answer);
+        decision.source = Source::Fallback;
+        for counted in &mut decision.counted {
+            let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
+            let fits = whole.is_some_and(|whole| counted.cost <= whole);
+            if fits && counted.outlook.retry == Retry::Never {
+                counted.outlook.retry = Retry::After(BACK);
+            }
+        }
+        decision
+    }
+
+    /// The same item, to be counted by this process's share; `None` if it isn't to be.
+    fn shared(&self, store: &MemoryStore, mut item: Counted) -> Option<Counted> {
+        let Bound { policy, share, .. } = self.bound(item.policy);
+        item.tier = Some(share.as_ref()?.of(store, policy, item.tier.as_ref()));
+        Some(item)
+    }
+
+    /// Forgets what was used in process, too.
+    pub(super) fn forget_shares(&self, items: &[Counted]) {
+        let Some(store) = &self.in_process else {
+            return;
+        };
+        let shared = items
+            .iter()
+            .filter_map(|item| self.shared(store, item.clone()));
+        for item in shared {
+            store.tell(Ask::Reset, &[self.line(&item)]);
+        }
+    }
+}
+
+impl Inner {
+    /// Where something was charged, and so where it is given back, renewed and settled.
+    pub(super) fn store_of(&self, counted: &Counted) -> &dyn Store {
+        let shares = |tier: &Tier| tier.share_of.is_some();
+        match &self.in_process {
+            Some(store) if counted.tier.as_ref().is_some_and(shares) => store,
+            _ => &*self.store,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Quotas other than a policy's own, as requests come with them.
+
+use std::{
+    collections::HashMap,
+    sync::{PoisonError, RwLock},
+};
+
+use super::Bound;
+use crate::{
+    error::{ConfigError, Unfit},
+    policy::Policy,
+    quota::Quota,
+    store::Store,
+    tier::{Terms, Tier},
+};
+
+/// How many are kept. A caller who could choose his quota must not fill the memory.
+const MOST_TIERS: usize = 1_024;
+
+/// The tiers of a policy that are known, by the quotas that requests came with.
+#[derive(Debug, Default)]
+pub(super) struct Known(RwLock<HashMap<Quota, Tier>>);
+
+impl Known {
+    /// The tier of a quota, opened if it isn't known; `None` if it can't be counted.
+    pub(super) fn tier(
+        &self,
+        policy: &Policy,
+        quota: Quota,
+        open: impl FnOnce() -> Result<Terms, Unfit>,
+    ) -> Option<Tier> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tier) = known.get(&quota) {
+            return Some(tier.clone());
+        }
+        drop(known);
+        match open() {
+            Ok(terms) => {
+                let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+                if known.len() >= MOST_TIERS {
+                    known.clear();
+                }
+                Some(known.entry(quota).or_insert_with(|| terms.into()).clone())
+            }
+            Err(unfit) => {
+                let error = ConfigError::of(policy.name(), unfit);
+                tracing::error!(%error, "a request's own quota can't be counted; the policy's is used");
+                None
+            }
+        }
+    }
+}
+
+impl Bound {
+    /// The tier of a quota other than the policy's own; `None` if it can't be counted.
+    pub(super) fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
+        let policy = &self.policy;
+        self.tiers.tier(policy, quota, || {
+            let rule = policy.counted_by().bind(&quota)?;
+            Ok(Terms {
+                quota,
+                account: store.open(policy.name(), rule)?,
+                share_of: None,
+            })
+        })
+    }
+}

@@ -1,0 +1,141 @@
+//! What to answer when the store can't.
+
+use crate::{error::Unfit, policy::Policy, quota::Quota};
+
+/// What to answer when the store can't: for all policies of a limiter
+/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`]).
+///
+/// Of a request's policies, those that refuse go first: one is enough. Then those that fall back are judged in process, all
+/// or nothing, and those that admit are not asked. Policies in the [shadow](Policy::shadow) have no say.
+///
+/// It is for faults alone: no answer, or an error. A refusal is an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStoreError {
+    /// Let the request pass, uncounted: an outage of the store is none of the service.
+    #[default]
+    Admit,
+    /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
+    Refuse,
+    /// Judge it in process, by a share of the quota: 429 Too Many Requests for those who are past it.
+    Fallback(Fallback),
+}
+
+/// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
+///
+/// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
+/// are those of [quotas by request](Policy::quota_with) and of [in-flight limits](Quota::concurrent). So all processes
+/// together admit no more than the quota, or one unit for each of them where that is more. A request that costs more than
+/// the share is refused until the store is back.
+///
+/// What was charged in process is given back, renewed and settled there. It is known to this process alone, and a limiter
+/// keeps its own books of it: where a process has several limiters over the same policies, count each as a process.
+///
+/// ```
+/// use tollgate::{Fallback, OnStoreError, Policy, Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::builder()
+///     // While the store is at fault, each of four processes lets 25 a minute through,
+///     .policy(Policy::new("read", Quota::requests(100).per_minute()))
+///     // and nobody logs in.
+///     .policy(
+///         Policy::new("login", Quota::requests(5).per_minute())
+///             .skip_with(|parts| parts.uri.path() != "/login")
+///             .on_store_error(OnStoreError::Refuse),
+///     )
+///     .on_store_error(Fallback::across(4))
+///     .build()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fallback {
+    processes: u32,
+}
+
+impl Fallback {
+    /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store is at
+    /// fault; if there are more, more.
+    ///
+    /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    pub const fn across(processes: u32) -> Self {
+        Self { processes }
+    }
+
+    /// One process's share of a quota.
+    pub(crate) fn share(self, quota: Quota) -> Quota {
+        let share = |units: u64| units.div_ceil(u64::from(self.processes.max(1)));
+        let units = share(quota.units());
+        if quota.is_concurrent() {
+            return Quota::concurrent(units);
+        }
+        let whole = Quota::requests(units).per(quota.period());
+        match quota.capacity() {
+            burst if burst == quota.units() => whole,
+            burst => whole.burst(share(burst)),
+        }
+    }
+}
+
+impl From<Fallback> for OnStoreError {
+    fn from(fallback: Fallback) -> Self {
+        Self::Fallback(fallback)
+    }
+}
+
+impl OnStoreError {
+    /// Whether it can be done.
+    pub(crate) fn check(self) -> Result<(), Unfit> {
+        match self {
+            Self::Fallback(Fallback { processes: 0 }) => Err(Unfit::new(
+                "a fallback across 0 processes",
+                "at least 1: as many as share the store",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Policy {
+    /// What to do under this policy when the store can't answer, in place of what the limiter does: a login may stay closed
+    /// while a read stays open. One [in the shadow](Policy::shadow) has no say.
+    #[must_use]
+    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
+        self.on_store_error = Some(answer.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_share_is_rounded_up_and_so_is_its_burst() {
+        for (quota, processes, share) in [
+            ("100/min", 4, "25/min"),
+            ("10/min", 4, "3/min"),
+            ("1/day", 4, "1/day"),
+            ("10/s burst 21", 4, "3/s burst 6"),
+            ("10/s burst 1", 4, "3/s burst 1"),
+            ("7 concurrent", 2, "4 concurrent"),
+            ("100/min", 1, "100/min"),
+        ] {
+            let share: Quota = share.parse().expect(share);
+            let quota = quota.parse().expect(quota);
+            assert_eq!(Fallback::across(processes).share(quota), share);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_the_quota_or_to_one_for_each(units in 1..u64::MAX, burst in 1..u64::MAX, processes in 1..u32::MAX) {
+            let quota = Quota::requests(units).per_second().burst(burst);
+            let share = Fallback::across(processes).share(quota);
+            for (share, whole) in [(share.units(), units), (share.capacity(), burst)] {
+                let (all, whole) = (u128::from(share) * u128::from(processes), u128::from(whole));
+                prop_assert!(all >= whole && all < whole + u128::from(processes));
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! A quota other than a policy's own, and where it is counted.
+
+use std::sync::Arc;
+
+use crate::{quota::Quota, store::Account};
+
+/// What a request is counted by under a policy, in place of the policy's own quota in the limiter's store.
+pub(crate) type Tier = Arc<Terms>;
+
+/// A quota, and its account.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    pub(crate) quota: Quota,
+    pub(crate) account: Account,
+    /// The capacity of the whole quota, if this is one process's share of it, which is counted in process while the store is
+    /// at fault.
+    pub(crate) share_of: Option<u64>,
+}
