@@ -1,0 +1,205 @@
+//! A network between a client and a server that can be made worse.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// A TCP proxy before a server. It passes on what it gets, until it is told otherwise; what it is told goes for
+/// connections that are open and for those that come.
+///
+/// ```no_run
+/// use tollgate_testkit::{Proxy, Server};
+///
+/// let server = Server::start();
+/// let proxy = Proxy::to(server.addr());
+/// let url = format!("redis://{}", proxy.addr());
+/// proxy.hold();
+/// // Nobody who asks there gets an answer now.
+/// proxy.pass();
+/// ```
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    weather: Weather,
+    /// Both ends of each connection.
+    open: Vec<(u64, [TcpStream; 2])>,
+    next: u64,
+    is_over: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weather {
+    Pass,
+    /// Replies come later.
+    Delay(Duration),
+    /// Nothing gets through in either direction, and nothing says so.
+    Hold,
+    /// Connections are closed, also those that come.
+    Cut,
+    /// Half of a reply gets through, and then the connection is closed.
+    Halve,
+}
+
+impl Proxy {
+    /// A proxy before the server at `server`, on a port of its own.
+    ///
+    /// # Panics
+    /// If there is no free port on 127.0.0.1.
+    pub fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let addr = listener.local_addr().expect("a port has a number");
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State {
+                weather: Weather::Pass,
+                open: Vec::new(),
+                next: 0,
+                is_over: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let accepting = shared.clone();
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if accepting.state().is_over {
+                    return;
+                }
+                // A server that is away refuses; the client sees its connection closed.
+                if let Ok(client) = client {
+                    let _ = join(&accepting, client, server);
+                }
+            }
+        });
+        Self { addr, shared }
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Passes everything on again, what was [held](Self::hold) first.
+    pub fn pass(&self) {
+        self.set(Weather::Pass);
+    }
+
+    /// Passes each piece of a reply on after a while.
+    pub fn delay(&self, by: Duration) {
+        self.set(Weather::Delay(by));
+    }
+
+    /// Takes everything and passes nothing on, in either direction: a network that is gone, and says nothing.
+    pub fn hold(&self) {
+        self.set(Weather::Hold);
+    }
+
+    /// Closes all connections, and each that comes.
+    pub fn cut(&self) {
+        self.set(Weather::Cut);
+        self.close_all();
+    }
+
+    /// Passes half of the next piece of a reply on, on each connection, and closes it then.
+    pub fn halve(&self) {
+        self.set(Weather::Halve);
+    }
+
+    /// How many connections are open through it.
+    pub fn connections(&self) -> usize {
+        self.shared.state().open.len()
+    }
+
+    fn set(&self, weather: Weather) {
+        self.shared.state().weather = weather;
+        self.shared.changed.notify_all();
+    }
+
+    fn close_all(&self) {
+        for (_, ends) in &self.shared.state().open {
+            ends.iter().for_each(close);
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.state().is_over = true;
+        self.cut();
+        // So that it looks whether it is over.
+        let _ = TcpStream::connect(self.addr);
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What becomes of a piece, once it is no longer held.
+    fn weather(&self) -> Weather {
+        let held = |state: &mut State| state.weather == Weather::Hold && !state.is_over;
+        let state = self.changed.wait_while(self.state(), held);
+        state.unwrap_or_else(PoisonError::into_inner).weather
+    }
+}
+
+fn join(shared: &Arc<Shared>, client: TcpStream, server: SocketAddr) -> io::Result<()> {
+    let server = TcpStream::connect(server)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let (from_client, from_server) = (client.try_clone()?, server.try_clone()?);
+    let mut state = shared.state();
+    if state.weather == Weather::Cut {
+        return Ok(());
+    }
+    let number = state.next;
+    state.next += 1;
+    state
+        .open
+        .push((number, [client.try_clone()?, server.try_clone()?]));
+    drop(state);
+    let questions = shared.clone();
+    thread::spawn(move || pump(&questions, number, from_client, server, false));
+    let replies = shared.clone();
+    thread::spawn(move || pump(&replies, number, from_server, client, true));
+    Ok(())
+}
+
+/// Passes on what comes, until one end is closed; then both are.
+fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, replies: bool) {
+    let mut piece = vec![0; 64 * 1024];
+    while let Ok(len @ 1..) = from.read(&mut piece) {
+        let (pass, ends) = match shared.weather() {
+            Weather::Cut => (0, true),
+            Weather::Halve if replies => (len / 2, true),
+            Weather::Delay(by) if replies => {
+                thread::sleep(by);
+                (len, false)
+            }
+            _ => (len, false),
+        };
+        if to.write_all(&piece[..pass]).is_err() || ends {
+            break;
+        }
+    }
+    close(&from);
+    close(&to);
+    shared.state().open.retain(|(other, _)| *other != number);
+}
+
+fn close(end: &TcpStream) {
+    // Fails only if it is closed already.
+    let _ = end.shutdown(Shutdown::Both);
+}

@@ -1,0 +1,80 @@
+//! The proxy, before a real server.
+
+#![allow(missing_docs)]
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tollgate_testkit::{Connection, Proxy, Reply, Server};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn connect(proxy: &Proxy, patience: Duration) -> Connection {
+    Connection::open(proxy.addr(), patience).expect("a connection")
+}
+
+fn ping(connection: &mut Connection) -> io::Result<Reply> {
+    connection.call(&["PING"])
+}
+
+#[test]
+fn passes_everything_on_and_late_if_it_is_told_so() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let mut connection = connect(&proxy, PATIENCE);
+    assert_eq!(ping(&mut connection).expect("a reply").text(), "PONG");
+    assert_eq!(proxy.connections(), 1);
+    let (start, late) = (Instant::now(), Duration::from_millis(200));
+    proxy.delay(late);
+    assert_eq!(ping(&mut connection).expect("a reply").text(), "PONG");
+    assert!(start.elapsed() >= late);
+}
+
+#[test]
+fn holds_and_then_passes_on_what_it_held() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    proxy.hold();
+    let mut connection = connect(&proxy, Duration::from_millis(200));
+    let error = connection
+        .call(&["SET", "held", "1"])
+        .expect_err("no answer");
+    assert!(
+        matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+        ),
+        "{error}"
+    );
+    assert!(server.keys().is_empty());
+    proxy.pass();
+    let start = Instant::now();
+    while server.keys().is_empty() {
+        assert!(start.elapsed() < PATIENCE, "what was held is lost");
+    }
+}
+
+#[test]
+fn cuts_what_is_open_and_what_comes() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let mut connection = connect(&proxy, PATIENCE);
+    ping(&mut connection).expect("a reply");
+    proxy.cut();
+    ping(&mut connection).expect_err("it is closed");
+    ping(&mut connect(&proxy, PATIENCE)).expect_err("so is this");
+    proxy.pass();
+    ping(&mut connect(&proxy, PATIENCE)).expect("a reply");
+}
+
+#[test]
+fn halves_replies() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let mut connection = connect(&proxy, PATIENCE);
+    proxy.halve();
+    let error = ping(&mut connection).expect_err("half a reply");
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    proxy.pass();
+    ping(&mut connect(&proxy, PATIENCE)).expect("a reply");
+}
