@@ -1,0 +1,179 @@
+//! A steady load, and what became of each of its requests.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinHandle;
+use tollgate::{Key, Limiter, Source};
+
+use crate::support::{DEADLINE, until};
+
+/// Tasks that ask, for each limiter.
+const TASKS: u64 = 8;
+/// How long each of them rests between two requests.
+const REST: Duration = Duration::from_millis(2);
+/// What a request may take past its deadline, on a machine that has nothing else to do.
+const SLACK: Duration = Duration::from_millis(50);
+/// How soon all is well again once the store is back.
+const SOON: Duration = Duration::from_secs(2);
+
+/// A request, and what became of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) limiter: usize,
+    /// Whether it was for the key that all ask for, and not for one of its task's own.
+    pub(crate) shared: bool,
+    pub(crate) start: Instant,
+    pub(crate) took: Duration,
+    pub(crate) source: Source,
+    pub(crate) admitted: bool,
+}
+
+/// Tasks that ask each limiter about a shared key and keys of their own in turn.
+pub(crate) struct Load {
+    tasks: Vec<JoinHandle<Vec<Asked>>>,
+    lag: JoinHandle<Duration>,
+    is_over: Arc<AtomicBool>,
+    /// How many answers each limiter has had from its store, and otherwise.
+    answers: Arc<Vec<[AtomicU64; 2]>>,
+}
+
+/// What a load saw.
+pub(crate) struct Log {
+    pub(crate) asked: Vec<Asked>,
+    /// How late tasks were woken at worst, for no fault of the limiter's.
+    lag: Duration,
+}
+
+impl Load {
+    pub(crate) fn start(limiters: &[Limiter]) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let answers: Arc<Vec<[AtomicU64; 2]>> =
+            Arc::new(limiters.iter().map(|_| Default::default()).collect());
+        let mut tasks = Vec::new();
+        for (number, limiter) in limiters.iter().enumerate() {
+            for task in 0..TASKS {
+                let (limiter, answers) = (limiter.clone(), answers.clone());
+                let is_over = is_over.clone();
+                tasks.push(tokio::spawn(async move {
+                    let own = Key::new(format!("{number} {task}"));
+                    let mut asked = Vec::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        let shared = asked.len() % 2 == 0;
+                        let start = Instant::now();
+                        let key = if shared { Key::new("shared") } else { own };
+                        let decision = limiter.check(key).await;
+                        let source = decision.source();
+                        let place = usize::from(source != Source::Store);
+                        answers[number][place].fetch_add(1, Ordering::Relaxed);
+                        asked.push(Asked {
+                            limiter: number,
+                            shared,
+                            start,
+                            took: start.elapsed(),
+                            source,
+                            admitted: decision.is_admitted(),
+                        });
+                        tokio::time::sleep(REST).await;
+                    }
+                    asked
+                }));
+            }
+        }
+        let over = is_over.clone();
+        let lag = tokio::spawn(async move {
+            let (nap, mut worst) = (Duration::from_millis(1), Duration::ZERO);
+            while !over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                tokio::time::sleep(nap).await;
+                worst = worst.max(start.elapsed().saturating_sub(nap));
+            }
+            worst
+        });
+        Self {
+            tasks,
+            lag,
+            is_over,
+            answers,
+        }
+    }
+
+    /// Goes on until each limiter has had so many more answers from its store, or otherwise.
+    pub(crate) async fn go_on(&self, source: Source, many: u64) {
+        let place = usize::from(source != Source::Store);
+        let count = |answers: &[AtomicU64; 2]| answers[place].load(Ordering::Relaxed);
+        let before: Vec<_> = self.answers.iter().map(count).collect();
+        until("answers", async || {
+            let now = self.answers.iter().map(count);
+            now.zip(&before).all(|(now, before)| now >= before + many)
+        })
+        .await;
+    }
+
+    pub(crate) async fn stop(self) -> Log {
+        self.is_over.store(true, Ordering::Relaxed);
+        let mut asked = Vec::new();
+        for task in self.tasks {
+            asked.extend(task.await.expect("each request has one answer"));
+        }
+        Log {
+            asked,
+            lag: self.lag.await.expect("it ends well"),
+        }
+    }
+}
+
+impl Log {
+    fn slack(&self) -> Duration {
+        // A request is woken a few times: in its own task, in its lane's and in its connection's.
+        SLACK + 4 * self.lag
+    }
+
+    /// Nobody waited past his deadline.
+    #[track_caller]
+    pub(crate) fn assert_in_time(&self) {
+        let slowest = self.asked.iter().max_by_key(|asked| asked.took);
+        let slowest = slowest.expect("a request");
+        assert!(
+            slowest.took <= DEADLINE + self.slack(),
+            "{slowest:?}, where tasks were {:?} late",
+            self.lag
+        );
+    }
+
+    /// From soon after an instant on, the store answered everything.
+    #[track_caller]
+    pub(crate) fn assert_resumed(&self, back: Instant) {
+        let last = self
+            .asked
+            .iter()
+            .filter(|asked| asked.source != Source::Store);
+        if let Some(last) = last.max_by_key(|asked| asked.start) {
+            let since = last.start.saturating_duration_since(back);
+            assert!(since <= SOON + self.slack(), "{since:?}: {last:?}");
+        }
+    }
+
+    /// How many were admitted, by the store or otherwise, under the shared key or in all.
+    pub(crate) fn admitted(&self, source: Source, shared: bool) -> u64 {
+        let admitted = self
+            .asked
+            .iter()
+            .filter(|asked| asked.admitted && asked.source == source && asked.shared == shared);
+        admitted.count() as u64
+    }
+
+    /// Requests that the store had no answer to.
+    pub(crate) fn faults(&self) -> u64 {
+        let faults = self
+            .asked
+            .iter()
+            .filter(|asked| asked.source == Source::Fallback);
+        faults.count() as u64
+    }
+}

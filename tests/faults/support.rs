@@ -1,0 +1,107 @@
+//! What the tests share.
+
+use std::time::{Duration, Instant};
+
+use testkit::Server;
+use tollgate::{
+    Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder,
+    Ruling, Source, StoreError,
+};
+
+/// Longer than the default: the machine may be busy.
+pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
+
+/// What hangs, hangs for longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn url(addr: impl std::fmt::Display) -> String {
+    format!("redis://{addr}")
+}
+
+/// A store that asks about each request, also of those whom it has refused.
+pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
+    RedisStore::builder()
+        .url(url)
+        .deadline(DEADLINE)
+        .denials(Duration::ZERO)
+}
+
+pub(crate) fn store(server: &Server) -> RedisStore {
+    builder(server.url()).build().expect("a store")
+}
+
+/// Given back so slowly that a test sees nothing of it.
+pub(crate) fn quota(units: u64) -> Quota {
+    Quota::requests(units).per_month()
+}
+
+pub(crate) fn policy(units: u64) -> Policy {
+    Policy::new("p", quota(units))
+}
+
+/// A limiter under one policy.
+pub(crate) fn limiter(store: RedisStore, units: u64, answer: impl Into<OnStoreError>) -> Limiter {
+    let limiter = Limiter::builder().store(store).policy(policy(units));
+    let limiter = limiter.on_store_error(answer);
+    limiter.build().expect("a limiter")
+}
+
+/// A limiter that is one of so many processes.
+pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
+    limiter(store, units, Fallback::across(processes))
+}
+
+/// A store at whose address nothing listens.
+pub(crate) fn nowhere() -> RedisStore {
+    let port = testkit::free_port();
+    let store = builder(format!("redis://127.0.0.1:{port}"));
+    store.build().expect("a store")
+}
+
+#[track_caller]
+pub(crate) fn fault(decision: &Decision) -> StoreError {
+    assert_eq!(decision.source(), Source::Fallback);
+    match decision.ruling() {
+        Ruling::Fault(error) => error.clone(),
+        other => panic!("{other:?} in place of a fault"),
+    }
+}
+
+/// How many of so many requests are admitted, none of them by the store.
+pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u64) -> u64 {
+    let mut admitted = 0;
+    for _ in 0..requests {
+        let decision = limiter.check(key).await;
+        assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+        admitted += u64::from(decision.is_admitted());
+    }
+    admitted
+}
+
+/// Asks until the breaker is open.
+pub(crate) async fn opened(limiter: &Limiter) {
+    until("the breaker opens", async || {
+        matches!(
+            limiter.check(Key::new("whoever")).await.ruling(),
+            Ruling::Fault(StoreError::Open { .. })
+        )
+    })
+    .await;
+}
+
+/// Asks until the store answers.
+pub(crate) async fn resumed(limiter: &Limiter) {
+    until("the store counts again", async || {
+        limiter.check(Key::new("whoever")).await.source() == Source::Store
+    })
+    .await;
+}
+
+/// Asks until it is so, for as long as [`PATIENCE`] lasts.
+pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !probe().await {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
