@@ -3,6 +3,11 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+mod breaker;
+mod codes;
+mod fallback;
 mod load;
 mod outages;
+mod policies;
+mod settling;
 mod support;

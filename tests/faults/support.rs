@@ -1,7 +1,11 @@
 //! What the tests share.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
 
+use futures_util::FutureExt;
 use testkit::Server;
 use tollgate::{
     Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder,
@@ -85,6 +89,21 @@ pub(crate) async fn opened(limiter: &Limiter) {
             limiter.check(Key::new("whoever")).await.ruling(),
             Ruling::Fault(StoreError::Open { .. })
         )
+    })
+    .await;
+}
+
+/// Asks until the answer is the fallback's.
+pub(crate) async fn opened_in_process(limiter: &Limiter) {
+    until("the store is at fault", async || {
+        let key = Key::new("whoever");
+        limiter.check(key).cost(0).await.source() == Source::Fallback
+            && limiter
+                .check(key)
+                .cost(0)
+                .into_future()
+                .now_or_never()
+                .is_some()
     })
     .await;
 }

@@ -1,0 +1,263 @@
+//! The breaker: an outage costs no deadlines, one probe finds out when it is over, and refusals are no faults.
+
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use testkit::{Proxy, Server};
+use tollgate::{
+    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{
+    DEADLINE, builder, fault, limiter, nowhere, opened, policy, resumed, store, until, url,
+};
+
+/// What is answered at once, without being waited for.
+#[track_caller]
+fn answer_at_once(limiter: &Limiter) -> StoreError {
+    let check = limiter.check(Key::new("whoever")).into_future();
+    fault(&check.now_or_never().expect("an answer at once"))
+}
+
+fn refusing(store: RedisStore) -> Limiter {
+    limiter(store, 1_000_000, OnStoreError::Refuse)
+}
+
+fn calls(server: &Server) -> u64 {
+    server
+        .info("commandstats", "cmdstat_evalsha")
+        .and_then(|line| line.split(['=', ',']).nth(1)?.parse().ok())
+        .unwrap_or(0)
+}
+
+#[tokio::test]
+async fn while_it_is_open_nobody_waits_and_nothing_is_asked() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    resumed(&limiter).await;
+    server.kill();
+    opened(&limiter).await;
+    for _ in 0..1_000 {
+        let error = answer_at_once(&limiter);
+        let StoreError::Open { retry_after } = error else {
+            panic!("{error:?}")
+        };
+        assert!(retry_after <= Duration::from_secs(1));
+    }
+    server.restart();
+    resumed(&limiter).await;
+}
+
+/// A server that is paused answers `PING`, and holds what may write: a probe has to do what requests do.
+#[tokio::test]
+async fn no_request_waits_out_a_deadline_to_find_that_it_is_not_over_yet() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    resumed(&limiter).await;
+    server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
+    opened(&limiter).await;
+    // Several probes find no answer.
+    let start = Instant::now();
+    while start.elapsed() < 5 * DEADLINE {
+        answer_at_once(&limiter);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    resumed(&limiter).await;
+}
+
+#[tokio::test]
+async fn three_calls_in_a_row_that_fail_open_it_and_two_do_not() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    let limiter = refusing(store);
+    let check = || limiter.check(Key::new("key"));
+    for _ in 0..3 {
+        proxy.cut();
+        for _ in 0..2 {
+            let error = fault(&check().await);
+            assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+        }
+        proxy.pass();
+        assert_eq!(check().await.source(), Source::Store);
+    }
+    proxy.cut();
+    for _ in 0..3 {
+        fault(&check().await);
+    }
+    assert!(matches!(answer_at_once(&limiter), StoreError::Open { .. }));
+}
+
+#[tokio::test]
+async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
+    let server = Server::start();
+    let limiter = limiter(store(&server), 1, OnStoreError::Refuse);
+    let check = async |key: &str| limiter.check(Key::new(key)).await;
+    assert!(check("mine").await.is_admitted());
+    let [key] = &server.keys()[..] else {
+        panic!("one key")
+    };
+    server.command(&["SET", key, "something else"]).ok();
+    check("spent").await;
+    for _ in 0..20 {
+        let error = fault(&check("mine").await);
+        assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
+        let refused = check("spent").await;
+        assert_eq!(refused.source(), Source::Store);
+        assert!(matches!(refused.ruling(), Ruling::Exhausted));
+    }
+    for _ in 0..20 {
+        fault(&check("mine").await);
+    }
+    assert!(check("fresh").await.is_admitted());
+}
+
+/// Questions that wait for a trip when it opens are answered, too.
+#[tokio::test]
+async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).deadline(Duration::from_secs(20));
+    let limiter = refusing(store.breaker(1).build().expect("a store"));
+    resumed(&limiter).await;
+    proxy.hold();
+    let check = || tokio::spawn(limiter.check(Key::new("key")).into_future());
+    let first = check();
+    // It is under way now, and the others wait for it.
+    tokio::task::yield_now().await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let others: Vec<_> = (0..50).map(|_| check()).collect();
+    tokio::task::yield_now().await;
+    proxy.cut();
+    proxy.hold();
+    let error = fault(&first.await.expect("an answer"));
+    assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+    for other in others {
+        let error = fault(&other.await.expect("an answer"));
+        assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_probe_at_a_time_goes_however_many_ask() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    let limiters = [(); 4].map(|()| refusing(store.clone()));
+    for limiter in &limiters {
+        resumed(limiter).await;
+    }
+    let before = calls(&server);
+    proxy.halve();
+    opened(&limiters[0]).await;
+    let (start, mut asked, mut most) = (Instant::now(), 0, 0);
+    while start.elapsed() < Duration::from_secs(2) {
+        for limiter in &limiters {
+            answer_at_once(limiter);
+            asked += 1;
+        }
+        most = most.max(proxy.connections());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Half a reply to the first words on each connection: none of them ever asks.
+    assert!(calls(&server) - before <= 3, "{}", calls(&server) - before);
+    assert!(asked > 100 && most <= 1, "{most} connections at once");
+    proxy.pass();
+    resumed(&limiters[3]).await;
+}
+
+#[tokio::test]
+async fn a_store_is_in_use_again_though_nobody_asked_meanwhile() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    server.kill();
+    opened(&limiter).await;
+    server.restart();
+    // The probe's is the only connection besides this one.
+    until("a probe", async || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.lines().count() > 1
+    })
+    .await;
+    until("its answer", async || calls(&server) > 0).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(
+        limiter.check(Key::new("first")).await.source(),
+        Source::Store
+    );
+}
+
+#[test]
+fn probes_go_on_when_the_runtime_ends_that_saw_to_them() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let builder = builder.worker_threads(1).enable_all();
+        builder.build().expect("a runtime")
+    };
+    let first = runtime();
+    first.block_on(resumed(&limiter));
+    server.kill();
+    first.block_on(opened(&limiter));
+    drop(first);
+    server.restart();
+    runtime().block_on(resumed(&limiter));
+}
+
+#[tokio::test]
+async fn without_a_breaker_each_request_asks() {
+    let store = builder("redis://127.0.0.1:1").no_breaker();
+    let limiter = refusing(store.build().expect("a store"));
+    for _ in 0..20 {
+        let error = fault(&limiter.check(Key::new("key")).await);
+        assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
+    }
+}
+
+#[test]
+fn a_breaker_that_opens_after_nothing_is_a_mistake() {
+    let error = builder("redis://127.0.0.1").breaker(0).build().unwrap_err();
+    assert_eq!(error.value(), "a breaker that opens after 0 faults");
+}
+
+#[tokio::test]
+async fn who_is_refused_for_it_is_told_to_come_back_in_a_second() {
+    let layer = RateLimitLayer::builder()
+        .store(nowhere())
+        .policy(policy(1).key(extract::global()))
+        .on_store_error(OnStoreError::Refuse)
+        .build()
+        .expect("a layer");
+    opened(layer.limiter()).await;
+    let hello = async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(()));
+    let service = layer.layer(service_fn(hello));
+    let Ok(response) = service.oneshot(Request::new(())).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.headers()[RETRY_AFTER], "1");
+}
+
+#[tokio::test]
+async fn give_backs_are_lost_and_not_kept_while_it_is_open() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    let charged = limiter.check(Key::new("key")).cost(5).await;
+    assert_eq!(charged.source(), Source::Store);
+    server.pause();
+    opened(&limiter).await;
+    let mut charged = charged;
+    let refund = limiter.refund(&mut charged, 5).now_or_never();
+    let error = refund.expect("an answer at once").expect_err("a fault");
+    assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+    server.resume();
+    resumed(&limiter).await;
+    let seen = limiter.peek(Key::new("key")).await;
+    let verdict = seen.verdict("p").expect("a verdict");
+    assert_eq!(verdict.limit() - verdict.remaining(), 5);
+}

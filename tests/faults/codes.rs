@@ -1,0 +1,296 @@
+//! The table of errors, against real servers in the state that each of them tells of: what is told, whether the breaker
+//! opens for it, and that all is well when it's over.
+
+use std::{future::IntoFuture, thread, time::Duration};
+
+use futures_util::FutureExt;
+use testkit::Server;
+use tollgate::{Key, Limiter, OnStoreError, RedisStore, Source, StoreError};
+
+use crate::support::{builder, fault, limiter, resumed, store, until};
+
+const KEY: Key = Key::global();
+
+/// Whether the breaker opens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Breaker {
+    Opens,
+    StaysClosed,
+}
+
+fn refusing(store: RedisStore) -> Limiter {
+    limiter(store, 1_000, OnStoreError::Refuse)
+}
+
+fn order(server: &Server, command: &[&str]) {
+    server.command(command).ok();
+}
+
+fn is_open(error: &StoreError) -> bool {
+    matches!(error, StoreError::Open { .. })
+}
+
+/// Asks about ten requests on a server in such a state: they are told this code, until the breaker opens, if it does.
+async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
+    let mut told = 0;
+    for _ in 0..10 {
+        let error = fault(&limiter.check(KEY).await);
+        match &error {
+            StoreError::Server { code: said, .. } => {
+                assert_eq!(&**said, code, "{error:?}");
+                told += 1;
+            }
+            StoreError::Open { .. } => assert_eq!(breaker, Breaker::Opens, "for {code}"),
+            _ => panic!("{error:?} in place of {code}"),
+        }
+    }
+    let check = limiter.check(KEY).into_future().now_or_never();
+    let opened = check.is_some_and(|decision| is_open(&fault(&decision)));
+    assert_eq!(opened, breaker == Breaker::Opens, "for {code}");
+    assert!(told >= 3, "{code} {told} times");
+}
+
+/// What is not charged while a server is in such a state is not charged, and all is well afterwards.
+async fn is_well_again(limiter: &Limiter, used: u64) {
+    resumed(limiter).await;
+    let seen = limiter.peek(KEY).await;
+    assert_eq!(seen.source(), Source::Store);
+    let verdict = seen.verdict("p").expect("a verdict");
+    assert_eq!(verdict.limit() - verdict.remaining(), used);
+}
+
+async fn begun(server: &Server) -> Limiter {
+    let limiter = refusing(store(server));
+    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    limiter
+}
+
+#[tokio::test]
+async fn oom() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "noeviction")
+        .start();
+    let limiter = begun(&server).await;
+    order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    tells(&limiter, "OOM", Breaker::StaysClosed).await;
+    order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
+    is_well_again(&limiter, 1).await;
+}
+
+/// A background save that failed.
+#[tokio::test]
+async fn misconf() {
+    let server = Server::builder()
+        .arg("save", "3600 1")
+        .arg("dbfilename", "no-file")
+        .start();
+    let limiter = begun(&server).await;
+    // A folder of that name can't be replaced by a file.
+    let folder = server.folder().join("no-file");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::write(folder.join("filler"), "").expect("a file");
+    order(&server, &["BGSAVE"]);
+    until("the save has failed", async || {
+        server
+            .info("persistence", "rdb_last_bgsave_status")
+            .as_deref()
+            == Some("err")
+    })
+    .await;
+    tells(&limiter, "MISCONF", Breaker::StaysClosed).await;
+    let tolerate = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
+    order(&server, &tolerate);
+    is_well_again(&limiter, 1).await;
+}
+
+#[tokio::test]
+async fn noreplicas() {
+    let server = Server::start();
+    let limiter = begun(&server).await;
+    order(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    tells(&limiter, "NOREPLICAS", Breaker::StaysClosed).await;
+    order(&server, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    is_well_again(&limiter, 1).await;
+}
+
+#[tokio::test]
+async fn readonly() {
+    let server = Server::start();
+    let limiter = begun(&server).await;
+    let nowhere = testkit::free_port().to_string();
+    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    // A probe is answered, so it closes now and then.
+    until("it opens", async || {
+        let error = fault(&limiter.check(KEY).await);
+        match &error {
+            StoreError::Server { code, .. } => assert_eq!(&**code, "READONLY"),
+            error => assert!(is_open(error), "{error:?}"),
+        }
+        is_open(&error)
+    })
+    .await;
+    order(&server, &["REPLICAOF", "NO", "ONE"]);
+    is_well_again(&limiter, 1).await;
+}
+
+/// A replica that has lost its master, and is not to tell what it had of it.
+#[tokio::test]
+async fn masterdown() {
+    let server = Server::builder()
+        .arg("replica-serve-stale-data", "no")
+        .start();
+    let limiter = begun(&server).await;
+    let nowhere = testkit::free_port().to_string();
+    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    tells(&limiter, "MASTERDOWN", Breaker::Opens).await;
+    order(&server, &["REPLICAOF", "NO", "ONE"]);
+    is_well_again(&limiter, 1).await;
+}
+
+/// Somebody else's script runs, and runs.
+#[tokio::test]
+async fn busy() {
+    let server = Server::builder().arg("busy-reply-threshold", "1").start();
+    let limiter = begun(&server).await;
+    let mut other = server.connect().expect("a connection");
+    let script = thread::spawn(move || other.call(&["EVAL", "while true do end", "0"]));
+    until("it is busy", async || {
+        let busy = server.try_command(&["PING"]);
+        busy.is_ok_and(
+            |reply| matches!(reply, testkit::Reply::Error(text) if text.starts_with("BUSY")),
+        )
+    })
+    .await;
+    tells(&limiter, "BUSY", Breaker::Opens).await;
+    order(&server, &["SCRIPT", "KILL"]);
+    let killed = script.join().expect("it ends").expect("a reply");
+    assert!(matches!(killed, testkit::Reply::Error(_)));
+    is_well_again(&limiter, 1).await;
+}
+
+/// A server that reads a large file, slowly.
+#[tokio::test]
+async fn loading() {
+    let server = Server::builder()
+        .arg("key-load-delay", "1000")
+        .arg("enable-debug-command", "local")
+        .start();
+    let limiter = begun(&server).await;
+    // Each key takes a millisecond to load, and the server answers in between.
+    let fill = "for i = 1, 20000 do redis.call('SET', 'filler' .. i, i) end";
+    order(&server, &["EVAL", fill, "0"]);
+    order(
+        &server,
+        &[
+            "CONFIG",
+            "SET",
+            "loading-process-events-interval-bytes",
+            "1024",
+        ],
+    );
+    order(&server, &["SAVE"]);
+    let mut other = server.connect().expect("a connection");
+    let reload = thread::spawn(move || other.call(&["DEBUG", "RELOAD", "NOSAVE"]));
+    until("it is loading", async || {
+        let reply = server.try_command(&["GET", "filler"]);
+        reply.is_ok_and(
+            |reply| matches!(reply, testkit::Reply::Error(text) if text.starts_with("LOADING")),
+        )
+    })
+    .await;
+    tells(&limiter, "LOADING", Breaker::Opens).await;
+    order(&server, &["CONFIG", "SET", "key-load-delay", "0"]);
+    drop(reload.join());
+    is_well_again(&limiter, 1).await;
+}
+
+#[tokio::test]
+async fn noperm() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all");
+    let store = builder(server.url_as("gate", "secret")).build();
+    let limiter = refusing(store.expect("a store"));
+    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    server.acl("gate", "secret", "~* +@all -evalsha -eval");
+    tells(&limiter, "NOPERM", Breaker::StaysClosed).await;
+    server.acl("gate", "secret", "~* +@all");
+    is_well_again(&limiter, 1).await;
+}
+
+/// A password that was changed.
+#[tokio::test]
+async fn wrongpass() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all");
+    let store = builder(server.url_as("gate", "secret")).build();
+    let limiter = refusing(store.expect("a store"));
+    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    order(&server, &["ACL", "DELUSER", "gate"]);
+    server.acl("gate", "another", "~* +@all");
+    until("it opens", async || {
+        is_open(&fault(&limiter.check(KEY).await))
+    })
+    .await;
+    order(&server, &["ACL", "DELUSER", "gate"]);
+    server.acl("gate", "secret", "~* +@all");
+    is_well_again(&limiter, 1).await;
+}
+
+/// A server that wants a password from those who bring none.
+#[tokio::test]
+async fn noauth() {
+    let server = Server::start();
+    let limiter = begun(&server).await;
+    order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
+    order(
+        &server,
+        &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"],
+    );
+    until("it opens", async || {
+        is_open(&fault(&limiter.check(KEY).await))
+    })
+    .await;
+    order(&server, &["CONFIG", "SET", "requirepass", ""]);
+    is_well_again(&limiter, 1).await;
+}
+
+/// What the server forgot is sent again, and nobody notices.
+#[tokio::test]
+async fn noscript() {
+    let server = Server::start();
+    let limiter = begun(&server).await;
+    for used in 2..5 {
+        order(&server, &["SCRIPT", "FLUSH"]);
+        let decision = limiter.check(KEY).await;
+        assert_eq!(decision.source(), Source::Store);
+        let remaining = decision.verdict("p").expect("a verdict").remaining();
+        assert_eq!(1_000 - remaining, used);
+    }
+}
+
+/// What stands under one key is no fault of the others'.
+#[tokio::test]
+async fn wrongtype() {
+    let server = Server::start();
+    let limiter = begun(&server).await;
+    let key = server.keys().concat();
+    order(&server, &["DEL", &key]);
+    order(&server, &["SADD", &key, "something else"]);
+    for _ in 0..10 {
+        let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
+        let error = fault(&one);
+        assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
+        assert_eq!(other.source(), Source::Store);
+    }
+}
+
+/// A node of a cluster that has no slots.
+#[tokio::test]
+async fn clusterdown() {
+    let server = Server::builder().arg("cluster-enabled", "yes").start();
+    let limiter = refusing(store(&server));
+    tells(&limiter, "CLUSTERDOWN", Breaker::Opens).await;
+    order(&server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    is_well_again(&limiter, 0).await;
+}

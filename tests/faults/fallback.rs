@@ -1,0 +1,229 @@
+//! What is admitted in process while the store is at fault: shares of quotas, whatever they are counted by.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{Request, Response, StatusCode, header::RETRY_AFTER};
+use testkit::Server;
+use tollgate::{
+    Ban, CalendarWindow, Decision, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow,
+    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, Retry, Ruling, SlidingLog,
+    SlidingWindow, Source, TokenBucket, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{admitted_in_process, nowhere, policy, quota, sharing, store};
+
+const KEY: Key = Key::global();
+
+/// Every strategy that counts a rate.
+fn every(quota: Quota) -> [Policy; 7] {
+    let policy = || Policy::new("p", quota);
+    [
+        policy().strategy(Gcra),
+        policy().strategy(TokenBucket),
+        policy().strategy(FixedWindow),
+        policy().strategy(CalendarWindow::utc()),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::new()),
+    ]
+}
+
+fn falling_back(policy: Policy, processes: u32) -> Limiter {
+    let limiter = Limiter::builder().store(nowhere()).policy(policy);
+    let limiter = limiter.on_store_error(Fallback::across(processes));
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn all_processes_together_admit_the_sum_of_their_shares_by_every_strategy() {
+    for (units, processes, share) in [(10, 4, 3), (3, 5, 1), (8, 2, 4), (7, 1, 7)] {
+        // A calendar's month may end at any moment, but hardly twice.
+        for policy in every(quota(units)) {
+            let mut all = 0;
+            for _ in 0..processes {
+                let limiter = falling_back(policy.clone(), processes);
+                let admitted = admitted_in_process(&limiter, KEY, 2 * share + 2).await;
+                assert_eq!(admitted, share, "{policy:?} across {processes}");
+                all += admitted;
+            }
+            assert!(all < units + u64::from(processes));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_burst_is_shared_like_the_rest() {
+    let policy = Policy::new("p", quota(1_000).burst(9));
+    let limiter = falling_back(policy, 4);
+    assert_eq!(admitted_in_process(&limiter, KEY, 20).await, 3);
+}
+
+#[tokio::test]
+async fn a_requests_own_quota_is_shared_like_the_policys() {
+    let limiter = falling_back(policy(8).strategy(FixedWindow), 4);
+    let ask = async |units: u64| -> Decision {
+        limiter
+            .check(Key::new("key"))
+            .quota_of("p", quota(units))
+            .await
+    };
+    // They have one count between them.
+    for _ in 0..5 {
+        assert!(ask(20).await.is_admitted());
+    }
+    let refused = ask(20).await;
+    assert!(!refused.is_admitted() && !ask(8).await.is_admitted());
+    let verdict = refused.verdict("p").expect("a verdict");
+    assert_eq!((verdict.limit(), verdict.quota()), (5, quota(5)));
+    assert!(ask(40).await.is_admitted());
+}
+
+#[tokio::test]
+async fn in_flight_limits_are_shared_and_their_places_are_given_back_in_process() {
+    let policy = Policy::new("p", Quota::concurrent(5));
+    let limiter = falling_back(policy, 2);
+    for _ in 0..3 {
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(limiter.check(KEY).await.into_result().expect("a place"));
+        }
+        assert!(!limiter.check(KEY).await.is_admitted());
+        drop(held.pop());
+        held.push(limiter.check(KEY).await.into_result().expect("its place"));
+        assert!(!limiter.check(KEY).await.is_admitted());
+    }
+}
+
+#[tokio::test]
+async fn bans_are_shared_too() {
+    let ban = Ban::lasting(Duration::from_secs(600));
+    let limiter = Limiter::builder()
+        .store(nowhere())
+        .policy(policy(2))
+        .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
+        .on_store_error(Fallback::across(2))
+        .build()
+        .expect("a limiter");
+    assert_eq!(admitted_in_process(&limiter, KEY, 4).await, 1);
+    let refused = limiter.check(KEY).await;
+    let verdict = refused.verdict("ban").expect("it blocks after three");
+    assert!(verdict.refused());
+}
+
+#[tokio::test]
+async fn several_at_once_are_admitted_as_far_as_the_share_goes() {
+    let limiter = sharing(nowhere(), 10, 2);
+    let decision = limiter.check(KEY).times(8).await;
+    assert_eq!(
+        (decision.admitted(), decision.source()),
+        (5, Source::Fallback)
+    );
+    let charged = limiter.charge(Key::new("debt"), 7).await;
+    assert_eq!(charged.source(), Source::Fallback);
+    assert_eq!(admitted_in_process(&limiter, Key::new("debt"), 3).await, 0);
+}
+
+#[tokio::test]
+async fn whoever_costs_more_than_the_share_is_to_come_back_when_the_store_may_be() {
+    let limiter = sharing(nowhere(), 10, 4);
+    let decision = limiter.check(KEY).cost(5).await;
+    assert!(!decision.is_admitted());
+    assert_eq!(decision.retry(), Retry::After(Duration::from_secs(1)));
+    // What the quota never allows, it won't then either.
+    let decision = limiter.check(KEY).cost(11).await;
+    assert_eq!(decision.retry(), Retry::Never);
+}
+
+#[tokio::test]
+async fn what_is_used_in_process_is_forgotten_with_the_rest() {
+    let limiter = sharing(nowhere(), 4, 2);
+    assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
+    let reset = limiter.reset(KEY).await;
+    assert_eq!(reset.source(), Source::Fallback);
+    assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
+
+    let server = Server::start();
+    let limiter = sharing(store(&server), 4, 2);
+    server.kill();
+    assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
+    server.restart();
+    crate::support::resumed(&limiter).await;
+    assert_eq!(limiter.reset(KEY).await.source(), Source::Store);
+    server.kill();
+    assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
+}
+
+#[tokio::test]
+async fn a_refusal_by_the_store_is_no_fault() {
+    let server = Server::start();
+    let limiter = sharing(store(&server), 2, 2);
+    for admitted in [true, true, false, false, false] {
+        let decision = limiter.check(KEY).await;
+        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.is_admitted(), admitted);
+    }
+}
+
+#[tokio::test]
+async fn what_counts_in_process_anyway_never_falls_back() {
+    let limiter = Limiter::builder()
+        .store(MemoryStore::new())
+        .policy(policy(4))
+        .on_store_error(Fallback::across(4))
+        .build()
+        .expect("a limiter");
+    for admitted in [true, true, true, true, false] {
+        let decision = limiter.check(KEY).await;
+        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.is_admitted(), admitted);
+    }
+}
+
+#[tokio::test]
+async fn behind_a_layer_it_is_a_429_that_tells_of_the_share() {
+    let layer = RateLimitLayer::builder()
+        .store(nowhere())
+        .policy(Policy::new("p", Quota::requests(4).per_hour()).key(extract::global()))
+        .on_store_error(Fallback::across(2))
+        .build()
+        .expect("a layer");
+    let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
+    let service = layer.layer(service_fn(hello));
+    for remaining in [1, 0] {
+        let Ok(response) = service.clone().oneshot(Request::new(())).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let fields = response.headers()["ratelimit"].to_str().expect("text");
+        assert!(fields.contains(&format!("r={remaining}")), "{fields}");
+        assert_eq!(response.headers()["ratelimit-policy"], r#""p";q=2;w=3600"#);
+    }
+    let Ok(response) = service.oneshot(Request::new(())).await;
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(response.headers().contains_key(RETRY_AFTER));
+}
+
+#[test]
+fn a_fallback_across_no_processes_is_a_mistake() {
+    let build = |policy: Policy, answer: OnStoreError| {
+        let limiter = Limiter::builder().policy(policy);
+        limiter.on_store_error(answer).build()
+    };
+    let nobody = Fallback::across(0);
+    let error = build(policy(1), nobody.into()).unwrap_err();
+    assert_eq!(
+        (error.policy(), error.value()),
+        (None, "a fallback across 0 processes")
+    );
+    let policy = policy(1).on_store_error(nobody);
+    let error = build(policy, OnStoreError::Admit).unwrap_err();
+    assert_eq!(error.policy(), Some("p"));
+}
+
+#[tokio::test]
+async fn who_is_refused_in_process_is_refused_by_the_quota() {
+    let limiter = sharing(nowhere(), 1, 1);
+    assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
+    let refused = limiter.check(KEY).await;
+    assert!(matches!(refused.ruling(), Ruling::Exhausted));
+    assert!(refused.verdict("p").expect("a verdict").refused());
+}

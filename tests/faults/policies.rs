@@ -1,0 +1,130 @@
+//! Each policy has its own answer: a login stays closed while a read stays open.
+
+use tollgate::{
+    Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, Ruling, Source, StoreError,
+};
+
+use crate::support::{fault, nowhere, quota};
+
+fn named(name: &'static str, answer: impl Into<OnStoreError>) -> Policy {
+    Policy::new(name, quota(4)).on_store_error(answer)
+}
+
+fn of(answer: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limiter {
+    let limiter = Limiter::builder().store(nowhere()).on_store_error(answer);
+    let limiter = policies
+        .into_iter()
+        .fold(limiter, |l, policy| l.policy(policy));
+    limiter.build().expect("a limiter")
+}
+
+fn names(decision: &Decision) -> Vec<&str> {
+    decision
+        .verdicts()
+        .map(|verdict| verdict.policy())
+        .collect()
+}
+
+const HALF: Fallback = Fallback::across(2);
+
+#[tokio::test]
+async fn the_limiters_answer_goes_for_those_that_have_none() {
+    for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Refuse, false)] {
+        let limiter = of(general, [Policy::new("p", quota(4))]);
+        let decision = limiter.check(Key::new("key")).await;
+        assert_eq!(decision.is_admitted(), admits);
+        assert_eq!(decision.source(), Source::Fallback);
+    }
+}
+
+#[tokio::test]
+async fn a_login_stays_closed_while_a_read_stays_open() {
+    let policies = [
+        Policy::new("read", quota(4)).missing_key(tollgate::MissingKey::Skip),
+        named("login", OnStoreError::Refuse).missing_key(tollgate::MissingKey::Skip),
+    ];
+    let limiter = of(OnStoreError::Admit, policies);
+    let (key, read, login) = (Key::new("key"), "read", "login");
+    assert!(limiter.check([(read, key)]).await.is_admitted());
+    for decision in [
+        limiter.check([(login, key)]).await,
+        limiter.check([(read, key), (login, key)]).await,
+    ] {
+        let error = fault(&decision);
+        assert!(
+            matches!(error, StoreError::Connection(_) | StoreError::Open { .. }),
+            "{error:?}"
+        );
+    }
+    assert!(limiter.check([(read, key)]).await.is_admitted());
+}
+
+#[tokio::test]
+async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_in_process() {
+    let policies = [named("shared", HALF), named("closed", OnStoreError::Refuse)];
+    let limiter = of(OnStoreError::Admit, policies);
+    let key = Key::new("key");
+    for _ in 0..3 {
+        fault(&limiter.check(key).await);
+    }
+    // Alone it still has all of its share.
+    let seen = limiter.peek([("shared", key)]).await;
+    assert_eq!(seen.verdict("shared").expect("a verdict").remaining(), 2);
+}
+
+#[tokio::test]
+async fn those_that_fall_back_are_judged_and_those_that_admit_are_not_asked() {
+    let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
+    let limiter = of(OnStoreError::Refuse, policies);
+    let check = || limiter.check(Key::new("key"));
+    for remaining in [1, 0] {
+        let decision = check().await;
+        assert!(decision.is_admitted());
+        assert_eq!(names(&decision), ["shared"]);
+        let verdict = decision.verdict("shared").expect("a verdict");
+        assert_eq!((verdict.limit(), verdict.remaining()), (2, remaining));
+    }
+    let refused = check().await;
+    assert!(matches!(refused.ruling(), Ruling::Exhausted));
+    assert_eq!(refused.source(), Source::Fallback);
+}
+
+#[tokio::test]
+async fn several_that_fall_back_are_all_charged_or_none() {
+    let policies = [
+        named("two", HALF),
+        Policy::new("one", quota(1)).on_store_error(Fallback::across(9)),
+    ];
+    let limiter = of(OnStoreError::Admit, policies);
+    let key = Key::new("key");
+    assert!(limiter.check(key).await.is_admitted());
+    for _ in 0..3 {
+        let refused = limiter.check(key).await;
+        assert!(!refused.is_admitted());
+        assert!(refused.verdict("one").expect("a verdict").refused());
+        assert_eq!(refused.verdict("two").expect("a verdict").remaining(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_has_no_say() {
+    for answer in [OnStoreError::Refuse, HALF.into()] {
+        let policies = [
+            named("live", OnStoreError::Admit),
+            named("shadow", answer).shadow(),
+        ];
+        let limiter = of(answer, policies);
+        for _ in 0..5 {
+            let decision = limiter.check(Key::new("key")).await;
+            assert!(decision.is_admitted() && decision.shadows().len() == 0);
+        }
+    }
+}
+
+#[test]
+fn a_share_that_cannot_be_counted_is_a_mistake_of_that_policy() {
+    // What fits into a whole quota fits into its share; what doesn't is a mistake anyway.
+    let quota = Quota::requests(u64::MAX).per_second();
+    let limiter = Limiter::builder().policy(Policy::new("p", quota).on_store_error(HALF));
+    assert_eq!(limiter.build().unwrap_err().policy(), Some("p"));
+}

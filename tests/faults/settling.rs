@@ -1,0 +1,169 @@
+//! What was charged in process is given back and settled there, and what was charged on Redis, on Redis.
+
+use std::{convert::Infallible, time::Duration};
+
+use http::{Request, Response, StatusCode};
+use testkit::Server;
+use tollgate::{
+    Admission, Charge, Concurrency, Fallback, FixedWindow, Key, Limiter, Policy, Quota,
+    RateLimitLayer, RedisStore, Source, StoreError, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{builder, nowhere, opened_in_process, quota, resumed, store, until};
+
+const KEY: Key = Key::global();
+
+/// One of two processes. A window gives nothing back before its time.
+fn counting(store: RedisStore, units: u64) -> Limiter {
+    let policy = Policy::new("p", quota(units)).strategy(FixedWindow);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let limiter = limiter.on_store_error(Fallback::across(2));
+    limiter.build().expect("a limiter")
+}
+
+/// What is used under the one policy, by whatever answers.
+async fn used(limiter: &Limiter, source: Source) -> u64 {
+    let seen = limiter.peek(KEY).await;
+    assert_eq!(seen.source(), source);
+    let verdict = seen.verdict("p").expect("a verdict");
+    verdict.limit() - verdict.remaining()
+}
+
+#[tokio::test]
+async fn a_refund_goes_where_the_charge_was_made() {
+    let server = Server::start();
+    let limiter = counting(store(&server), 20);
+    let mut on_redis = limiter.check(KEY).cost(4).await;
+    assert_eq!(on_redis.source(), Source::Store);
+    server.pause();
+    opened_in_process(&limiter).await;
+    let mut in_process = limiter.check(KEY).cost(3).await;
+    assert_eq!(used(&limiter, Source::Fallback).await, 3);
+    let error = limiter.refund(&mut on_redis, 1).await.expect_err("a fault");
+    assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+    assert_eq!(used(&limiter, Source::Fallback).await, 3);
+    assert_eq!(
+        limiter.refund(&mut in_process, 1).await.expect("units"),
+        [1]
+    );
+    assert_eq!(used(&limiter, Source::Fallback).await, 2);
+    server.resume();
+    resumed(&limiter).await;
+    // Also when the store is back.
+    assert_eq!(
+        limiter.refund(&mut in_process, 1).await.expect("units"),
+        [1]
+    );
+    assert_eq!(used(&limiter, Source::Store).await, 4);
+    assert_eq!(limiter.refund(&mut on_redis, 3).await.expect("units"), [3]);
+    assert_eq!(used(&limiter, Source::Store).await, 1);
+    server.kill();
+    opened_in_process(&limiter).await;
+    assert_eq!(used(&limiter, Source::Fallback).await, 1);
+}
+
+#[tokio::test]
+async fn a_handler_settles_in_process_what_was_charged_there() {
+    let limiter = counting(nowhere(), 40);
+    let admission = limiter.check(KEY).cost(5).await;
+    let admission = admission.into_result().expect("it is admitted");
+    admission.settle(9).await.expect("it is in process");
+    assert_eq!(used(&limiter, Source::Fallback).await, 9);
+    admission.charge(2).await.expect("it is in process");
+    assert_eq!(used(&limiter, Source::Fallback).await, 11);
+    admission.settle(1).await.expect("it is in process");
+    assert_eq!(used(&limiter, Source::Fallback).await, 1);
+}
+
+#[tokio::test]
+async fn what_a_response_decides_is_settled_in_process() {
+    for (charge, ok, teapot) in [
+        (
+            Charge::on_response(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
+            0,
+            1,
+        ),
+        (
+            Charge::reserve(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
+            0,
+            1,
+        ),
+    ] {
+        let layer = RateLimitLayer::builder()
+            .store(nowhere())
+            .policy(
+                Policy::new("p", quota(8))
+                    .key(extract::global())
+                    .charge(charge),
+            )
+            .on_store_error(Fallback::across(2))
+            .build()
+            .expect("a layer");
+        let handler = async |request: Request<()>| {
+            assert!(request.extensions().get::<Admission>().is_some());
+            let mut response = Response::new(());
+            if request.uri().path() == "/teapot" {
+                *response.status_mut() = StatusCode::IM_A_TEAPOT;
+            }
+            Ok::<_, Infallible>(response)
+        };
+        let service = layer.layer(service_fn(handler));
+        for (path, more) in [
+            ("/", ok),
+            ("/teapot", teapot),
+            ("/", ok),
+            ("/teapot", teapot),
+        ] {
+            let before = used(layer.limiter(), Source::Fallback).await;
+            let Ok(response) = service
+                .clone()
+                .oneshot(Request::get(path).body(()).expect("a request"))
+                .await;
+            drop(response);
+            let after = used(layer.limiter(), Source::Fallback).await;
+            assert_eq!(after, before + more, "{path}");
+        }
+    }
+}
+
+/// A place that is held in process is renewed there, and one on Redis is not given back twice.
+#[tokio::test]
+async fn places_in_flight_live_where_they_were_taken() {
+    let life = Duration::from_millis(600);
+    let server = Server::start();
+    let policy = Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::life(life));
+    let limiter = Limiter::builder()
+        .store(builder(server.url()).build().expect("a store"))
+        .policy(policy)
+        .on_store_error(Fallback::across(2))
+        .build()
+        .expect("a limiter");
+    let on_redis = limiter.check(KEY).await.into_result().expect("a place");
+    server.pause();
+    opened_in_process(&limiter).await;
+    let in_process = limiter.check(KEY).await.into_result().expect("a place");
+    tokio::time::sleep(2 * life).await;
+    assert_eq!(used(&limiter, Source::Fallback).await, 1, "it was renewed");
+    server.resume();
+    resumed(&limiter).await;
+    drop(in_process);
+    drop(on_redis);
+    until("the place is free", async || {
+        limiter
+            .peek(KEY)
+            .await
+            .verdict("p")
+            .expect("a verdict")
+            .remaining()
+            == 4
+    })
+    .await;
+    server.kill();
+    opened_in_process(&limiter).await;
+    assert_eq!(
+        used(&limiter, Source::Fallback).await,
+        0,
+        "it was given back"
+    );
+}
