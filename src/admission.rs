@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     decision::{Decision, Permit, Ruling},
+    error::StoreError,
     outcome::Outcome,
     respond::Headers,
     strategy::Retry,
@@ -276,6 +277,7 @@ impl Refused {
     pub fn retry_after(&self) -> Option<Duration> {
         match (self.decision.ruling(), self.decision.retry()) {
             (Ruling::Exhausted, Retry::After(wait)) => Some(wait),
+            (Ruling::Fault(StoreError::Open { retry_after }), _) => Some(*retry_after),
             _ => None,
         }
     }

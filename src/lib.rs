@@ -78,6 +78,11 @@
 //! all others get their turn, first come, first served. It's told in [`outgoing`]; [`Limiter::wait`] does the same without
 //! tower.
 //!
+//! # When the store is at fault
+//!
+//! [`OnStoreError`] says what happens then, for all policies or for one: requests pass, are refused, or are limited in process by a
+//! [share](Fallback) of each quota. Deadlines, the breaker, and what is done about each error are told in [`operations`].
+//!
 //! # Features
 //!
 //! | feature | default | what it adds |
@@ -95,6 +100,8 @@
 
 pub mod extract;
 pub mod layer;
+#[doc = include_str!("../docs/operations.md")]
+pub mod operations {}
 pub mod outcome;
 pub mod outgoing;
 pub mod store;

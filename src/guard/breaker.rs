@@ -13,6 +13,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::error::StoreError;
+
 /// The pause before the first probe, at most. Each that fails doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
@@ -76,8 +78,17 @@ impl Breaker {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// The error that is told while nothing is to be asked.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let retry_after = self.pause(Instant::now());
+        Err(StoreError::Open { retry_after })
+    }
+
     /// How long until it may be closed again: until the next probe.
-    pub(crate) fn pause(&self, now: Instant) -> Duration {
+    fn pause(&self, now: Instant) -> Duration {
         match self.outage().state {
             State::Open(until) => until.saturating_duration_since(now),
             State::Closed | State::HalfOpen => Duration::ZERO,
@@ -253,8 +264,10 @@ mod tests {
         for random in [0, 12_345, u64::MAX] {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
             assert!(pauses.is_sorted() && pauses[0] >= FIRST_PAUSE / 2);
-            assert!(pauses[0] <= FIRST_PAUSE && pauses[69] <= LONGEST_PAUSE);
-            assert!(pauses[69] >= LONGEST_PAUSE / 2);
+            assert!(pauses[0] <= FIRST_PAUSE);
+            // A store that is back is in use again within two seconds.
+            let longest = Duration::from_secs(1);
+            assert!((longest / 2..=longest).contains(&pauses[69]));
         }
         assert_ne!(pause(9, 1), pause(9, 2));
     }

@@ -101,7 +101,7 @@ impl RedisStoreBuilder {
     /// one is answered, questions are asked again.
     ///
     /// What counts is what says that the server can't count now: no connection, no answer within the deadline, and the errors
-    /// of `docs/operations.md`. Refusals don't, nor does what is wrong with one key.
+    /// of the [operations](crate::operations) page. Refusals don't, nor does what is wrong with one key.
     pub fn breaker(mut self, faults: u32) -> Self {
         self.breaker = Some(faults);
         self

@@ -49,10 +49,10 @@ impl Lane {
 
     /// Puts a question in the queue, unless nothing is to be asked now.
     pub(super) fn push(&self, question: Question) -> Result<(), StoreError> {
-        if self.breaker.is_open() {
+        if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker);
-            return Err(self.open());
+            return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
         let put = self.queue().put(question, MOST_KEYS);
@@ -77,11 +77,6 @@ impl Lane {
         let _ = self.push(question);
     }
 
-    fn open(&self) -> StoreError {
-        let retry_after = self.breaker.pause(Instant::now());
-        StoreError::Open { retry_after }
-    }
-
     /// Ends the lane once its queue is empty.
     pub(super) fn close(&self) {
         self.queue().close();
@@ -99,9 +94,9 @@ impl Lane {
             let called = self
                 .queue()
                 .take(&mut come, left, trips_now, may, MOST_KEYS);
-            if self.breaker.is_open() {
+            if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
-                waiting.for_each(|question| question.fail(self.open()));
+                waiting.for_each(|question| question.fail(open.clone()));
             }
             while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
             {

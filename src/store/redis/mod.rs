@@ -250,6 +250,7 @@ impl Store for RedisStore {
             let Some(name) = name else {
                 return Ok(Vec::new());
             };
+            shared.breaker.check()?;
             let list = tokio::time::timeout(shared.deadline, shared.source.list(&name)).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
             // The first entry is the list's header.
