@@ -50,6 +50,7 @@ pub enum OnStoreError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallback {
     processes: u32,
+    write_back: bool,
 }
 
 impl Fallback {
@@ -58,7 +59,26 @@ impl Fallback {
     ///
     /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     pub const fn across(processes: u32) -> Self {
-        Self { processes }
+        Self {
+            processes,
+            write_back: false,
+        }
+    }
+
+    /// Charges in the store, when it is back, what counts in process by then, down to a debt of at most one capacity, and
+    /// forgets it in process. It is sent once: should the answer to that be a fault again, it may be lost, and is never
+    /// charged twice. Of up to 10,000 keys, and not of bans and in-flight limits. Not unless set.
+    ///
+    /// Without it what was admitted during an outage counts in process alone, and again in the next one. With it each outage
+    /// begins with a full share.
+    #[must_use]
+    pub const fn write_back(mut self, write_back: bool) -> Self {
+        self.write_back = write_back;
+        self
+    }
+
+    pub(crate) fn writes_back(self) -> bool {
+        self.write_back
     }
 
     /// One process's share of a quota.
@@ -86,7 +106,7 @@ impl OnStoreError {
     /// Whether it can be done.
     pub(crate) fn check(self) -> Result<(), Unfit> {
         match self {
-            Self::Fallback(Fallback { processes: 0 }) => Err(Unfit::new(
+            Self::Fallback(Fallback { processes: 0, .. }) => Err(Unfit::new(
                 "a fallback across 0 processes",
                 "at least 1: as many as share the store",
             )),

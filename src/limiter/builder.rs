@@ -9,6 +9,7 @@ use super::{
     queue::Queues,
     shadow::{self, Comparison},
     tiers::Known,
+    write_back::Owed,
 };
 use crate::{
     error::ConfigError,
@@ -178,6 +179,7 @@ impl LimiterBuilder {
             desks: Arc::new(Desks::new(Inner {
                 store,
                 in_process,
+                owed: Owed::default(),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
                 lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),

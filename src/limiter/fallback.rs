@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Bound, Desk, Inner, OnStoreError, Role, judge::Items, tiers::Known};
+use super::{Desk, Inner, OnStoreError, Role, judge::Items, tiers::Known};
 use crate::{
     decision::{Counted, Decision, Ruling},
     error::{StoreError, Unfit},
@@ -131,8 +131,13 @@ impl Desk {
 
     /// The same item, to be counted by this process's share; `None` if it isn't to be.
     fn shared(&self, store: &MemoryStore, mut item: Counted) -> Option<Counted> {
-        let Bound { policy, share, .. } = self.bound(item.policy);
-        item.tier = Some(share.as_ref()?.of(store, policy, item.tier.as_ref()));
+        let bound = self.bound(item.policy);
+        let share = bound.share.as_ref()?;
+        let tier = share.of(store, &bound.policy, item.tier.as_ref());
+        if share.fallback.writes_back() && !bound.is_permit() && !bound.is_ban() {
+            self.owed.note(&item, &tier);
+        }
+        item.tier = Some(tier);
         Some(item)
     }
 

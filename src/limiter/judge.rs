@@ -235,7 +235,12 @@ impl Desk {
             self.forget_shares(&items);
         }
         match answer {
-            Ok(answer) => self.answered(ask, retries, items, answer),
+            Ok(answer) => {
+                if answer.source == Source::Store {
+                    self.write_back();
+                }
+                self.answered(ask, retries, items, answer)
+            }
             Err(error) => self.fault(ask, retries, items, error),
         }
     }

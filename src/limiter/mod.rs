@@ -35,6 +35,7 @@ mod shadow;
 mod tiers;
 mod vain;
 mod wait;
+mod write_back;
 
 use desk::{Desk, Desks};
 use shadow::Comparison;
@@ -79,6 +80,7 @@ pub(crate) struct Inner {
     store: Arc<dyn Store>,
     /// Where shares of quotas are counted while the store is at fault, if any are to be.
     in_process: Option<MemoryStore>,
+    owed: write_back::Owed,
     policies: Box<[Bound]>,
     on_store_error: OnStoreError,
     lists: Option<Box<Lists>>,

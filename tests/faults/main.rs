@@ -11,3 +11,5 @@ mod outages;
 mod policies;
 mod settling;
 mod support;
+mod waiting;
+mod write_back;
