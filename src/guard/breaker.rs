@@ -102,7 +102,7 @@ impl Breaker {
         }
         let mut outage = self.outage();
         outage.pauses = 0;
-        self.close(&mut outage);
+        self.close(&mut outage, 0);
     }
 
     /// Notes a fault; returns whether it opened for it.
@@ -115,7 +115,9 @@ impl Breaker {
             return false;
         }
         let mut outage = self.outage();
-        if outage.state != State::Closed {
+        // An answer may have come meanwhile.
+        let counts = self.faults.load(Ordering::Relaxed) >= threshold.get();
+        if outage.state != State::Closed || !counts {
             return false;
         }
         self.open(&mut outage, now, random());
@@ -139,9 +141,9 @@ impl Breaker {
         self.open.store(true, Ordering::Relaxed);
     }
 
-    fn close(&self, outage: &mut Outage) {
+    fn close(&self, outage: &mut Outage, faults: u32) {
         outage.state = State::Closed;
-        self.faults.store(0, Ordering::Relaxed);
+        self.faults.store(faults, Ordering::Relaxed);
         self.open.store(false, Ordering::Relaxed);
     }
 
@@ -175,7 +177,8 @@ impl Watch {
         // Else a question's answer came first.
         if outage.state == State::HalfOpen {
             match answered {
-                true => self.0.close(&mut outage),
+                // One fault is remembered until a question has been answered.
+                true => self.0.close(&mut outage, 1),
                 false => self.0.open(&mut outage, now, random()),
             }
         }
@@ -286,6 +289,8 @@ mod tests {
         };
         // Probes are answered, and questions are not.
         (0..4).for_each(opened);
+        breaker.note_answer();
+        opened(0);
         breaker.note_fault(now);
         breaker.note_answer();
         assert!(!breaker.is_open(), "an answer is better than a probe's");
