@@ -216,8 +216,8 @@ impl Desk {
         decision.admitted = answer.admitted;
         decision.counted = items;
         for (item, line) in decision.counted.iter_mut().zip(&answer.lines) {
-            let rule = self.account(item).rule();
-            let mut outlook = rule.outlook(&line.seen, answer.at, item.cost);
+            let (rule, at) = (self.account(item).rule(), answer.at_line(line));
+            let mut outlook = rule.outlook(&line.seen, at, item.cost);
             // `later` is 0 for whoever was refused among equals.
             if answer.later > 0 && item.part == Part::Live {
                 // Equal requests were admitted after this one, so there was room for them.
@@ -227,9 +227,9 @@ impl Desk {
                 outlook.retry = Retry::Now;
             }
             let receipt = Receipt {
-                at: answer.at,
+                at,
                 left: line.units,
-                mark: rule.mark(&line.seen, answer.at),
+                mark: rule.mark(&line.seen, at),
             };
             outlook.pass(answer.age);
             item.outlook = outlook;

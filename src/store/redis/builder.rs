@@ -3,7 +3,10 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
-use super::{Inner, RedisStore, Shared, lanes::Lanes, link::Source, names, script::Scripts};
+use super::{
+    Inner, RedisStore, Shared, cluster::Cluster, generation::Generation, lanes::Lanes,
+    link::Source, names, route::Servers, script::Scripts, tags::Tags,
+};
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
@@ -12,6 +15,9 @@ use crate::{
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
 const OWN_POOL: usize = 1_024;
+
+/// Hash tags of a cluster's keys, unless set.
+const HASH_TAGS: usize = 128;
 
 /// The longest deadline. Past all time, adding it to an instant would panic.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -27,6 +33,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     deadline: Duration,
     lanes: usize,
+    hash_tags: usize,
     denials: Duration,
     most_denials: usize,
     clock: Arc<dyn Clock>,
@@ -37,6 +44,7 @@ enum Connections {
     Url(String),
     Config(Box<Config>),
     Pool(Pool),
+    Cluster(Vec<String>),
 }
 
 impl Default for RedisStoreBuilder {
@@ -46,6 +54,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
             lanes: 1,
+            hash_tags: HASH_TAGS,
             denials: Duration::from_secs(1),
             most_denials: 100_000,
             clock: Arc::new(SystemClock),
@@ -72,6 +81,38 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
+    ///
+    /// Who serves what is learnt from the nodes, also while slots are moved and masters fail: what a node turns away is
+    /// asked elsewhere until the [deadline](Self::deadline), and nothing is ever sent again that may have run.
+    ///
+    /// A request whose keys are in several slots is asked about in all of them at once; if one refuses, the others give back
+    /// what they took before it is answered. So no more is admitted than each policy allows, but while a request is being
+    /// asked about, another may be refused for it. If the process is killed in between, that one request stays charged.
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::builder()
+    ///     .cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let urls = urls.into_iter().map(Into::into);
+        self.connections = Some(Connections::Cluster(urls.collect()));
+        self
+    }
+
+    /// How many hash tags the keys on a [cluster](Self::cluster) carry: 128 unless set; a power of two, at most 1,024.
+    ///
+    /// Keys with equal tags are in one slot, and travel together. Fewer tags make larger calls; at least some ten for each
+    /// master spread the keys evenly. All processes have to agree on it: keys counted with another number are other keys.
+    pub fn hash_tags(mut self, tags: usize) -> Self {
+        self.hash_tags = tags;
+        self
+    }
+
     /// Begins every key with `prefix`, in place of `tg:`, so that applications that share a server don't share counts.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -85,7 +126,7 @@ impl RedisStoreBuilder {
     }
 
     /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
-    /// pool.
+    /// pool. On a [cluster](Self::cluster), to each node.
     pub fn lanes(mut self, lanes: usize) -> Self {
         self.lanes = lanes;
         self
@@ -140,30 +181,31 @@ impl RedisStoreBuilder {
                 "at most an hour; zero for not at all",
             ));
         }
-        let source = self.connections.map_or_else(
-            || {
-                Err(ConfigError::new(
-                    "a Redis store without a server",
-                    "a URL, a deadpool configuration or a pool",
-                ))
-            },
-            |connections| connections.source(self.lanes),
-        )?;
-        let lanes = self.lanes.min(source.share);
+        let none = || {
+            ConfigError::new(
+                "a Redis store without a server",
+                "a URL, a deadpool configuration or a pool",
+            )
+        };
+        let servers = match self.connections.ok_or_else(none)? {
+            Connections::Cluster(urls) => {
+                Servers::Cluster(cluster(urls, self.hash_tags, self.lanes)?)
+            }
+            connections => Servers::One(connections.source(self.lanes)?),
+        };
         let shared = Arc::new(Shared {
-            source,
+            generation: Generation::new(&self.prefix, servers.tags()),
+            servers,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
             denials: Denials::new(self.denials, self.most_denials, self.clock),
-            generation: format!("{}gen", self.prefix),
             ahead: Default::default(),
         });
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
+                lanes: Arc::new(Lanes::new(shared.clone(), self.lanes)),
                 shared,
                 prefix: self.prefix,
-                hasher: Default::default(),
             }),
         })
     }
@@ -187,6 +229,8 @@ impl Connections {
                 (pool?, false)
             }
             Self::Pool(pool) => (pool, true),
+            // It isn't one source.
+            Self::Cluster(_) => return Err(ConfigError::new("a cluster", "one server")),
         };
         let size = pool.status().max_size;
         if size < 2 {
@@ -203,16 +247,36 @@ impl Connections {
     }
 }
 
+fn cluster(
+    urls: Vec<String>,
+    tags: usize,
+    connections: usize,
+) -> Result<Arc<Cluster>, ConfigError> {
+    let seeds = urls.into_iter().map(|url| connection_info(url.as_str()));
+    let open = |info| {
+        let pool = own_pool(info, PoolConfig::new(OWN_POOL))?;
+        Ok(Source::new(pool, OWN_POOL))
+    };
+    let seeds = seeds.collect::<Result<_, _>>()?;
+    let cluster = Cluster::new(seeds, Tags::new(tags)?, connections, open)?;
+    Ok(Arc::new(cluster))
+}
+
+fn connection_info(server: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+    server.into_connection_info().map_err(wrong_address)
+}
+
+fn wrong_address(error: redis::RedisError) -> ConfigError {
+    // Its words don't repeat the URL, which may hold a password.
+    ConfigError::new(
+        format!("a server address that can't be used ({error})"),
+        "such as redis://user:password@host:6379/0",
+    )
+}
+
 /// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
 fn own_pool(server: impl IntoConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
-    let wrong = |error: redis::RedisError| {
-        // Its words don't repeat the URL, which may hold a password.
-        ConfigError::new(
-            format!("a server address that can't be used ({error})"),
-            "such as redis://user:password@host:6379/0",
-        )
-    };
-    let info: ConnectionInfo = server.into_connection_info().map_err(wrong)?;
+    let info = connection_info(server)?;
     let tcp = TcpSettings::default().set_nodelay(true);
     let manager = Manager::new_with_config(
         info.set_tcp_settings(tcp),
@@ -221,7 +285,7 @@ fn own_pool(server: impl IntoConnectionInfo, config: PoolConfig) -> Result<Pool,
             .set_connection_timeout(None)
             .set_response_timeout(None),
     );
-    Pool::builder(manager.map_err(wrong)?)
+    Pool::builder(manager.map_err(wrong_address)?)
         .config(config)
         .runtime(Runtime::Tokio1)
         .build()

@@ -13,9 +13,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
-    link::Road,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
+    route::Route,
     trip,
 };
 use crate::{error::StoreError, store::Ask};
@@ -61,6 +61,7 @@ impl Lane {
             lines,
             deadline: Instant::now() + self.shared.deadline,
             told_time: false,
+            alone: false,
             waiter: None,
         });
     }
@@ -72,10 +73,10 @@ impl Lane {
     }
 
     /// Carries questions until it is closed.
-    pub(super) async fn run(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>, route: Route) {
         let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
-        let road = Arc::new(Road::default());
+        let route = Arc::new(route);
         loop {
             let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
             let left = backlog.len();
@@ -90,7 +91,7 @@ impl Lane {
                     spare.push(batch);
                     break;
                 }
-                let trip = trip::carry(self.shared.clone(), road.clone(), batch);
+                let trip = trip::carry(self.shared.clone(), route.clone(), batch);
                 trips.push(Box::pin(trip) as Trip);
             }
             if trips.is_empty() {
@@ -195,6 +196,7 @@ mod tests {
             lines: [super::super::question::OwnLine::of(&line)].into(),
             deadline: Instant::now() + Duration::from_secs(60),
             told_time: false,
+            alone: false,
             waiter: None,
         }
     }

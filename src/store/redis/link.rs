@@ -10,7 +10,10 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Pool, PoolError};
-use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use redis::{
+    Cmd, RedisError, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
 use tokio::sync::Mutex;
 
 use super::fault;
@@ -29,24 +32,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// The list that stands under a key.
-    pub(super) async fn list(&self, key: &str) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut range = redis::cmd("LRANGE");
-        range.arg(key).arg(0).arg(-1);
-        let list = range.query_async(&mut *connection).await;
-        list.map_err(|error| fault::of(&error))
-    }
-
-    /// The number that stands under a key; zero if there is none.
-    pub(super) async fn number(&self, key: &str) -> Result<u64, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut get = redis::cmd("GET");
-        let number: Result<Option<u64>, _> = get.arg(key).query_async(&mut *connection).await;
-        Ok(number.map_err(|error| fault::of(&error))?.unwrap_or(0))
-    }
-
-    async fn connection(&self) -> Result<Connection, StoreError> {
+    pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
         self.pool.get().await.map_err(|error| match error {
             PoolError::Backend(error) => fault::of(&error),
             error => StoreError::Connection(error.to_string().into()),
@@ -63,11 +49,15 @@ impl Source {
 }
 
 /// The connection of a lane, which its trips share. It is opened by the first of them.
-#[derive(Debug, Default)]
-pub(super) struct Road(Mutex<Option<Link>>);
+#[derive(Debug)]
+pub(super) struct Road {
+    source: Source,
+    link: Mutex<Option<Link>>,
+}
 
 /// What a trip holds of the connection it is sent on.
 pub(super) struct Way {
+    road: Arc<Road>,
     connection: MultiplexedConnection,
     opened: Instant,
 }
@@ -88,11 +78,18 @@ struct Place {
 }
 
 impl Road {
+    pub(super) fn new(source: Source) -> Self {
+        Self {
+            source,
+            link: Mutex::default(),
+        }
+    }
+
     /// The connection, opened if there is none, or the one there was doesn't answer any more.
-    pub(super) async fn way(&self, source: &Source) -> Result<Way, StoreError> {
-        let mut link = self.0.lock().await;
-        if let Some(stale) = link.take_if(|link| link.used.elapsed() > STALE) {
-            if stale.way().query(&redis::cmd("PING")).await.is_ok() {
+    pub(super) async fn way(self: &Arc<Self>) -> Result<Way, StoreError> {
+        let mut link = self.link.lock().await;
+        if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+            if answers(&mut stale.connection).await {
                 *link = Some(stale);
             } else {
                 stale.discard();
@@ -100,24 +97,50 @@ impl Road {
         }
         let link = match &mut *link {
             Some(link) => link,
-            none => none.insert(Link::open(source).await?),
+            none => none.insert(Link::open(&self.source).await?),
         };
         link.used = Instant::now();
-        Ok(link.way())
+        Ok(Way {
+            road: self.clone(),
+            connection: link.connection.clone(),
+            opened: link.opened,
+        })
     }
+}
 
-    /// Closes the connection that a trip was sent on, if it is still the one in use.
-    pub(super) async fn close(&self, way: &Way) {
-        let mut link = self.0.lock().await;
-        if let Some(link) = link.take_if(|link| link.opened == way.opened) {
-            link.discard();
-        }
-    }
+pub(super) async fn query_asking(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::Pipeline::with_capacity(2);
+    // They are sent as one: nothing of another trip's comes between.
+    both.cmd("ASKING").add_command(cmd.clone());
+    let answers = connection.req_packed_commands(&both, 1, 1).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    answer.extract_error()
+}
+
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
+    ping.is_ok()
 }
 
 impl Way {
     pub(super) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         cmd.query_async(&mut self.connection).await
+    }
+
+    /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
+    pub(super) async fn query_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        query_asking(&mut self.connection, cmd).await
+    }
+
+    /// Closes the connection, if it is still the one in use.
+    pub(super) async fn close(&self) {
+        let mut link = self.road.link.lock().await;
+        if let Some(link) = link.take_if(|link| link.opened == self.opened) {
+            link.discard();
+        }
     }
 }
 
@@ -143,13 +166,6 @@ impl Link {
             opened: now,
             used: now,
         })
-    }
-
-    fn way(&self) -> Way {
-        Way {
-            connection: self.connection.clone(),
-            opened: self.opened,
-        }
     }
 
     /// Closes the connection, so that the pool doesn't hand it out again.

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::BuildHasher,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicI64, Ordering},
@@ -10,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::DefaultHashBuilder;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use self::{
     batch::Known,
+    generation::Generation,
     lanes::Lanes,
-    link::Source,
     names::Names,
-    question::{OwnLine, Question, Waiter},
+    question::{Lines, OwnLine},
+    route::Servers,
     script::{Script, Scripts},
 };
 use super::{Account, Ask, Callers, Line, Reply, Store};
@@ -32,16 +31,22 @@ use crate::{
 
 mod batch;
 mod builder;
+mod cluster;
 mod fault;
+mod generation;
 mod lane;
 mod lanes;
 mod link;
 mod names;
+mod nodes;
 mod packed;
 mod question;
 mod queue;
 mod reply;
+mod route;
 mod script;
+mod spread;
+mod tags;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
@@ -76,19 +81,17 @@ pub struct RedisStore {
 struct Inner {
     shared: Arc<Shared>,
     prefix: String,
-    hasher: DefaultHashBuilder,
     lanes: Arc<Lanes>,
 }
 
 /// What the lanes share.
 #[derive(Debug)]
 struct Shared {
-    source: Source,
+    servers: Servers,
     scripts: RwLock<Scripts>,
     deadline: Duration,
     denials: Denials,
-    /// The key that changes when somebody who was refused may pass early.
-    generation: String,
+    generation: Generation,
     /// How far the server's clock is ahead of this machine's, in microseconds.
     ahead: AtomicI64,
 }
@@ -112,7 +115,7 @@ impl Shared {
         };
         let shared = self.clone();
         let reading = async move {
-            let number = shared.source.number(&shared.generation);
+            let number = shared.generation.read(&shared.servers);
             let number = tokio::time::timeout(shared.deadline, number).await;
             let number = number.ok().and_then(Result::ok);
             shared.denials.note_generation(number, read);
@@ -161,32 +164,28 @@ impl RedisStore {
         Self::builder().config(config).build()
     }
 
+    /// A store on a Redis Cluster, which is found by any of the nodes that `urls` name. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::cluster).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
+        Self::builder().cluster(urls).build()
+    }
+
     /// Starts to build a store.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
 
-    /// Puts a question into a lane.
-    fn push(&self, ask: Ask, lines: &[Line<'_>], waiter: Option<Waiter>) -> Result<(), StoreError> {
-        let inner = &*self.inner;
+    /// The lines, as they wait in a lane.
+    fn own(&self, lines: &[Line<'_>]) -> Result<Lines, StoreError> {
         let elsewhere = |line: &Line<'_>| line.account.context::<Known>().is_none();
-        if lines.iter().any(elsewhere) {
-            return Err(StoreError::Unsupported("an account opened elsewhere"));
+        match lines.iter().any(elsewhere) {
+            true => Err(StoreError::Unsupported("an account opened elsewhere")),
+            false => Ok(lines.iter().map(OwnLine::of).collect()),
         }
-        if ask.lifts() {
-            inner.shared.denials.end(lines.iter().map(asked));
-        }
-        let hash = lines
-            .first()
-            .map_or(0, |line| inner.hasher.hash_one(line.key));
-        let question = Question {
-            ask,
-            lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: inner.lanes.deadline(),
-            told_time: false,
-            waiter,
-        };
-        inner.lanes.push(hash, question)
     }
 }
 
@@ -200,7 +199,8 @@ impl Store for RedisStore {
         };
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
-        let names = Names::new(&self.inner.prefix, &*rule, policy);
+        let tags = self.inner.shared.servers.tags().cloned();
+        let names = Names::new(&self.inner.prefix, tags, &*rule, policy);
         let half = scripts.number(script.source);
         let lanes = Arc::downgrade(&self.inner.lanes);
         let known = Known::new(names, half, &*rule, &script, lanes);
@@ -209,14 +209,21 @@ impl Store for RedisStore {
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
         let shared = &self.inner.shared;
-        let asked = lines.iter().map(asked);
-        if let Some(answer) = shared.denials.find(ask, asked.clone()) {
+        if let Some(answer) = shared.denials.find(ask, lines.iter().map(asked)) {
             shared.keep_denials();
             return Reply::Now(Ok(answer));
         }
-        let mark = shared.denials.mark(ask, asked);
+        let lines = match self.own(lines) {
+            Ok(lines) => lines,
+            Err(error) => return Reply::Now(Err(error)),
+        };
+        let lanes = &self.inner.lanes;
+        if spread::is_spread(lanes, &lines) {
+            return spread::ask(lanes, ask, lines);
+        }
+        let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
         let (waiter, answer) = oneshot::channel();
-        let pushed = self.push(ask, lines, Some(waiter));
+        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter));
         if let Err(error) = pushed {
             return Reply::Now(Err(error));
         }
@@ -238,11 +245,15 @@ impl Store for RedisStore {
             .filter(|_| rule.signs() && rule.life().is_none())
             .map(|known| known.names.of(key));
         let shared = self.inner.shared.clone();
+        let tag = shared.servers.tag_of(key);
         Box::pin(async move {
             let Some(name) = name else {
                 return Ok(Vec::new());
             };
-            let list = tokio::time::timeout(shared.deadline, shared.source.list(&name)).await;
+            let mut range = redis::cmd("LRANGE");
+            range.arg(name).arg(0).arg(-1);
+            let list = shared.servers.run::<Vec<Vec<u8>>>(tag, &range);
+            let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
             // The first entry is the list's header.
             let callers = list.iter().skip(1);
@@ -252,7 +263,13 @@ impl Store for RedisStore {
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
         // There is nobody to tell that it can't be done.
-        let _ = self.push(ask, lines, None);
+        let Ok(lines) = self.own(lines) else {
+            return;
+        };
+        let lanes = &self.inner.lanes;
+        for part in spread::parts(lanes, lines) {
+            let _ = lanes.ask(ask, part.lines, lanes.deadline(), None);
+        }
     }
 }
 
@@ -271,7 +288,7 @@ impl fmt::Debug for RedisStore {
             .field("prefix", &self.inner.prefix)
             .field("deadline", &self.inner.shared.deadline)
             .field("lanes", &self.inner.lanes.many())
-            .field("source", &self.inner.shared.source)
+            .field("servers", &self.inner.shared.servers)
             .finish()
     }
 }
