@@ -4,9 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{
-    Ban, Concurrency, Denied, Key, Keys, Limiter, Policy, Quota, Retry, Ruling, StoreError,
-};
+use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, Retry, Ruling, StoreError};
 
 use crate::support::{
     By, Places, cluster, counted, hammer, keys, limiter, store, store_by, until, used,
