@@ -22,6 +22,7 @@ use super::{
     link::{self, Source},
     nodes::{Node, Range},
     route::{Detour, redirection},
+    sentinel,
     tags::Tags,
 };
 use crate::error::{ConfigError, StoreError};
@@ -275,19 +276,7 @@ impl Cluster {
         if let Some(node) = known.find(|node| node.is(host, port)) {
             return Some(node.clone());
         }
-        let address = match self.pattern.addr().clone() {
-            ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
-                ..
-            } => ConnectionAddr::TcpTls {
-                host: host.to_owned(),
-                port,
-                insecure,
-                tls_params,
-            },
-            _ => ConnectionAddr::Tcp(host.to_owned(), port),
-        };
+        let address = sentinel::at(self.pattern.addr(), host, port);
         let source = (self.open)(self.pattern.clone().set_addr(address)).ok()?;
         Some(Arc::new(Node {
             host: host.to_owned(),

@@ -16,7 +16,7 @@ use redis::{
 };
 use tokio::sync::Mutex;
 
-use super::fault;
+use super::{fault, sentinel::Sentinel};
 use crate::error::StoreError;
 
 /// A connection on which nothing was sent for so long may have been closed by the other side without a word.
@@ -25,27 +25,49 @@ const STALE: Duration = Duration::from_secs(1);
 /// Where connections come from.
 #[derive(Clone)]
 pub(super) struct Source {
-    pub(super) pool: Pool,
+    origin: Origin,
     /// How many the lanes may hold of the pool's; more are detached, so that whoever shares the pool isn't left waiting.
     pub(super) share: usize,
     held: Arc<AtomicUsize>,
 }
 
+#[derive(Clone)]
+enum Origin {
+    Pool(Pool),
+    Sentinel(Arc<Sentinel>),
+}
+
 impl Source {
     pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => fault::of(&error),
-            error => StoreError::Connection(error.to_string().into()),
-        })
+        match &self.origin {
+            Origin::Pool(pool) => checkout(pool).await,
+            Origin::Sentinel(sentinel) => sentinel.connection().await,
+        }
     }
 
     pub(super) fn new(pool: Pool, share: usize) -> Self {
+        Self::of(Origin::Pool(pool), share)
+    }
+
+    pub(super) fn watched(sentinel: Sentinel, share: usize) -> Self {
+        Self::of(Origin::Sentinel(Arc::new(sentinel)), share)
+    }
+
+    fn of(origin: Origin, share: usize) -> Self {
         Self {
-            pool,
+            origin,
             share,
             held: Arc::default(),
         }
     }
+}
+
+/// Takes a connection from a pool.
+pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
+    pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => fault::of(&error),
+        error => StoreError::Connection(error.to_string().into()),
+    })
 }
 
 /// The connection of a lane, which its trips share. It is opened by the first of them.
@@ -190,9 +212,11 @@ impl fmt::Debug for Place {
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source")
-            .field("pool", &self.pool.status())
-            .field("share", &self.share)
-            .finish_non_exhaustive()
+        let mut f = f.debug_struct("Source");
+        match &self.origin {
+            Origin::Pool(pool) => f.field("pool", &pool.status()),
+            Origin::Sentinel(sentinel) => f.field("sentinel", sentinel),
+        };
+        f.field("share", &self.share).finish_non_exhaustive()
     }
 }

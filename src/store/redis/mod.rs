@@ -32,6 +32,7 @@ use crate::{
 mod batch;
 mod builder;
 mod cluster;
+mod connect;
 mod fault;
 mod generation;
 mod lane;
@@ -45,8 +46,10 @@ mod queue;
 mod reply;
 mod route;
 mod script;
+mod sentinel;
 mod spread;
 mod tags;
+mod tls;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
@@ -172,6 +175,19 @@ impl RedisStore {
     /// If there is no URL, or one that isn't one. Nothing is connected yet.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
         Self::builder().cluster(urls).build()
+    }
+
+    /// A store on the master that sentinels know by `name`, wherever it is. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn sentinel(
+        name: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder().sentinel(name, urls).build()
     }
 
     /// Starts to build a store.
