@@ -286,11 +286,12 @@ impl Desk {
     #[inline]
     fn note(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
         let rule = self.account(item).rule();
-        let mark = rule.mark(&line.seen, answer.at);
-        let outlook = rule.outlook(&line.seen, answer.at, item.cost);
+        let at = answer.at_line(line);
+        let mark = rule.mark(&line.seen, at);
+        let outlook = rule.outlook(&line.seen, at, item.cost);
         item.outlook = outlook;
         item.receipt = Receipt {
-            at: answer.at,
+            at,
             left: line.units,
             mark,
         };

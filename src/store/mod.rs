@@ -259,8 +259,18 @@ pub struct LineAnswer {
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Ask::Reset).
     pub seen: Seen,
+    /// How much later than [the answer's instant](Answer::at) it was judged, in microseconds, by the clock of where its key
+    /// is: several keys may be on several servers.
+    pub lag_us: u32,
     /// False where nothing is known of this line: the [cache](Source::Cache) knows only those that refuse.
     pub known: bool,
+}
+
+impl Answer {
+    /// The instant at which a line was judged.
+    pub(crate) fn at_line(&self, line: &LineAnswer) -> Timestamp {
+        self.at + Duration::from_micros(line.lag_us.into())
+    }
 }
 
 impl LineAnswer {
@@ -269,6 +279,7 @@ impl LineAnswer {
         Self {
             units,
             seen,
+            lag_us: 0,
             known: true,
         }
     }
@@ -277,6 +288,7 @@ impl LineAnswer {
     pub(crate) const UNKNOWN: Self = Self {
         units: 0,
         seen: [0; 3],
+        lag_us: 0,
         known: false,
     };
 }

@@ -1,6 +1,6 @@
 //! A Redis Cluster.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use crate::{Builder, Reply, Server, wait};
 
@@ -71,17 +71,35 @@ impl Cluster {
     /// failover.
     #[track_caller]
     pub fn master_of(&self, key: &str) -> &Server {
-        let slot = self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).int();
-        let holds =
-            |range: &&Vec<Reply>| (range[0].clone().int()..=range[1].clone().int()).contains(&slot);
-        let map = slot_map(&self.nodes[0]);
-        let range = map.iter().find(holds).expect("every slot has a master");
-        let port = range[2].clone().list()[1].clone().int();
-        let master = self
-            .nodes
-            .iter()
-            .find(|node| i64::from(node.port()) == port);
+        self.master_of_slot(self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).int())
+    }
+
+    /// The master that serves a slot by the first node's word.
+    #[track_caller]
+    fn master_of_slot(&self, slot: i64) -> &Server {
+        let port = master_port(&self.nodes[0], slot).expect("every slot has a master");
+        let mut nodes = self.nodes.iter();
+        let master = nodes.find(|node| i64::from(node.port()) == port);
         master.expect("the master is a node of this cluster")
+    }
+
+    /// Begins to move a slot to the master `to`, as `redis-cli --cluster reshard` does.
+    #[track_caller]
+    pub fn begin_move(&self, slot: i64, to: usize) -> Move<'_> {
+        let (from, to) = (self.master_of_slot(slot), &self.nodes[to]);
+        let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).text();
+        let moving = Move {
+            cluster: self,
+            slot: slot.to_string(),
+            from,
+            to,
+        };
+        let (from_id, to_id) = (id(from), id(to));
+        to.command(&["CLUSTER", "SETSLOT", &moving.slot, "IMPORTING", &from_id])
+            .ok();
+        from.command(&["CLUSTER", "SETSLOT", &moving.slot, "MIGRATING", &to_id])
+            .ok();
+        moving
     }
 
     #[track_caller]
@@ -131,6 +149,57 @@ impl Cluster {
     }
 }
 
+/// A slot on its way from one master to another.
+#[derive(Debug)]
+pub struct Move<'a> {
+    cluster: &'a Cluster,
+    slot: String,
+    from: &'a Server,
+    to: &'a Server,
+}
+
+impl Move<'_> {
+    /// Moves up to so many of the slot's keys; returns how many there were.
+    #[track_caller]
+    pub fn keys(&self, most: usize) -> usize {
+        let most = most.to_string();
+        let keys = self
+            .from
+            .command(&["CLUSTER", "GETKEYSINSLOT", &self.slot, &most]);
+        let keys: Vec<_> = keys.list().into_iter().map(Reply::text).collect();
+        if !keys.is_empty() {
+            let port = self.to.port().to_string();
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            // They may have expired meanwhile.
+            let moved = self.from.command(&migrate).text();
+            assert!(["OK", "NOKEY"].contains(&moved.as_str()), "{moved}");
+        }
+        keys.len()
+    }
+
+    /// Moves the rest of the keys, and then the slot, and waits until all nodes agree.
+    #[track_caller]
+    pub fn end(self) {
+        while self.keys(100) > 0 {}
+        let id = self.to.command(&["CLUSTER", "MYID"]).text();
+        let others = self.cluster.nodes.iter();
+        let others = others.filter(|node| node.port() != self.to.port());
+        // Its new master first: else nobody would serve it for a moment.
+        for node in std::iter::once(self.to).chain(others) {
+            // A replica knows of no such command.
+            let _ = node.command(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &id]);
+        }
+        let slot = self.slot.parse().expect("a slot is a number");
+        let port = i64::from(self.to.port());
+        wait::until("all nodes know that a slot has moved", PATIENCE, || {
+            let knows = |node: &Server| master_port(node, slot) == Some(port);
+            let nodes = &self.cluster.nodes;
+            (nodes.iter().all(knows) && are_of_one_epoch(nodes)).then_some(())
+        });
+    }
+}
+
 /// Whether a node serves, and knows every master with its replicas.
 #[track_caller]
 fn agrees(node: &Server, masters: usize, nodes_per_master: usize) -> bool {
@@ -152,4 +221,36 @@ fn slot_map(node: &Server) -> Vec<Vec<Reply>> {
         .into_iter()
         .map(Reply::list)
         .collect()
+}
+
+/// The port of the master that serves a slot, by a node's word.
+#[track_caller]
+fn master_port(node: &Server, slot: i64) -> Option<i64> {
+    let map = slot_map(node);
+    let holds =
+        |range: &&Vec<Reply>| (range[0].clone().int()..=range[1].clone().int()).contains(&slot);
+    let range = map.iter().find(holds)?;
+    Some(range[2].clone().list()[1].clone().int())
+}
+
+/// Whether all nodes have heard of the last change. One who has not could make the next change under the same number, and
+/// then the nodes would send clients to and fro.
+#[track_caller]
+fn are_of_one_epoch(nodes: &[Server]) -> bool {
+    let field = |node: &Server, name: &str| {
+        let info = node.command(&["CLUSTER", "INFO"]).text();
+        let line = info.lines().find_map(|line| line.strip_prefix(name));
+        line.map(str::to_owned)
+    };
+    let current: HashSet<_> = nodes
+        .iter()
+        .map(|n| field(n, "cluster_current_epoch:"))
+        .collect();
+    let masters = nodes
+        .iter()
+        .filter(|node| node.info("replication", "role").as_deref() == Some("master"));
+    let own: Vec<_> = masters
+        .map(|node| field(node, "cluster_my_epoch:"))
+        .collect();
+    current.len() == 1 && own.iter().collect::<HashSet<_>>().len() == own.len()
 }

@@ -27,7 +27,7 @@ mod wait;
 
 pub use builder::Builder;
 pub use clock::Clock;
-pub use cluster::Cluster;
+pub use cluster::{Cluster, Move};
 pub use ports::free_port;
 pub use program::Program;
 pub use proxy::Proxy;

@@ -30,6 +30,14 @@ pub fn on_redis(url: &str) -> LimiterBuilder {
     Limiter::builder().store(store.build().expect("a store"))
 }
 
+/// Counting on a cluster, as tollgate does unless told otherwise.
+pub fn on_cluster(urls: &[String]) -> LimiterBuilder {
+    let store = RedisStore::builder()
+        .cluster(urls.iter().cloned())
+        .deadline(Duration::from_secs(5));
+    Limiter::builder().store(store.build().expect("a store"))
+}
+
 /// Counting in process.
 pub fn in_process() -> LimiterBuilder {
     Limiter::builder()

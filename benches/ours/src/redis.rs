@@ -35,6 +35,14 @@ pub struct Mux {
     names: Vec<String>,
 }
 
+/// The same on a cluster: a connection to each master, and each call goes to the master of its key.
+#[derive(Debug)]
+pub struct Muxes {
+    nodes: Vec<Mux>,
+    /// Each key, and the place of its master.
+    names: Vec<(usize, String)>,
+}
+
 /// A checkout from a pool for each request: the naive design at its best.
 pub struct Pooled {
     pool: Pool,
@@ -88,6 +96,52 @@ impl Contender for Mux {
         let call = call.arg(self.rule.interval).arg(self.rule.tolerance);
         passed(call.invoke_async(&mut connection).await)
     }
+}
+
+impl Muxes {
+    /// On masters that share the slots evenly, in order.
+    pub async fn open(urls: &[String], rule: Rule, keys: usize) -> Self {
+        let mut nodes = Vec::new();
+        for url in urls {
+            nodes.push(Mux::open(url, rule, 0).await);
+        }
+        let count = nodes.len();
+        let serves = |node: usize, slot| usize::from(slot) < (node + 1) * SLOTS / count;
+        let names = names("muxes:", keys).into_iter().map(|name| {
+            let slot = slot(&name);
+            let node = (0..count).find(|node| serves(*node, slot));
+            (node.expect("a master serves each slot"), name)
+        });
+        Self {
+            names: names.collect(),
+            nodes,
+        }
+    }
+}
+
+impl Contender for Muxes {
+    async fn decide(&self, dice: &mut Dice) -> bool {
+        let (node, name) = &self.names[dice.roll(self.names.len())];
+        let node = &self.nodes[*node];
+        let mut connection = node.connection.clone();
+        let mut call = node.script.key(name);
+        let call = call.arg(node.rule.interval).arg(node.rule.tolerance);
+        passed(call.invoke_async(&mut connection).await)
+    }
+}
+
+const SLOTS: usize = 16_384;
+
+/// A key's slot: CRC-16/XMODEM.
+fn slot(name: &str) -> u16 {
+    let step = |crc: u16| match crc & 0x8000 {
+        0 => crc << 1,
+        _ => (crc << 1) ^ 0x1021,
+    };
+    let crc = name.bytes().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| step(crc))
+    });
+    crc % SLOTS as u16
 }
 
 impl Pooled {

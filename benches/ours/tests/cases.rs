@@ -49,6 +49,7 @@ macro_rules! cases {
 
 cases! {
     many_keys_on_redis: "cold",
+    many_keys_on_a_cluster: "cluster",
     a_hot_key_on_redis: "hot",
     fewer_tasks_on_redis: "some",
     one_task_on_redis: "single",

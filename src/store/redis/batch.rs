@@ -56,6 +56,8 @@ pub(super) struct Batch {
     /// Segments of trips that are over: their memory is used again.
     spare: Vec<Segment>,
     keys: usize,
+    /// Nothing but what is equal goes with what it holds.
+    alone: bool,
     /// No one's time is up before.
     soonest: Option<Instant>,
     hasher: DefaultHashBuilder,
@@ -82,7 +84,8 @@ pub(super) struct Entry {
 impl Batch {
     /// Takes a question in, or hands it back if the batch is full.
     pub(super) fn push(&mut self, question: Question) -> Result<(), Box<Question>> {
-        let fits = self.keys == 0 || self.keys + question.lines.len() <= MOST_KEYS;
+        let fits = self.keys + question.lines.len() <= MOST_KEYS && !self.alone && !question.alone;
+        let fits = fits || self.keys == 0;
         let merges = matches!(question.ask, Ask::Take(_) | Ask::Peek);
         let segments = &mut self.segments;
         let segment = segments
@@ -107,6 +110,7 @@ impl Batch {
             return Err(Box::new(question));
         }
         self.keys += question.lines.len();
+        self.alone = question.alone;
         let segment = segment.unwrap_or_else(|| {
             let mut segment = self.spare.pop().unwrap_or_default();
             segment.begin(&question);
@@ -130,6 +134,7 @@ impl Batch {
             self.spare.push(segment);
         }
         self.keys = 0;
+        self.alone = false;
         self.soonest = None;
     }
 
@@ -170,6 +175,11 @@ impl Batch {
             .flat_map(|segment| &mut segment.entries)
     }
 
+    /// Whether a refusal that is remembered somewhere may be over with it.
+    pub(super) fn lifts(&self) -> bool {
+        self.segments.iter().any(Segment::lifts)
+    }
+
     /// Takes all questions out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Question> {
         self.entries().flat_map(|entry| entry.questions.drain(..))
@@ -182,15 +192,15 @@ impl Batch {
         script: &Script,
         whole: bool,
         now: Timestamp,
-        generation: &str,
+        generation: Option<&str>,
     ) -> Cmd {
-        let lifts = self.segments.iter().any(Segment::lifts);
+        let generation = generation.filter(|_| self.lifts());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
-        cmd.arg(self.keys + usize::from(lifts));
+        cmd.arg(self.keys + usize::from(generation.is_some()));
         let mut name = Name::default();
         let mut policies = Policies::new();
         for segment in &self.segments {
@@ -210,7 +220,7 @@ impl Batch {
                 }
             }
         }
-        if lifts {
+        if let Some(generation) = generation {
             cmd.arg(generation);
         }
         let mut plan = Packed::with_capacity(128);

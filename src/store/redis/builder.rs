@@ -1,17 +1,20 @@
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
-use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
+use deadpool_redis::{Config, Pool};
 
-use super::{Inner, RedisStore, Shared, lanes::Lanes, link::Source, names, script::Scripts};
+use super::{
+    Inner, RedisStore, Shared,
+    connect::{Connect, Connections},
+    generation::Generation,
+    lanes::Lanes,
+    names,
+    script::Scripts,
+};
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
     guard::{breaker::Breaker, denials::Denials},
 };
-
-/// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
-const OWN_POOL: usize = 1_024;
 
 /// The longest deadline. Past all time, adding it to an instant would panic.
 const LONGEST: Duration = Duration::from_secs(86_400);
@@ -23,30 +26,21 @@ const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    connections: Option<Connections>,
+    connect: Connect,
     prefix: String,
     deadline: Duration,
-    lanes: usize,
     breaker: Option<u32>,
     denials: Duration,
     most_denials: usize,
     clock: Arc<dyn Clock>,
 }
 
-#[derive(Clone, Debug)]
-enum Connections {
-    Url(String),
-    Config(Box<Config>),
-    Pool(Pool),
-}
-
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
-            connections: None,
+            connect: Connect::default(),
             prefix: "tg:".to_owned(),
             deadline: Duration::from_millis(100),
-            lanes: 1,
             breaker: Some(3),
             denials: Duration::from_secs(1),
             most_denials: 100_000,
@@ -58,19 +52,111 @@ impl Default for RedisStoreBuilder {
 impl RedisStoreBuilder {
     /// Counts on the server that `url` names.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.connections = Some(Connections::Url(url.into()));
+        self.connect.servers = Some(Connections::Url(url.into()));
         self
     }
 
     /// Takes connections from a pool that the application already has.
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.connections = Some(Connections::Pool(pool));
+        self.connect.servers = Some(Connections::Pool(pool));
         self
     }
 
     /// Takes connections from a pool made from deadpool's configuration.
     pub fn config(mut self, config: Config) -> Self {
-        self.connections = Some(Connections::Config(Box::new(config)));
+        self.connect.servers = Some(Connections::Config(Box::new(config)));
+        self
+    }
+
+    /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
+    ///
+    /// Who serves what is learnt from the nodes, also while slots are moved and masters fail: what a node turns away is
+    /// asked elsewhere until the [deadline](Self::deadline), and nothing is ever sent again that may have run.
+    ///
+    /// A request whose keys are in several slots is asked about in all of them at once; if one refuses, the others give back
+    /// what they took before it is answered. So no more is admitted than each policy allows, but while a request is being
+    /// asked about, another may be refused for it. If the process is killed in between, that one request stays charged.
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::builder()
+    ///     .cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let urls = urls.into_iter().map(Into::into);
+        self.connect.servers = Some(Connections::Cluster(urls.collect()));
+        self
+    }
+
+    /// How many hash tags the keys on a [cluster](Self::cluster) carry: 32 unless set; a power of two, at most 1,024.
+    ///
+    /// Keys with equal tags are in one slot, and travel together. Fewer tags make larger calls; more than there are masters
+    /// are needed, and some ten for each spread the keys evenly. Hundreds are for thousands of requests in flight. All
+    /// processes have to agree on it: keys counted with another number are other keys.
+    pub fn hash_tags(mut self, tags: usize) -> Self {
+        self.connect.hash_tags = tags;
+        self
+    }
+
+    /// Counts on the master that sentinels know by `name`. `urls` name the sentinels.
+    ///
+    /// Whenever a connection is opened, the sentinels are asked who is the master, and the server whether it is one. While
+    /// one is elected, requests are answered as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. What the old
+    /// master admitted and no replica had heard of yet is not known to the new one, and may be admitted once more; so may
+    /// what an old master admits that is cut off and doesn't know that it was replaced (`min-replicas-to-write` bounds that).
+    ///
+    /// The servers are connected to without a password, to database 0, unless [`server_like`](Self::server_like) says how.
+    ///
+    /// ```no_run
+    /// use tollgate::RedisStore;
+    ///
+    /// let store = RedisStore::builder()
+    ///     .sentinel("mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])
+    ///     .server_like("redis://user:password@any/0")
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    pub fn sentinel(
+        mut self,
+        name: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Self {
+        let (name, urls) = (name.into(), urls.into_iter().map(Into::into).collect());
+        self.connect.servers = Some(Connections::Sentinel { name, urls });
+        self
+    }
+
+    /// How servers behind [sentinels](Self::sentinel) are connected to: with the user, the password, the database and TLS of
+    /// `url`, whose host stands for any.
+    pub fn server_like(mut self, url: impl Into<String>) -> Self {
+        self.connect.server_like = Some(url.into());
+        self
+    }
+
+    /// Trusts servers whose certificates are signed by one of these, in PEM, in place of those that the system trusts. For
+    /// addresses of `rediss://`.
+    ///
+    /// Without a default for the whole process, rustls uses ring, from when the store is built.
+    #[cfg(feature = "redis-tls")]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.connect.tls.root = Some(pem.into());
+        self
+    }
+
+    /// Shows servers this certificate, and holds its key; both in PEM. For addresses of `rediss://`.
+    #[cfg(feature = "redis-tls")]
+    pub fn client_certificate(
+        mut self,
+        pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.connect.tls.client = Some(redis::ClientTlsConfig {
+            client_cert: pem.into(),
+            client_key: key_pem.into(),
+        });
         self
     }
 
@@ -87,9 +173,9 @@ impl RedisStoreBuilder {
     }
 
     /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
-    /// pool.
+    /// pool. On a [cluster](Self::cluster), to each node.
     pub fn lanes(mut self, lanes: usize) -> Self {
-        self.lanes = lanes;
+        self.connect.lanes = lanes;
         self
     }
 
@@ -154,9 +240,6 @@ impl RedisStoreBuilder {
                 "at least 1 ms, at most a day",
             ));
         }
-        if !(1..=64).contains(&self.lanes) {
-            return Err(ConfigError::new(format!("{} lanes", self.lanes), "1 to 64"));
-        }
         if self.breaker == Some(0) {
             return Err(ConfigError::new(
                 "a breaker that opens after 0 faults",
@@ -169,23 +252,18 @@ impl RedisStoreBuilder {
                 "at most an hour; zero for not at all",
             ));
         }
-        let source = self.connections.map_or_else(
-            || {
-                Err(ConfigError::new(
-                    "a Redis store without a server",
-                    "a URL, a deadpool configuration or a pool",
-                ))
-            },
-            |connections| connections.source(self.lanes),
-        )?;
-        let lanes = self.lanes.min(source.share);
+        let lanes = self.connect.lanes;
+        let servers = self.connect.servers()?;
+        let threshold = self.breaker.and_then(NonZeroU32::new);
+        let breaker = || Arc::new(Breaker::new(threshold));
+        let tags = servers.tags().map_or(1, |tags| tags.many());
         let shared = Arc::new(Shared {
-            source,
+            generation: Generation::new(&self.prefix, servers.tags()),
+            servers,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
-            breaker: Arc::new(Breaker::new(self.breaker.and_then(NonZeroU32::new))),
+            breakers: (0..tags).map(|_| breaker()).collect(),
             denials: Denials::new(self.denials, self.most_denials, self.clock),
-            generation: format!("{}gen", self.prefix),
             ahead: Default::default(),
         });
         Ok(RedisStore {
@@ -193,67 +271,7 @@ impl RedisStoreBuilder {
                 lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
                 shared,
                 prefix: self.prefix,
-                hasher: Default::default(),
             }),
         })
     }
-}
-
-impl Connections {
-    fn source(self, lanes: usize) -> Result<Source, ConfigError> {
-        let (pool, shared) = match self {
-            Self::Url(url) => (own_pool(url.as_str(), PoolConfig::new(OWN_POOL))?, false),
-            Self::Config(config) => {
-                let pool = config.pool.unwrap_or(PoolConfig::new(OWN_POOL));
-                let pool = match (config.url, config.connection) {
-                    (Some(url), None) => own_pool(url.as_str(), pool),
-                    (None, Some(connection)) => own_pool(connection, pool),
-                    (None, None) => own_pool("redis://127.0.0.1:6379", pool),
-                    (Some(_), Some(_)) => Err(ConfigError::new(
-                        "a deadpool configuration with both a URL and a connection",
-                        "one of them",
-                    )),
-                };
-                (pool?, false)
-            }
-            Self::Pool(pool) => (pool, true),
-        };
-        let size = pool.status().max_size;
-        if size < 2 {
-            return Err(ConfigError::new(
-                format!("a pool of {size} connections"),
-                "at least 2: lanes keep theirs",
-            ));
-        }
-        let share = if shared { (size / 4).max(1) } else { size };
-        Ok(Source::new(
-            pool,
-            share.min(if shared { lanes } else { size }),
-        ))
-    }
-}
-
-/// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
-fn own_pool(server: impl IntoConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
-    let wrong = |error: redis::RedisError| {
-        // Its words don't repeat the URL, which may hold a password.
-        ConfigError::new(
-            format!("a server address that can't be used ({error})"),
-            "such as redis://user:password@host:6379/0",
-        )
-    };
-    let info: ConnectionInfo = server.into_connection_info().map_err(wrong)?;
-    let tcp = TcpSettings::default().set_nodelay(true);
-    let manager = Manager::new_with_config(
-        info.set_tcp_settings(tcp),
-        // The lanes keep the time themselves.
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None),
-    );
-    Pool::builder(manager.map_err(wrong)?)
-        .config(config)
-        .runtime(Runtime::Tokio1)
-        .build()
-        .map_err(|error| ConfigError::new(format!("a pool ({error})"), "deadpool's own terms"))
 }

@@ -13,10 +13,10 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
-    link::Road,
     probe,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
+    route::Route,
     trip,
 };
 use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
@@ -28,6 +28,8 @@ const TRIPS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Lane {
     shared: Arc<Shared>,
+    /// The hash tag of its keys: zero, but on a cluster.
+    tag: usize,
     breaker: Arc<Breaker>,
     queue: Mutex<Queue<Question>>,
     wake: Notify,
@@ -37,11 +39,12 @@ pub(super) struct Lane {
 type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
 
 impl Lane {
-    /// A lane that asks nothing while `breaker` is open.
-    pub(super) fn new(shared: Arc<Shared>, breaker: Arc<Breaker>) -> Self {
+    /// A lane for keys of a hash tag. It asks nothing while their breaker is open.
+    pub(super) fn new(shared: Arc<Shared>, tag: usize) -> Self {
         Self {
+            breaker: shared.breaker(tag).clone(),
             shared,
-            breaker,
+            tag,
             queue: Mutex::default(),
             wake: Notify::new(),
         }
@@ -51,7 +54,7 @@ impl Lane {
     pub(super) fn push(&self, question: Question) -> Result<(), StoreError> {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
-            probe::start(&self.shared, &self.breaker);
+            probe::start(&self.shared, &self.breaker, self.tag);
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
@@ -72,6 +75,7 @@ impl Lane {
             lines,
             deadline: Instant::now() + self.shared.deadline,
             told_time: false,
+            alone: false,
             waiter: None,
         };
         let _ = self.push(question);
@@ -84,10 +88,10 @@ impl Lane {
     }
 
     /// Carries questions until it is closed.
-    pub(super) async fn run(self: Arc<Self>) {
+    pub(super) async fn run(self: Arc<Self>, route: Route) {
         let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
-        let road = Arc::new(Road::default());
+        let route = Arc::new(route);
         loop {
             let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
             let left = backlog.len();
@@ -107,7 +111,7 @@ impl Lane {
                     break;
                 }
                 let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
-                let trip = trip::carry(shared, road.clone(), breaker, batch);
+                let trip = trip::carry(shared, route.clone(), breaker, batch);
                 trips.push(Box::pin(trip) as Trip);
             }
             if trips.is_empty() {
@@ -212,6 +216,7 @@ mod tests {
             lines: [super::super::question::OwnLine::of(&line)].into(),
             deadline: Instant::now() + Duration::from_secs(60),
             told_time: false,
+            alone: false,
             waiter: None,
         }
     }

@@ -1,8 +1,12 @@
 //! The lanes of a store: a set for each runtime, since a lane lives and dies with the requests it carries.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    hash::BuildHasher,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use arc_swap::ArcSwap;
+use hashbrown::DefaultHashBuilder;
 use tokio::{
     runtime::{self, Handle},
     time::Instant,
@@ -11,7 +15,9 @@ use tokio::{
 use super::{
     Shared,
     lane::Lane,
-    question::{Lines, OwnLine, Question},
+    question::{Lines, OwnLine, Question, Waiter},
+    route::Route,
+    tags::Tags,
 };
 use crate::{
     error::StoreError,
@@ -27,6 +33,7 @@ pub(super) struct Lanes {
     /// Read by each request, and hardly ever written.
     sets: ArcSwap<Vec<Set>>,
     laying: Mutex<()>,
+    hasher: DefaultHashBuilder,
 }
 
 /// The lanes of one runtime.
@@ -43,6 +50,7 @@ impl Lanes {
             many,
             sets: ArcSwap::default(),
             laying: Mutex::default(),
+            hasher: DefaultHashBuilder::default(),
         }
     }
 
@@ -50,9 +58,25 @@ impl Lanes {
         self.many
     }
 
+    /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
+    fn place(&self, lines: &Lines) -> u64 {
+        let Some(first) = lines.first() else {
+            return 0;
+        };
+        match self.shared.servers.tags() {
+            Some(tags) => tags.of(&first.key) as u64,
+            None => self.hasher.hash_one(first.key),
+        }
+    }
+
+    /// The hash tags, on a cluster.
+    pub(super) fn tags(&self) -> Option<&Tags> {
+        self.shared.servers.tags()
+    }
+
     /// Puts a question into the lane of this runtime for `hash`. Equal questions have equal hashes, so that they find each
     /// other there.
-    pub(super) fn push(self: &Arc<Self>, hash: u64, question: Question) -> Result<(), StoreError> {
+    fn push(self: &Arc<Self>, hash: u64, question: Question) -> Result<(), StoreError> {
         let outside = || StoreError::Unsupported("there is no tokio runtime here");
         let handle = Handle::try_current().map_err(|_| outside())?;
         let sets = self.sets.load();
@@ -67,16 +91,40 @@ impl Lanes {
         lane.push(question)
     }
 
+    /// Asks, in the lane of this runtime for the first line's key. All lines have keys in one slot.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        ask: Ask,
+        lines: Lines,
+        deadline: Instant,
+        waiter: Option<Waiter>,
+    ) -> Result<(), StoreError> {
+        if ask.lifts() {
+            self.shared.denials.end(lines.iter().map(OwnLine::asked));
+        }
+        let place = self.place(&lines);
+        let question = Question {
+            ask,
+            lines,
+            deadline,
+            told_time: false,
+            alone: false,
+            waiter,
+        };
+        self.push(place, question)
+    }
+
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));
         }
+        let place = self.place(&lines);
         let told = |lane: &Lane| lane.tell(ask, lines);
         let sets = self.sets.load();
         let here = Handle::try_current().ok();
-        let here = here.and_then(|handle| lane_of(&sets, handle.id(), 0));
-        let any = || sets.first().and_then(|set| set.lanes.first());
+        let here = here.and_then(|handle| lane_of(&sets, handle.id(), place));
+        let any = || sets.first().and_then(|set| set.lane(place));
         if let Some(lane) = here.or_else(any) {
             told(lane);
         }
@@ -89,8 +137,9 @@ impl Lanes {
         if sets.iter().any(|set| set.runtime == handle.id()) {
             return;
         }
-        let lane = |_| Arc::new(Lane::new(self.shared.clone(), self.shared.breaker.clone()));
-        let lanes: Arc<[_]> = (0..self.many).map(lane).collect();
+        let routes = self.shared.servers.routes(self.many);
+        let lane = |route: &Route| Arc::new(Lane::new(self.shared.clone(), route.tag()));
+        let lanes: Arc<[_]> = routes.iter().map(lane).collect();
         sets.push(Set {
             runtime: handle.id(),
             lanes: lanes.clone(),
@@ -98,14 +147,14 @@ impl Lanes {
         self.sets.store(Arc::new(sets));
         // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
         drop(laying);
-        for lane in lanes.iter().cloned() {
+        for (lane, route) in lanes.iter().cloned().zip(routes) {
             let ends = Ends {
                 runtime: handle.id(),
                 lanes: Arc::downgrade(self),
             };
             drop(handle.spawn(async move {
                 let _ends = ends;
-                lane.run().await;
+                lane.run(route).await;
             }));
         }
     }
@@ -124,6 +173,10 @@ impl Lanes {
 }
 
 impl Set {
+    fn lane(&self, hash: u64) -> Option<&Arc<Lane>> {
+        self.lanes.get(hash as usize % self.lanes.len().max(1))
+    }
+
     fn close(&self) {
         self.lanes.iter().for_each(|lane| lane.close());
     }
@@ -131,7 +184,7 @@ impl Set {
 
 fn lane_of(sets: &[Set], runtime: runtime::Id, hash: u64) -> Option<&Arc<Lane>> {
     let set = sets.iter().find(|set| set.runtime == runtime)?;
-    set.lanes.get(hash as usize % set.lanes.len().max(1))
+    set.lane(hash)
 }
 
 /// Takes a runtime's lanes away when one of them ends, which is when their runtime does.

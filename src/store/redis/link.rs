@@ -10,10 +10,13 @@ use std::{
 };
 
 use deadpool_redis::{Connection, Pool, PoolError};
-use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
+use redis::{
+    Cmd, RedisError, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
 use tokio::sync::Mutex;
 
-use super::fault;
+use super::{fault, sentinel::Sentinel};
 use crate::error::StoreError;
 
 /// A connection on which nothing was sent for so long may have been closed by the other side without a word.
@@ -22,52 +25,61 @@ const STALE: Duration = Duration::from_secs(1);
 /// Where connections come from.
 #[derive(Clone)]
 pub(super) struct Source {
-    pub(super) pool: Pool,
+    origin: Origin,
     /// How many the lanes may hold of the pool's; more are detached, so that whoever shares the pool isn't left waiting.
     pub(super) share: usize,
     held: Arc<AtomicUsize>,
 }
 
+#[derive(Clone)]
+enum Origin {
+    Pool(Pool),
+    Sentinel(Arc<Sentinel>),
+}
+
 impl Source {
-    /// The list that stands under a key.
-    pub(super) async fn list(&self, key: &str) -> Result<Vec<Vec<u8>>, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut range = redis::cmd("LRANGE");
-        range.arg(key).arg(0).arg(-1);
-        let list = range.query_async(&mut *connection).await;
-        list.map_err(|error| fault::of(&error))
-    }
-
-    /// The number that stands under a key; zero if there is none.
-    pub(super) async fn number(&self, key: &str) -> Result<u64, StoreError> {
-        let mut connection = self.connection().await?;
-        let mut get = redis::cmd("GET");
-        let number: Result<Option<u64>, _> = get.arg(key).query_async(&mut *connection).await;
-        Ok(number.map_err(|error| fault::of(&error))?.unwrap_or(0))
-    }
-
     pub(super) async fn connection(&self) -> Result<Connection, StoreError> {
-        self.pool.get().await.map_err(|error| match error {
-            PoolError::Backend(error) => fault::of(&error),
-            error => StoreError::Connection(error.to_string().into()),
-        })
+        match &self.origin {
+            Origin::Pool(pool) => checkout(pool).await,
+            Origin::Sentinel(sentinel) => sentinel.connection().await,
+        }
     }
 
     pub(super) fn new(pool: Pool, share: usize) -> Self {
+        Self::of(Origin::Pool(pool), share)
+    }
+
+    pub(super) fn watched(sentinel: Sentinel, share: usize) -> Self {
+        Self::of(Origin::Sentinel(Arc::new(sentinel)), share)
+    }
+
+    fn of(origin: Origin, share: usize) -> Self {
         Self {
-            pool,
+            origin,
             share,
             held: Arc::default(),
         }
     }
 }
 
+/// Takes a connection from a pool.
+pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
+    pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => fault::of(&error),
+        error => StoreError::Connection(error.to_string().into()),
+    })
+}
+
 /// The connection of a lane, which its trips share. It is opened by the first of them.
-#[derive(Debug, Default)]
-pub(super) struct Road(Mutex<Option<Link>>);
+#[derive(Debug)]
+pub(super) struct Road {
+    source: Source,
+    link: Mutex<Option<Link>>,
+}
 
 /// What a trip holds of the connection it is sent on.
 pub(super) struct Way {
+    road: Arc<Road>,
     connection: MultiplexedConnection,
     opened: Instant,
 }
@@ -88,33 +100,66 @@ struct Place {
 }
 
 impl Road {
+    pub(super) fn new(source: Source) -> Self {
+        Self {
+            source,
+            link: Mutex::default(),
+        }
+    }
+
     /// The connection, opened if there is none, or the one there was doesn't answer any more.
-    pub(super) async fn way(&self, source: &Source) -> Result<Way, StoreError> {
-        let mut link = self.0.lock().await;
-        if let Some(stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+    pub(super) async fn way(self: &Arc<Self>) -> Result<Way, StoreError> {
+        let mut link = self.link.lock().await;
+        if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
             // Should nobody wait for the answer any more, it is as good as none.
-            if stale.way().query(&redis::cmd("PING")).await.is_ok() {
+            if answers(&mut stale.connection).await {
                 *link = Some(stale);
             }
         }
         let link = match &mut *link {
             Some(link) => link,
-            none => none.insert(Link::open(source).await?),
+            none => none.insert(Link::open(&self.source).await?),
         };
         link.used = Instant::now();
-        Ok(link.way())
+        Ok(Way {
+            road: self.clone(),
+            connection: link.connection.clone(),
+            opened: link.opened,
+        })
     }
+}
 
-    /// Closes the connection that a trip was sent on, if it is still the one in use.
-    pub(super) async fn close(&self, way: &Way) {
-        let mut link = self.0.lock().await;
-        drop(link.take_if(|link| link.opened == way.opened));
-    }
+pub(super) async fn query_asking(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::Pipeline::with_capacity(2);
+    // They are sent as one: nothing of another trip's comes between.
+    both.cmd("ASKING").add_command(cmd.clone());
+    let answers = connection.req_packed_commands(&both, 1, 1).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    answer.extract_error()
+}
+
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
+    ping.is_ok()
 }
 
 impl Way {
     pub(super) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         cmd.query_async(&mut self.connection).await
+    }
+
+    /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
+    pub(super) async fn query_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        query_asking(&mut self.connection, cmd).await
+    }
+
+    /// Closes the connection, if it is still the one in use.
+    pub(super) async fn close(&self) {
+        let mut link = self.road.link.lock().await;
+        drop(link.take_if(|link| link.opened == self.opened));
     }
 }
 
@@ -141,13 +186,6 @@ impl Link {
             used: now,
         })
     }
-
-    fn way(&self) -> Way {
-        Way {
-            connection: self.connection.clone(),
-            opened: self.opened,
-        }
-    }
 }
 
 /// The connection is closed, so that the pool doesn't hand it out again: it may be dead.
@@ -166,9 +204,11 @@ impl fmt::Debug for Place {
 
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Source")
-            .field("pool", &self.pool.status())
-            .field("share", &self.share)
-            .finish_non_exhaustive()
+        let mut f = f.debug_struct("Source");
+        match &self.origin {
+            Origin::Pool(pool) => f.field("pool", &pool.status()),
+            Origin::Sentinel(sentinel) => f.field("sentinel", sentinel),
+        };
+        f.field("share", &self.share).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::BuildHasher,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicI64, Ordering},
@@ -10,15 +9,15 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::DefaultHashBuilder;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use self::{
     batch::Known,
+    generation::Generation,
     lanes::Lanes,
-    link::Source,
     names::Names,
-    question::{OwnLine, Question, Waiter},
+    question::{Lines, OwnLine},
+    route::Servers,
     script::{Script, Scripts},
 };
 use super::{Account, Ask, Callers, Line, Reply, Store};
@@ -35,17 +34,26 @@ use crate::{
 
 mod batch;
 mod builder;
+mod cluster;
+mod connect;
 mod fault;
+mod generation;
 mod lane;
 mod lanes;
 mod link;
 mod names;
+mod nodes;
 mod packed;
 mod probe;
 mod question;
 mod queue;
 mod reply;
+mod route;
 mod script;
+mod sentinel;
+mod spread;
+mod tags;
+mod tls;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
@@ -80,20 +88,19 @@ pub struct RedisStore {
 struct Inner {
     shared: Arc<Shared>,
     prefix: String,
-    hasher: DefaultHashBuilder,
     lanes: Arc<Lanes>,
 }
 
 /// What the lanes share.
 #[derive(Debug)]
 struct Shared {
-    source: Source,
+    servers: Servers,
     scripts: RwLock<Scripts>,
     deadline: Duration,
-    breaker: Arc<Breaker>,
+    /// One for each hash tag: one, but on a cluster, whose masters don't die together.
+    breakers: Box<[Arc<Breaker>]>,
     denials: Denials,
-    /// The key that changes when somebody who was refused may pass early.
-    generation: String,
+    generation: Generation,
     /// How far the server's clock is ahead of this machine's, in microseconds.
     ahead: AtomicI64,
 }
@@ -110,9 +117,14 @@ impl Shared {
         self.ahead.store(ahead, Ordering::Relaxed);
     }
 
+    /// The breaker of the server that has the keys of a hash tag.
+    fn breaker(&self, tag: usize) -> &Arc<Breaker> {
+        &self.breakers[tag % self.breakers.len()]
+    }
+
     /// Has the generation read, if it's the time: that is what denials are believed by.
     fn keep_denials(self: &Arc<Self>) {
-        if self.breaker.is_open() {
+        if self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
         let Some(read) = self.denials.should_read() else {
@@ -120,7 +132,7 @@ impl Shared {
         };
         let shared = self.clone();
         let reading = async move {
-            let number = shared.source.number(&shared.generation);
+            let number = shared.generation.read(&shared.servers);
             let number = tokio::time::timeout(shared.deadline, number).await;
             let number = number.ok().and_then(Result::ok);
             shared.denials.note_generation(number, read);
@@ -169,32 +181,41 @@ impl RedisStore {
         Self::builder().config(config).build()
     }
 
+    /// A store on a Redis Cluster, which is found by any of the nodes that `urls` name. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::cluster).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
+        Self::builder().cluster(urls).build()
+    }
+
+    /// A store on the master that sentinels know by `name`, wherever it is. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn sentinel(
+        name: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder().sentinel(name, urls).build()
+    }
+
     /// Starts to build a store.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
 
-    /// Puts a question into a lane.
-    fn push(&self, ask: Ask, lines: &[Line<'_>], waiter: Option<Waiter>) -> Result<(), StoreError> {
-        let inner = &*self.inner;
+    /// The lines, as they wait in a lane.
+    fn own(&self, lines: &[Line<'_>]) -> Result<Lines, StoreError> {
         let elsewhere = |line: &Line<'_>| line.account.context::<Known>().is_none();
-        if lines.iter().any(elsewhere) {
-            return Err(StoreError::Unsupported("an account opened elsewhere"));
+        match lines.iter().any(elsewhere) {
+            true => Err(StoreError::Unsupported("an account opened elsewhere")),
+            false => Ok(lines.iter().map(OwnLine::of).collect()),
         }
-        if ask.lifts() {
-            inner.shared.denials.end(lines.iter().map(asked));
-        }
-        let hash = lines
-            .first()
-            .map_or(0, |line| inner.hasher.hash_one(line.key));
-        let question = Question {
-            ask,
-            lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: inner.lanes.deadline(),
-            told_time: false,
-            waiter,
-        };
-        inner.lanes.push(hash, question)
     }
 }
 
@@ -208,7 +229,8 @@ impl Store for RedisStore {
         };
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
-        let names = Names::new(&self.inner.prefix, &*rule, policy);
+        let tags = self.inner.shared.servers.tags().cloned();
+        let names = Names::new(&self.inner.prefix, tags, &*rule, policy);
         let half = scripts.number(script.source);
         let lanes = Arc::downgrade(&self.inner.lanes);
         let known = Known::new(names, half, &*rule, &script, lanes);
@@ -217,14 +239,21 @@ impl Store for RedisStore {
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
         let shared = &self.inner.shared;
-        let asked = lines.iter().map(asked);
-        if let Some(answer) = shared.denials.find(ask, asked.clone()) {
+        if let Some(answer) = shared.denials.find(ask, lines.iter().map(asked)) {
             shared.keep_denials();
             return Reply::Now(Ok(answer));
         }
-        let mark = shared.denials.mark(ask, asked);
+        let lines = match self.own(lines) {
+            Ok(lines) => lines,
+            Err(error) => return Reply::Now(Err(error)),
+        };
+        let lanes = &self.inner.lanes;
+        if spread::is_spread(lanes, &lines) {
+            return spread::ask(lanes, ask, lines);
+        }
+        let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
         let (waiter, answer) = oneshot::channel();
-        let pushed = self.push(ask, lines, Some(waiter));
+        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter));
         if let Err(error) = pushed {
             return Reply::Now(Err(error));
         }
@@ -246,12 +275,16 @@ impl Store for RedisStore {
             .filter(|_| rule.signs() && rule.life().is_none())
             .map(|known| known.names.of(key));
         let shared = self.inner.shared.clone();
+        let tag = shared.servers.tag_of(key);
         Box::pin(async move {
             let Some(name) = name else {
                 return Ok(Vec::new());
             };
-            shared.breaker.check()?;
-            let list = tokio::time::timeout(shared.deadline, shared.source.list(&name)).await;
+            let mut range = redis::cmd("LRANGE");
+            range.arg(name).arg(0).arg(-1);
+            shared.breaker(tag).check()?;
+            let list = shared.servers.run::<Vec<Vec<u8>>>(tag, &range);
+            let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
             // The first entry is the list's header.
             let callers = list.iter().skip(1);
@@ -261,7 +294,13 @@ impl Store for RedisStore {
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
         // There is nobody to tell that it can't be done.
-        let _ = self.push(ask, lines, None);
+        let Ok(lines) = self.own(lines) else {
+            return;
+        };
+        let lanes = &self.inner.lanes;
+        for part in spread::parts(lanes, lines) {
+            let _ = lanes.ask(ask, part.lines, lanes.deadline(), None);
+        }
     }
 }
 
@@ -280,7 +319,7 @@ impl fmt::Debug for RedisStore {
             .field("prefix", &self.inner.prefix)
             .field("deadline", &self.inner.shared.deadline)
             .field("lanes", &self.inner.lanes.many())
-            .field("source", &self.inner.shared.source)
+            .field("servers", &self.inner.shared.servers)
             .finish()
     }
 }

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::tags::Tags;
 use crate::{
     error::ConfigError,
     key::{HASH_CHARS, Key, hash_text},
@@ -17,8 +18,12 @@ const LONGEST_PREFIX: usize = LONGEST - 2 - 1 - HASH_CHARS - 4;
 /// What a policy's keys begin with: the prefix, the strategy's tag, and the policy's name where it's short and harmless.
 /// `tg:g1:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA. Where that would be too long or
 /// not harmless, the policy and the key are hashed together: `tg:g1#` and 20 characters.
+///
+/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g1:burst:192.0.2.1`. No other brace gets into a name.
 #[derive(Debug)]
 pub(super) struct Names {
+    prefix: Box<str>,
+    tags: Option<Tags>,
     head: Option<Box<str>>,
     hashed_head: Box<str>,
     policy: Box<str>,
@@ -36,16 +41,18 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 }
 
 impl Names {
-    pub(super) fn new(prefix: &str, rule: &dyn Rule, policy: &str) -> Self {
+    pub(super) fn new(prefix: &str, tags: Option<Tags>, rule: &dyn Rule, policy: &str) -> Self {
         let tag = rule.tag();
         // A colon would make policy "a" with key "b:c" and policy "a:b" with key "c" one.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         Self {
+            prefix: prefix.into(),
+            tags,
             head: policy
                 .bytes()
                 .all(plain)
-                .then(|| format!("{prefix}{tag}:{policy}:").into()),
-            hashed_head: format!("{prefix}{tag}#").into(),
+                .then(|| format!("{tag}:{policy}:").into()),
+            hashed_head: format!("{tag}#").into(),
             policy: policy.into(),
         }
     }
@@ -59,8 +66,13 @@ impl Names {
     /// Writes the name of a policy's key in place of what `name` holds.
     pub(super) fn write<'a>(&self, key: &Key, name: &'a mut Name) -> &'a [u8] {
         name.clear();
+        name.extend_from_slice(self.prefix.as_bytes());
+        if let Some(tags) = &self.tags {
+            let [first, second] = tags.text(tags.of(key));
+            name.extend_from_slice(&[b'{', first, second, b'}']);
+        }
         match &self.head {
-            Some(head) if head.len() + key.as_bytes().len() <= LONGEST => {
+            Some(head) if name.len() + head.len() + key.as_bytes().len() <= LONGEST => {
                 name.extend_from_slice(head.as_bytes());
                 name.extend_from_slice(key.as_bytes());
             }
@@ -88,8 +100,30 @@ mod tests {
     use std::collections::HashSet;
 
     fn names(policy: &str) -> Names {
+        names_on(None, "tg:", policy)
+    }
+
+    fn names_on(tags: Option<Tags>, prefix: &str, policy: &str) -> Names {
         let rule = Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule");
-        Names::new("tg:", &*rule, policy)
+        Names::new(prefix, tags, &*rule, policy)
+    }
+
+    #[test]
+    fn on_a_cluster_the_key_alone_decides_on_the_slot_and_no_name_is_longer() {
+        let tags = Tags::new(128).expect("tags");
+        for key in ["192.0.2.1", "{a}", "}{", "a-user-with-a-long-name", "a"] {
+            let key = Key::new(key);
+            let tag = tags.text(tags.of(&key));
+            let tag = format!("{{{}}}", String::from_utf8_lossy(&tag));
+            for policy in ["p", "burst", "{slot}", "a policy with spaces"] {
+                for prefix in ["", "tg:", "ap:"] {
+                    let name = names_on(Some(tags.clone()), prefix, policy).of(&key);
+                    assert!(name.starts_with(&format!("{prefix}{tag}")), "{name}");
+                    assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
+                    assert!(name.len() <= LONGEST, "{name}");
+                }
+            }
+        }
     }
 
     #[test]

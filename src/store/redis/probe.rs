@@ -9,12 +9,12 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{Shared, batch::Batch, fault};
-use crate::guard::breaker::Breaker;
+use super::{Shared, batch::Batch, fault, route::Servers};
+use crate::{error::StoreError, guard::breaker::Breaker};
 
 /// Has this runtime see to the probes until the breaker closes, unless somebody does. Should the runtime end before, the next
 /// question has another one do it.
-pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>) {
+pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
@@ -29,34 +29,44 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>) {
             let Some(shared) = shared.upgrade().filter(|_| watch.begin()) else {
                 return;
             };
-            let answered = timeout(shared.deadline, shared.is_well()).await;
+            let answered = timeout(shared.deadline, shared.is_well(tag)).await;
             watch.end(answered.unwrap_or(false), Instant::now());
         }
     }));
 }
 
 impl Shared {
-    /// Whether the server runs the script, for nobody: what lives and runs nothing, such as a server that is paused, is of no
-    /// use.
-    async fn is_well(&self) -> bool {
-        let Ok(connection) = self.source.connection().await else {
-            return false;
-        };
-        let mut tried = Tried(Some(connection));
-        let Some(connection) = &mut tried.0 else {
-            return false;
-        };
+    /// Whether the server of a hash tag's keys runs the script, for nobody: what lives and runs nothing, such as a server that
+    /// is paused, is of no use.
+    async fn is_well(&self, tag: usize) -> bool {
         let script = self.script();
         let nothing = Batch::default();
-        let call = nothing.call(&script, false, self.server_time(), &self.generation);
-        let reply: Result<Value, _> = call.query_async(&mut **connection).await;
+        let now = self.server_time();
+        let call = nothing.call(&script, false, now, self.generation.declared());
         // A server that lacks the script has answered, too.
-        let well = reply.map_or_else(|error| !fault::meant_by(&error).counts, |_| true);
-        if well {
-            // The lane takes it from the pool.
-            drop(tried.0.take());
+        match &self.servers {
+            Servers::One(source) => {
+                let Ok(connection) = source.connection().await else {
+                    return false;
+                };
+                let mut tried = Tried(Some(connection));
+                let Some(connection) = &mut tried.0 else {
+                    return false;
+                };
+                let reply: Result<Value, _> = call.query_async(&mut **connection).await;
+                let well = reply.map_or_else(|error| !fault::meant_by(&error).counts, |_| true);
+                if well {
+                    // The lane takes it from the pool.
+                    drop(tried.0.take());
+                }
+                well
+            }
+            Servers::Cluster(cluster) => match cluster.run::<Value>(tag, &call).await {
+                Ok(_) => true,
+                Err(StoreError::Server { code, .. }) => !fault::meant_by_code(&code).counts,
+                Err(_) => false,
+            },
         }
-        well
     }
 }
 

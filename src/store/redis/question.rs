@@ -7,11 +7,12 @@ use tokio::{sync::oneshot, time::Instant};
 
 use super::{batch::Known, lanes::Lanes};
 use crate::{
+    clock::Timestamp,
     error::StoreError,
     guard::denials::{Asked, Mark},
     key::Key,
     store::{Account, Answer, Ask, Line, Manner},
-    strategy::Receipt,
+    strategy::{Receipt, Seen},
 };
 
 /// A question that waits for its trip.
@@ -22,6 +23,8 @@ pub(super) struct Question {
     pub(super) deadline: Instant,
     /// Whether it has been told that it has another idea of the time than the server.
     pub(super) told_time: bool,
+    /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
+    pub(super) alone: bool,
     /// None where nobody waits.
     pub(super) waiter: Option<Waiter>,
 }
@@ -89,9 +92,15 @@ impl OwnLine {
     }
 
     /// Makes it the line of a charge of so many units.
-    fn charged(&mut self, units: u64, receipt: Receipt) {
+    pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
         self.units = units;
         let by = *self.by();
+        let mark = self.account.rule().mark(seen, at);
+        let receipt = Receipt {
+            at,
+            left: units,
+            mark,
+        };
         self.more = Some(Box::new(More { receipt, by }));
     }
 }
@@ -139,6 +148,11 @@ impl Delivery {
         self.answer.take()
     }
 
+    /// What it will say, and give back.
+    pub(super) fn answer(&mut self) -> Option<&mut Answer> {
+        self.answer.as_mut()
+    }
+
     /// Remembers that it was refused.
     pub(super) fn note_denial(&self, answer: &Answer, mark: &Mark) {
         if let Some(lanes) = self.lanes() {
@@ -160,13 +174,7 @@ impl Drop for Delivery {
         let lanes = self.lanes();
         let mut lines = mem::take(&mut self.lines);
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
-            let mark = line.account.rule().mark(&charged.seen, answer.at);
-            let receipt = Receipt {
-                at: answer.at,
-                left: charged.units,
-                mark,
-            };
-            line.charged(charged.units, receipt);
+            line.charged(charged.units, &charged.seen, answer.at);
         }
         if let Some(lanes) = lanes {
             lanes.tell(Ask::Withdraw, lines);

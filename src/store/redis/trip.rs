@@ -9,26 +9,33 @@ use super::{
     Shared,
     batch::Batch,
     fault::{self, Again, Fault},
-    link::{Road, Way},
+    link::Way,
     probe,
     question::Question,
     reply,
+    route::{Detour, Route},
 };
 use crate::{error::StoreError, guard::breaker::Breaker};
 
 /// How long a lane waits before it asks again what could not be asked just now.
 const MOMENT: Duration = Duration::from_millis(10);
 
+/// Nodes of a cluster that point to each other are not asked faster than this.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often a node's word is followed without a pause.
+const QUICK_DETOURS: usize = 3;
+
 /// Takes a batch to the server, and hands its answers out, or tells everybody why not. No one waits past his deadline.
 /// Brings the empty batch back, and questions that are to be asked again.
 pub(super) async fn carry(
     shared: Arc<Shared>,
-    road: Arc<Road>,
+    route: Arc<Route>,
     breaker: Arc<Breaker>,
     mut batch: Batch,
 ) -> (Batch, Vec<Question>) {
     let start = Instant::now();
-    let mut end = match travel(&shared, &road, &mut batch).await {
+    let mut end = match travel(&shared, &route, &mut batch).await {
         Ok((reply, way)) => arrive(&shared, &mut batch, reply, way),
         Err(end) => end,
     };
@@ -38,13 +45,16 @@ pub(super) async fn carry(
     }
     if end.fault.counts {
         if breaker.note_fault(Instant::now()) {
-            probe::start(&shared, &breaker);
+            probe::start(&shared, &breaker, route.tag());
         }
     } else if end.answered {
         breaker.note_answer();
     }
+    if end.error.is_some() || end.late || end.fault.severs {
+        route.doubt();
+    }
     if let Some(way) = end.way.filter(|_| end.fault.severs) {
-        road.close(&way).await;
+        way.close().await;
     }
     if let Some(error) = end.error {
         batch
@@ -99,14 +109,28 @@ impl End {
             ..Self::default()
         }
     }
+
+    /// Some of the keys are here and some elsewhere; nothing ran. Each is to be asked about by itself.
+    fn parted(batch: &mut Batch) -> Self {
+        let mut again: Vec<_> = batch.drain().collect();
+        again.iter_mut().for_each(|question| question.alone = true);
+        Self {
+            answered: true,
+            again,
+            ..Self::default()
+        }
+    }
 }
 
 /// Hands a reply out.
-fn arrive(shared: &Shared, batch: &mut Batch, reply: Value, way: Way) -> End {
+fn arrive(shared: &Arc<Shared>, batch: &mut Batch, reply: Value, way: Way) -> End {
     let way = Some(way);
     match reply::deliver(batch, reply) {
         Ok(mut delivered) => {
             shared.note_server_time(delivered.at);
+            if batch.lifts() {
+                shared.announce(delivered.at);
+            }
             let stale = delivered.stale.iter_mut();
             stale.for_each(|question| question.told_time = true);
             End {
@@ -127,30 +151,56 @@ fn arrive(shared: &Shared, batch: &mut Batch, reply: Value, way: Way) -> End {
 }
 
 /// There and back. While it is under way, those whose deadline passes are told so.
-async fn travel(shared: &Shared, road: &Road, batch: &mut Batch) -> Result<(Value, Way), End> {
-    let way = on_time(batch, road.way(&shared.source)).await;
-    let way = way.ok_or_else(|| End::late(None))?;
-    let mut way = way.map_err(End::unlinked)?;
+async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Value, Way), End> {
+    let mut way = go(batch, route.way()).await?;
     let script = shared.script();
-    let mut whole = false;
+    let (mut whole, mut asking, mut detours) = (false, false, 0);
     loop {
         let now = shared.server_time();
-        let call = batch.call(&script, whole, now, &shared.generation);
-        let error = match on_time(batch, way.query(&call)).await {
+        let call = batch.call(&script, whole, now, shared.generation.declared());
+        let reply = match asking {
+            false => on_time(batch, way.query(&call)).await,
+            true => on_time(batch, way.query_asking(&call)).await,
+        };
+        let error = match reply {
             None => return Err(End::late(Some(way))),
             Some(Ok(reply)) => return Ok((reply, way)),
             Some(Err(error)) => error,
         };
-        match fault::meant_by(&error).again {
-            Some(Again::Whole) if !whole => whole = true,
-            Some(Again::Soon) => {
-                if on_time(batch, sleep(MOMENT)).await.is_none() {
-                    return Err(End::failed(&error, way));
-                }
+        let again = fault::meant_by(&error).again;
+        if again == Some(Again::Whole) && !whole {
+            whole = true;
+        } else if let Some(detour) = route.detour(&error) {
+            if matches!(detour, Detour::Again) && batch.entries().nth(1).is_some() {
+                return Err(End::parted(batch));
             }
-            _ => return Err(End::failed(&error, way)),
+            detours += 1;
+            if detours > QUICK_DETOURS || matches!(detour, Detour::Again) {
+                let pause = async { Ok(sleep(PAUSE).await) };
+                go(batch, pause).await?;
+            }
+            asking = matches!(detour, Detour::Asking(_));
+            way = match detour {
+                Detour::Asking(node) => go(batch, route.way_to(&node)).await?,
+                Detour::Moved | Detour::Again => go(batch, route.way()).await?,
+            };
+        } else if again == Some(Again::Soon) {
+            if on_time(batch, sleep(MOMENT)).await.is_none() {
+                return Err(End::failed(&error, way));
+            }
+        } else {
+            return Err(End::failed(&error, way));
         }
     }
+}
+
+/// Awaits what leads to a connection.
+async fn go<T>(
+    batch: &mut Batch,
+    part: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, End> {
+    let gone = on_time(batch, part).await;
+    gone.ok_or_else(|| End::late(None))?.map_err(End::unlinked)
 }
 
 /// Awaits a part of a trip, telling those whose deadline passes meanwhile; `None` once it has passed for all.

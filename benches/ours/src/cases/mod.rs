@@ -4,6 +4,7 @@ use std::{future::Future, pin::Pin};
 
 use crate::{drive::Load, outcome::Outcome, plan::Plan};
 
+mod cluster;
 mod denied;
 mod exact;
 mod layer;
@@ -29,7 +30,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 13] = [
+pub const CASES: [Case; 14] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -49,6 +50,11 @@ pub const CASES: [Case; 13] = [
         name: "single",
         about: "one task, on Redis",
         run: |plan| Box::pin(redis::single(plan)),
+    },
+    Case {
+        name: "cluster",
+        about: "512 tasks, many keys, on a cluster of three masters",
+        run: |plan| Box::pin(cluster::cold(plan)),
     },
     Case {
         name: "policies",

@@ -1,0 +1,115 @@
+//! The nodes of a cluster, and the connections to them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redis::{FromRedisValue, Value};
+
+use super::{
+    cluster::Cluster,
+    fault,
+    link::{Road, Source, Way},
+};
+use crate::error::StoreError;
+
+/// A node that serves slots, or did.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) source: Source,
+}
+
+/// A range of slots, and the address of the node that serves it.
+pub(super) type Range = (u16, u16, String, u16);
+
+impl Node {
+    pub(super) fn is(&self, host: &str, port: u16) -> bool {
+        self.host == host && self.port == port
+    }
+
+    /// What it knows of who serves what.
+    pub(super) async fn slots(&self) -> Result<Vec<Range>, StoreError> {
+        let mut connection = self.source.connection().await?;
+        let mut slots = redis::cmd("CLUSTER");
+        let slots: Result<Value, _> = slots.arg("SLOTS").query_async(&mut *connection).await;
+        let slots = slots.map_err(|error| fault::of(&error))?;
+        let ranges = read_slots(slots, &self.host);
+        match ranges.is_empty() {
+            true => Err(StoreError::Server {
+                code: "CLUSTERDOWN".into(),
+                message: "no slot is served".into(),
+            }),
+            false => Ok(ranges),
+        }
+    }
+}
+
+/// The masters in the answer to `CLUSTER SLOTS`. A node without a name has that of the one that was asked.
+fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
+    let Value::Array(ranges) = answer else {
+        return Vec::new();
+    };
+    let range = |range: Value| {
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let [
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(master),
+            ..,
+        ] = &range[..]
+        else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = &master[..] else {
+            return None;
+        };
+        let host = Option::<String>::from_redis_value(host.clone()).ok()?;
+        let host = host.filter(|host| !host.is_empty());
+        let host = host.unwrap_or_else(|| asked.to_owned());
+        let known = host != "?";
+        let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+        known.then_some((first, last, host, u16::try_from(*port).ok()?))
+    };
+    ranges.into_iter().filter_map(range).collect()
+}
+
+/// The connections of one runtime to the nodes of a cluster.
+#[derive(Debug)]
+pub(super) struct Roads {
+    cluster: Arc<Cluster>,
+    roads: Mutex<Vec<(Arc<Node>, Box<[Arc<Road>]>)>>,
+}
+
+impl Roads {
+    pub(super) fn new(cluster: Arc<Cluster>) -> Self {
+        Self {
+            cluster,
+            roads: Mutex::default(),
+        }
+    }
+
+    pub(super) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// A connection to a node, for a tag's lane.
+    pub(super) async fn way(&self, tag: usize, node: &Arc<Node>) -> Result<Way, StoreError> {
+        self.road(tag, node).way().await
+    }
+
+    fn road(&self, tag: usize, node: &Arc<Node>) -> Arc<Road> {
+        let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
+            return known[tag % known.len()].clone();
+        }
+        // Nodes come and go.
+        roads.retain(|(known, _)| self.cluster.knows(known));
+        let road = |_| Arc::new(Road::new(node.source.clone()));
+        let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();
+        let road = new[tag % new.len()].clone();
+        roads.push((node.clone(), new));
+        road
+    }
+}

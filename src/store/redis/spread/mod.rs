@@ -1,0 +1,215 @@
+//! Requests whose keys are in several slots of a cluster.
+//!
+//! The lines of each slot are a part, and all parts are asked at once. What one of them refuses, the others give back before
+//! the request is answered; so no more is ever admitted than each policy allows. Meanwhile a part holds what it may have to
+//! give back: another request may be refused for it, and may be told to wait for what is back in a moment. So what is refused
+//! in this way isn't remembered. A part that fails, or is late, fails the request, and all is given back. If the process ends
+//! in between, one request's charge stays until its period ends.
+//!
+//! Bans and shadows depend on what becomes of the whole request. Shadows are asked once it is known; bans are told then of
+//! what they could not see, and of nothing while one of them lasts.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::{sync::oneshot, time::Instant};
+
+mod take;
+
+use super::{
+    lanes::Lanes,
+    question::{Delivery, Lines},
+};
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    store::{Answer, Ask, LineAnswer, Manner, Reply, Source},
+};
+
+/// The lines of a request whose keys share a slot, and their places in the request.
+pub(super) struct Part {
+    pub(super) lines: Lines,
+    places: SmallVec<[usize; 2]>,
+}
+
+/// A part that was asked about.
+struct Asked {
+    part: Part,
+    answer: oneshot::Receiver<Result<Delivery, StoreError>>,
+}
+
+/// A part that was answered. Its delivery gives back what is charged, unless it's read.
+struct Answered {
+    part: Part,
+    delivery: Delivery,
+}
+
+/// Whether a request's keys are in several slots.
+pub(super) fn is_spread(lanes: &Lanes, lines: &Lines) -> bool {
+    let Some((first, rest)) = lines.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+        return false;
+    };
+    lanes.tags().is_some_and(|tags| {
+        let tag = tags.of(&first.key);
+        rest.iter().any(|line| tags.of(&line.key) != tag)
+    })
+}
+
+/// A request's lines, by slot.
+pub(super) fn parts(lanes: &Lanes, lines: Lines) -> SmallVec<[Part; 1]> {
+    let mut parts: SmallVec<[(usize, Part); 1]> = SmallVec::new();
+    for (place, line) in lines.into_iter().enumerate() {
+        let tag = lanes.tags().map_or(0, |tags| tags.of(&line.key));
+        let part = match parts.iter().position(|(its, _)| *its == tag) {
+            Some(part) => part,
+            None => {
+                let part = Part {
+                    lines: Lines::new(),
+                    places: SmallVec::new(),
+                };
+                parts.push((tag, part));
+                parts.len() - 1
+            }
+        };
+        parts[part].1.lines.push(line);
+        parts[part].1.places.push(place);
+    }
+    let mut parts: SmallVec<[Part; 1]> = parts.into_iter().map(|(_, part)| part).collect();
+    parts.iter_mut().for_each(Part::renumber);
+    parts
+}
+
+impl Part {
+    /// A shadow stands for a line of its own part, or beside them all.
+    fn renumber(&mut self) {
+        for line in &mut self.lines {
+            if let Manner::Shadow {
+                of: Some(live),
+                charges,
+            } = line.manner
+            {
+                let of = self.places.iter().position(|place| *place == live);
+                line.manner = Manner::Shadow { of, charges };
+            }
+        }
+    }
+}
+
+/// Asks about a request whose keys are in several slots.
+pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
+    let deadline = lanes.deadline();
+    if let Ask::Take(times) = ask {
+        return match take::ask(lanes, times, lines, deadline) {
+            Ok(taking) => Reply::Later(Box::pin(taking)),
+            Err(error) => Reply::Now(Err(error)),
+        };
+    }
+    let count = lines.len();
+    let asked = match ask_parts(lanes, ask, parts(lanes, lines), deadline) {
+        Ok(asked) => asked,
+        Err(error) => return Reply::Now(Err(error)),
+    };
+    let lanes = lanes.clone();
+    Reply::Later(Box::pin(async move {
+        let (mut answered, error) = answers(asked).await;
+        let Some(error) = error else {
+            return Ok(join(&mut answered, count));
+        };
+        if ask == Ask::Force {
+            // As if it had not been asked: all or nothing.
+            for Answered { part, delivery } in &mut answered {
+                if let Some(answer) = delivery.read() {
+                    lanes.tell(Ask::Withdraw, charged(part, &answer, 1, 1).lines);
+                }
+            }
+        }
+        Err(error)
+    }))
+}
+
+/// Asks about all parts at once.
+fn ask_parts(
+    lanes: &Arc<Lanes>,
+    ask: Ask,
+    parts: impl IntoIterator<Item = Part>,
+    deadline: Instant,
+) -> Result<SmallVec<[Asked; 2]>, StoreError> {
+    let asked = parts.into_iter().map(|part| {
+        let (waiter, answer) = oneshot::channel();
+        lanes.ask(ask, part.lines.clone(), deadline, Some(waiter))?;
+        Ok(Asked { part, answer })
+    });
+    asked.collect()
+}
+
+/// Awaits all answers. What can't be answered is the error.
+async fn answers(
+    asked: impl IntoIterator<Item = Asked>,
+) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    let (mut answered, mut error) = (SmallVec::new(), None);
+    for Asked { part, answer } in asked {
+        match answer.await {
+            Ok(Ok(delivery)) => answered.push(Answered { part, delivery }),
+            Ok(Err(wrong)) => error = Some(wrong),
+            Err(_) => error = Some(StoreError::Connection("the lane has ended".into())),
+        }
+    }
+    (answered, error)
+}
+
+/// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.
+fn join(answered: &mut [Answered], count: usize) -> Answer {
+    let mut whole = Answer {
+        admitted: u64::MAX,
+        at: Timestamp::default(),
+        age: Default::default(),
+        later: u64::MAX,
+        source: Source::Store,
+        lines: SmallVec::from_elem(LineAnswer::of(0, [0; 3]), count),
+    };
+    let instants = answered.iter_mut();
+    let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));
+    whole.at = instants.min().unwrap_or_default();
+    for Answered { part, delivery } in answered {
+        let Some(answer) = delivery.read() else {
+            continue;
+        };
+        whole.admitted = whole.admitted.min(answer.admitted);
+        whole.later = whole.later.min(answer.later);
+        for (place, line) in part.places.iter().zip(answer.lines) {
+            whole.lines[*place] = late(line, &whole, answer.at);
+        }
+    }
+    if whole.admitted == 0 {
+        whole.later = 0;
+    }
+    whole
+}
+
+/// A line of an answer that was given at another instant than the whole.
+fn late(line: LineAnswer, whole: &Answer, at: Timestamp) -> LineAnswer {
+    let lag_us = at.since(whole.at).as_micros();
+    LineAnswer {
+        lag_us: u32::try_from(lag_us).unwrap_or(u32::MAX),
+        ..line
+    }
+}
+
+/// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
+fn charged(part: &Part, answer: &Answer, share: u64, admitted: u64) -> Part {
+    let mut back = Part {
+        lines: Lines::new(),
+        places: SmallVec::new(),
+    };
+    let lines = part.lines.iter().zip(&answer.lines);
+    for ((line, charged), place) in lines.zip(&part.places) {
+        if charged.units > 0 {
+            let mut line = line.clone();
+            line.charged(charged.units, &charged.seen, answer.at);
+            line.units = charged.units / admitted.max(1) * share;
+            back.lines.push(line);
+            back.places.push(*place);
+        }
+    }
+    back
+}

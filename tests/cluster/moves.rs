@@ -1,0 +1,197 @@
+//! Slots that move from one master to another while they are asked about.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use testkit::Cluster;
+use tollgate::{Key, Limiter, RedisStore, Ruling, StoreError};
+
+use crate::support::{By, PATIENCE, Places, counted, hammer, keys, limiter, store, until, used};
+
+/// A store with so few tags that many keys are in each slot.
+fn crowded(cluster: &Cluster) -> RedisStore {
+    let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
+    let store = store.deadline(PATIENCE).denials(Duration::ZERO);
+    store.build().expect("a store")
+}
+
+/// The slot of all keys of a [`crowded`] store, and the master that serves it.
+fn slot(cluster: &Cluster) -> (i64, usize) {
+    let found = keys(cluster, "");
+    let (key, master) = found.first().expect("a key");
+    (
+        cluster.nodes()[0]
+            .command(&["CLUSTER", "KEYSLOT", key])
+            .int(),
+        *master,
+    )
+}
+
+async fn ask_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
+    let asked =
+        keys.map(|key| async move { counted(&limiter.check(Key::new(format!("{key}"))).await) });
+    join_all(asked)
+        .await
+        .into_iter()
+        .filter(|admitted| *admitted)
+        .count()
+}
+
+#[tokio::test]
+async fn keys_that_are_here_there_and_nowhere_yet_are_all_counted() {
+    let cluster = Cluster::start(3, 0);
+    for by in [By::Gcra, By::Window, By::List] {
+        cluster.nodes().iter().for_each(|node| node.flush());
+        let limiter = limiter(crowded(&cluster), [by.policy("p", "3/month")]);
+        assert_eq!(ask_all(&limiter, 0..100).await, 100);
+        let (slot, from) = slot(&cluster);
+        let moving = cluster.begin_move(slot, (from + 1) % 3);
+        assert_eq!(moving.keys(40), 40);
+        // Of these, sixty are here, forty there, and fifty nowhere; many of them ask at once.
+        assert_eq!(ask_all(&limiter, 0..150).await, 150, "{by:?}");
+        assert_eq!(ask_all(&limiter, 0..150).await, 150, "{by:?}");
+        assert_eq!(ask_all(&limiter, 0..100).await, 0, "{by:?}");
+        moving.end();
+        assert_eq!(ask_all(&limiter, 0..150).await, 50, "{by:?}");
+        assert_eq!(ask_all(&limiter, 0..150).await, 0, "{by:?}");
+        let found = keys(&cluster, "");
+        assert!(found.iter().all(|(_, master)| *master == (from + 1) % 3));
+        assert_eq!(found.len(), 150);
+        for node in cluster.nodes() {
+            assert_eq!(node.immortal_keys(), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_keys_have_moved_in_part_waits_for_the_rest() {
+    let cluster = Cluster::start(3, 0);
+    let policies = || {
+        [
+            By::Gcra.policy("a", "3/month"),
+            By::Window.policy("b", "3/month"),
+        ]
+    };
+    let limiter = limiter(crowded(&cluster), policies());
+    assert!(counted(&limiter.check(Key::new("k")).await));
+    let (slot, from) = slot(&cluster);
+    let moving = cluster.begin_move(slot, (from + 1) % 3);
+    assert_eq!(moving.keys(1), 1);
+    let waiting = limiter.check(Key::new("k"));
+    let waiting = tokio::spawn(async move { waiting.await });
+    let turned_away = || cluster.nodes()[from].info("errorstats", "errorstat_TRYAGAIN");
+    until("it has been turned away", async || turned_away().is_some()).await;
+    assert!(!waiting.is_finished());
+    moving.end();
+    assert!(counted(&waiting.await.expect("an answer")));
+    assert_eq!(used(&limiter, Key::new("k")).await, [2, 2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_to_and_fro_under_load_admit_exactly_the_quota() {
+    let cluster = Arc::new(Cluster::start(3, 0));
+    for by in [By::Gcra, By::Log] {
+        cluster.nodes().iter().for_each(|node| node.flush());
+        let limiters = [0, 1].map(|_| limiter(crowded(&cluster), [by.policy("p", "40/month")]));
+        assert_eq!(ask_all(&limiters[0], 0..50).await, 50);
+        let (slot, from) = slot(&cluster);
+        let done = Arc::new(AtomicBool::new(false));
+        let mover = {
+            let (cluster, done) = (cluster.clone(), done.clone());
+            std::thread::spawn(move || {
+                let mut moves = 0;
+                while moves < 4 || !done.load(Ordering::Relaxed) {
+                    moves += 1;
+                    let moving = cluster.begin_move(slot, (from + moves) % 3);
+                    while moving.keys(3) > 0 {}
+                    moving.end();
+                }
+                moves
+            })
+        };
+        let admitted = Arc::new(AtomicU64::new(50));
+        let tasks: Vec<_> = (0..64)
+            .map(|task| {
+                let (limiter, admitted) = (limiters[task % 2].clone(), admitted.clone());
+                tokio::spawn(async move {
+                    for round in 0..100 {
+                        let key = (task * 31 + round * 7) % 50;
+                        let decision = limiter.check(Key::new(format!("{key}"))).await;
+                        admitted.fetch_add(counted(&decision).into(), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("a task ends well");
+        }
+        done.store(true, Ordering::Relaxed);
+        let moves = mover.join().expect("the mover ends well");
+        assert!(moves >= 4);
+        // Six thousand and four hundred asked for two thousand places.
+        for key in 0..50 {
+            let used = used(&limiters[0], Key::new(format!("{key}"))).await;
+            assert_eq!(used, [40], "{by:?}");
+        }
+        assert_eq!(admitted.load(Ordering::Relaxed), 2_000, "{by:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
+    let cluster = Arc::new(Cluster::start(3, 0));
+    let places = Places::find(&cluster, "go").await;
+    // A window's end is moved by as long as its key is on the way, and what was charged before then isn't found any more by
+    // those who give back.
+    let policies = || ["a", "b", "c"].map(|name| By::Log.policy(name, "300/month"));
+    let limiters = [0, 1].map(|_| limiter(store(&cluster), policies()));
+    let slot = places.slot(&cluster, 0);
+    let mover = {
+        let cluster = cluster.clone();
+        std::thread::spawn(move || {
+            for to in [1, 2, 0, 2, 1, 0] {
+                let moving = cluster.begin_move(slot, to);
+                while moving.keys(1) > 0 {}
+                moving.end();
+            }
+        })
+    };
+    let admitted = hammer(&limiters, places.apart(), 64, 1_000).await;
+    mover.join().expect("the mover ends well");
+    assert!(admitted <= 300);
+    assert_eq!(used(&limiters[0], places.apart()).await, [admitted; 3]);
+}
+
+#[tokio::test]
+async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
+    let cluster = Cluster::start(3, 0);
+    let policies = || {
+        [
+            By::Gcra.policy("a", "3/month"),
+            By::Window.policy("b", "3/month"),
+        ]
+    };
+    let patient = limiter(crowded(&cluster), policies());
+    assert!(counted(&patient.check(Key::new("k")).await));
+    let (slot, from) = slot(&cluster);
+    let moving = cluster.begin_move(slot, (from + 1) % 3);
+    assert_eq!(moving.keys(1), 1);
+    let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
+    let store = store
+        .deadline(Duration::from_millis(300))
+        .build()
+        .expect("a store");
+    let decision = limiter(store, policies()).check(Key::new("k")).await;
+    assert!(
+        matches!(decision.ruling(), Ruling::Fault(StoreError::Timeout)),
+        "{decision:?}"
+    );
+    moving.end();
+    assert_eq!(used(&patient, Key::new("k")).await, [1, 1]);
+}

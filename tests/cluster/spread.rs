@@ -1,0 +1,327 @@
+//! Requests whose keys are in several slots: never too much is admitted, and what is refused leaves nothing behind.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::Cluster;
+use tokio::time::timeout;
+use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, Retry, Ruling, StoreError};
+
+use crate::support::{
+    By, Places, cluster, counted, hammer, keys, limiter, store, store_by, until, used,
+};
+
+fn three([a, b, c]: [(By, &str); 3]) -> Limiter {
+    let policies = [("a", a), ("b", b), ("c", c)];
+    let policies = policies.map(|(name, (by, quota))| by.policy(name, quota));
+    limiter(store(cluster()), policies)
+}
+
+/// What is used by each policy. What flows back with time is given back less the moment for which it was held: of a month's
+/// quota far less than a unit, which shows as one.
+#[track_caller]
+fn all_used(used: &[u64], bys: [By; 3], each: u64) {
+    for (used, by) in used.iter().zip(bys) {
+        let flows = matches!(by, By::Gcra | By::Bucket);
+        assert!(
+            *used == each || flows && *used == each + 1,
+            "{bys:?}: {used} and not {each}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
+    for (round, by) in By::ALL.into_iter().enumerate() {
+        let places = Places::find(cluster(), &format!("quiet{round}-")).await;
+        let bys = [by, By::ALL[(round + 3) % By::ALL.len()], By::Window];
+        let [a, b, c] = bys;
+        let new = || three([(a, "200/month"), (b, "120/month"), (c, "160/month")]);
+        let limiters = [new(), new()];
+        let keys = places.apart();
+        let admitted = hammer(&limiters, keys.clone(), 64, 600).await;
+        assert!(admitted <= 120, "{by:?}: {admitted}");
+        all_used(&used(&limiters[0], keys.clone()).await, bys, admitted);
+        // What was refused in between has not been lost.
+        for _ in admitted.min(119)..119 {
+            assert!(counted(&limiters[1].check(keys.clone()).await), "{by:?}");
+        }
+        let mut last = 0;
+        while counted(&limiters[0].check(keys.clone()).await) {
+            last += 1;
+        }
+        assert!(last <= 1, "{by:?}: {last} too many");
+        all_used(
+            &used(&limiters[0], keys).await,
+            bys,
+            admitted.max(119) + last,
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_asks_alone_is_told_as_on_one_server() {
+    let places = Places::find(cluster(), "alone").await;
+    let limiter = three([(By::Window, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
+    let keys = places.apart();
+    for left in [[4, 1, 8], [3, 0, 7]] {
+        let decision = limiter.check(keys.clone()).await;
+        assert!(counted(&decision));
+        let told: Vec<_> = decision.verdicts().map(|v| v.remaining()).collect();
+        assert_eq!(told, left);
+    }
+    for _ in 0..3 {
+        let refused = limiter.check(keys.clone()).await;
+        assert!(!counted(&refused));
+        let told: Vec<_> = refused
+            .verdicts()
+            .map(|v| (v.refused(), v.remaining()))
+            .collect();
+        assert_eq!(told, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
+        assert!(matches!(refused.retry(), Retry::After(wait) if wait > Duration::from_secs(1_700)));
+    }
+    assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
+}
+
+#[tokio::test]
+async fn several_at_once_are_admitted_as_far_as_all_have_room() {
+    let places = Places::find(cluster(), "several").await;
+    let limiter = three([(By::Window, "50/h"), (By::List, "7/h"), (By::Log, "20/h")]);
+    let decision = limiter.check(places.apart()).times(10).await;
+    assert_eq!(decision.admitted(), 7);
+    assert_eq!(used(&limiter, places.apart()).await, [7, 7, 7]);
+    assert_eq!(limiter.check(places.apart()).times(10).await.admitted(), 0);
+    assert_eq!(used(&limiter, places.apart()).await, [7, 7, 7]);
+}
+
+#[tokio::test]
+async fn what_was_charged_everywhere_is_given_back_everywhere() {
+    for (round, by) in By::ALL.into_iter().enumerate() {
+        let places = Places::find(cluster(), &format!("back{round}-")).await;
+        let limiter = three([(by, "9/month"), (By::Gcra, "8/month"), (by, "7/month")]);
+        let keys = places.apart();
+        let decision = limiter.check(keys.clone()).cost(3).await;
+        let admission = decision.into_result().expect("admitted");
+        assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{by:?}");
+        admission.refund(2).await.expect("a refund");
+        assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{by:?}");
+        limiter.charge(keys.clone(), 4).await;
+        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{by:?}");
+        limiter.reset(keys.clone()).await;
+        assert_eq!(used(&limiter, keys).await, [0; 3], "{by:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_before_the_answer_costs_nothing_anywhere() {
+    let places = Places::find(cluster(), "leave").await;
+    let limiter = three([
+        (By::Gcra, "1000/month"),
+        (By::Log, "1000/month"),
+        (By::List, "1000/month"),
+    ]);
+    let keys = places.apart();
+    let tasks: Vec<_> = (0..400)
+        .map(|client| {
+            let check = limiter.check(keys.clone()).into_future();
+            tokio::spawn(async move {
+                if client % 2 == 0 {
+                    return counted(&check.await);
+                }
+                let patience = Duration::from_micros(client * 10);
+                timeout(patience, check)
+                    .await
+                    .is_ok_and(|decision| counted(&decision))
+            })
+        })
+        .collect();
+    let mut read = 0;
+    for task in tasks {
+        read += u64::from(task.await.expect("an answer"));
+    }
+    assert!((200..400).contains(&read), "{read} were answered");
+    until("what nobody read is given back", async || {
+        used(&limiter, keys.clone()).await == [read; 3]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn places_in_flight_are_held_and_left_in_all_slots() {
+    let places = Places::find(cluster(), "flight").await;
+    let policies = [
+        Policy::new("a", Quota::concurrent(2)).strategy(Concurrency::default()),
+        By::Gcra.policy("b", "9/h"),
+        Policy::new("c", Quota::concurrent(5)).strategy(Concurrency::default()),
+    ];
+    let limiter = limiter(store(cluster()), policies);
+    let held: Vec<_> = [
+        limiter.check(places.apart()).await,
+        limiter.check(places.apart()).await,
+    ]
+    .into();
+    assert!(held.iter().all(counted));
+    assert!(!counted(&limiter.check(places.apart()).await));
+    assert_eq!(used(&limiter, places.apart()).await, [2, 2, 2]);
+    drop(held);
+    until("all places are left", async || {
+        used(&limiter, places.apart()).await == [0, 2, 0]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refusal_that_counts_does_so_under_the_policy_that_refused_alone() {
+    let places = Places::find(cluster(), "counts").await;
+    let policies = [
+        By::Gcra.policy("a", "2/h").denied(Denied::Counts),
+        By::Gcra.policy("b", "9/h").denied(Denied::Counts),
+    ];
+    let limiter = limiter(store(cluster()), policies);
+    let wait = async || match limiter.check(places.apart()).await.retry() {
+        Retry::After(wait) => wait.as_secs().div_ceil(60),
+        other => panic!("{other:?}"),
+    };
+    for _ in 0..2 {
+        assert!(counted(&limiter.check(places.apart()).await));
+    }
+    let waits = [wait().await, wait().await, wait().await];
+    assert_eq!(waits, [60, 90, 90]);
+    assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
+}
+
+#[tokio::test]
+async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
+    let places = Places::find(cluster(), "ban").await;
+    let ban = || {
+        Policy::new("c", Quota::requests(3).per_hour())
+            .strategy(Ban::lasting(Duration::from_secs(600)))
+    };
+    let limiter = limiter(
+        store(cluster()),
+        [
+            By::Gcra.policy("a", "2/h"),
+            By::Gcra.policy("b", "9/h"),
+            ban(),
+        ],
+    );
+    for _ in 0..2 {
+        assert!(counted(&limiter.check(places.apart()).await));
+    }
+    assert_eq!(used(&limiter, [("c", places.key(2))]).await, [0]);
+    for refusals in 1..=3 {
+        let refused = limiter.check(places.apart()).await;
+        assert!(!counted(&refused));
+        let banned = refused
+            .verdict("c")
+            .is_some_and(|verdict| verdict.refused());
+        assert_eq!(banned, refusals == 3, "{refused:?}");
+    }
+    // While it lasts nothing is charged, also where there is room.
+    let elsewhere: Keys = [("b", places.key(1)), ("c", places.key(2))].into();
+    let refused = limiter.check(elsewhere).await;
+    assert!(
+        !counted(&refused)
+            && refused
+                .verdict("c")
+                .is_some_and(|verdict| verdict.refused())
+    );
+    assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
+}
+
+#[tokio::test]
+async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
+    let places = Places::find(cluster(), "shadow").await;
+    let limiter = limiter(
+        store(cluster()),
+        [
+            By::Window.policy("a", "2/h"),
+            By::Window.policy("b", "6/h"),
+            By::Window.policy("looser", "4/h").shadow_of("a"),
+            By::Window.policy("stricter", "1/h").shadow_of("a"),
+            By::Window.policy("beside", "9/h").shadow(),
+        ],
+    );
+    let [a, b, c] = [0, 1, 2].map(|place| places.key(place));
+    let keys = || -> Keys {
+        [
+            ("a", a),
+            ("b", b),
+            ("looser", c),
+            ("stricter", b),
+            ("beside", c),
+        ]
+        .into()
+    };
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        let decision = limiter.check(keys()).await;
+        let says = |name| decision.verdict(name).expect(name).would_refuse();
+        answers.push((
+            counted(&decision),
+            says("looser"),
+            says("stricter"),
+            says("beside"),
+        ));
+    }
+    let expected = [
+        (true, false, false, false),
+        (true, false, true, false),
+        (false, false, true, false),
+        (false, false, true, false),
+        (false, true, true, false),
+    ];
+    assert_eq!(answers, expected);
+    // The candidates charge what they would have let in; the one beside them what was admitted.
+    assert_eq!(used(&limiter, keys()).await, [2, 2, 4, 1, 2]);
+}
+
+#[tokio::test]
+async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
+    let cluster = Cluster::start(3, 0);
+    let places = Places::find(&cluster, "fails").await;
+    let policies = [("a", "9/h"), ("b", "9/h"), ("c", "9/h")]
+        .map(|(name, quota)| By::Gcra.policy(name, quota));
+    let limiter = limiter(store_by(&cluster, Duration::from_millis(500)), policies);
+    assert!(counted(&limiter.check(places.apart()).await));
+    let name = |master: usize| {
+        format!(
+            ":{}:{}",
+            ["a", "b", "c"][master],
+            places.key(master).as_str()
+        )
+    };
+    let [(foreign, 1)] = &keys(&cluster, &name(1))[..] else {
+        panic!("a key of the second master");
+    };
+    cluster.nodes()[1]
+        .command(&["SET", foreign, "something else", "PX", "60000"])
+        .ok();
+    let decision = limiter.check(places.apart()).await;
+    assert!(
+        matches!(decision.ruling(), Ruling::Fault(StoreError::Foreign { .. })),
+        "{decision:?}"
+    );
+    let others: Keys = [("a", places.key(0)), ("c", places.key(2))].into();
+    until("the others are given back", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+
+    cluster.nodes()[1].pause();
+    let decision = limiter.check(places.apart()).await;
+    assert!(
+        matches!(decision.ruling(), Ruling::Fault(StoreError::Timeout)),
+        "{decision:?}"
+    );
+    until("the others are given back", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+    // What is done by force is done everywhere or nowhere, too.
+    limiter.charge(places.apart(), 2).await;
+    until("the others are given back", async || {
+        used(&limiter, others.clone()).await == [1, 1]
+    })
+    .await;
+    cluster.nodes()[1].resume();
+}

@@ -1,0 +1,184 @@
+//! A master that sentinels watch.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use testkit::{Sentinel, Server};
+use tollgate::{Limiter, RedisStore, Source, StoreError};
+
+use crate::support::{counted, fault, key, limiter, until};
+
+const DEADLINE: Duration = Duration::from_millis(500);
+
+fn watched(group: &Sentinel) -> Limiter {
+    let store = RedisStore::builder()
+        .sentinel(group.master_name(), group.sentinel_urls())
+        .deadline(DEADLINE)
+        .denials(Duration::ZERO);
+    limiter(store.build().expect("a store"), 1_000)
+}
+
+async fn used(limiter: &Limiter) -> u64 {
+    let seen = limiter.peek(key()).await;
+    assert_eq!(seen.source(), Source::Store, "{seen:?}");
+    let verdict = seen.verdict("p").expect("a verdict");
+    verdict.limit() - verdict.remaining()
+}
+
+/// Waits until every replica has what the master has.
+async fn replicated(group: &Sentinel) {
+    let offset = |server: &Server| server.info("replication", "master_repl_offset");
+    let master = group.master();
+    until("the replicas have it all", async || {
+        group
+            .servers()
+            .iter()
+            .all(|server| offset(server) == offset(master))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted() {
+    let group = Sentinel::start();
+    let limiter = watched(&group);
+    for _ in 0..10 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    replicated(&group).await;
+    let old = group.master();
+    old.kill();
+    let faults = AtomicU64::new(0);
+    until("another master serves", async || {
+        let asked = Instant::now();
+        let decision = limiter.check(key()).await;
+        assert!(asked.elapsed() < DEADLINE * 3, "{:?}", asked.elapsed());
+        if decision.source() == Source::Store {
+            return true;
+        }
+        faults.fetch_add(1, Ordering::Relaxed);
+        false
+    })
+    .await;
+    assert!(faults.into_inner() > 0);
+    until("all sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    // None was admitted twice, and the last one was the first at the new master.
+    assert_eq!(used(&limiter).await, 11);
+    // The old one comes back, and is made a replica. Nobody asks it any more.
+    old.restart();
+    for _ in 0..5 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    assert_eq!(used(&limiter).await, 16);
+}
+
+#[tokio::test]
+async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
+    let group = Sentinel::start();
+    let limiter = watched(&group);
+    for _ in 0..10 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    replicated(&group).await;
+    let old = group.master();
+    let failover = ["SENTINEL", "FAILOVER", group.master_name()];
+    group.sentinels()[0].command(&failover).ok();
+    until("the old one is a replica", async || {
+        old.info("replication", "role").as_deref() == Some("slave")
+    })
+    .await;
+    // At most one trip is spent on being told so, and what is told then is that nothing was charged.
+    let first = limiter.check(key()).await;
+    let told = match first.source() {
+        Source::Store => 1,
+        _ => {
+            assert!(
+                matches!(fault(&first), StoreError::Server { code, .. } if &*code == "READONLY")
+            );
+            0
+        }
+    };
+    until("the sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    until("the new one serves", async || {
+        limiter.peek(key()).await.source() == Source::Store
+    })
+    .await;
+    let before = used(&limiter).await;
+    assert!(before <= 10 + told);
+    for _ in 0..5 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    assert_eq!(used(&limiter).await, before + 5);
+}
+
+/// Writes that no replica had heard of are lost with their master: so many more are admitted, and not one more.
+#[tokio::test]
+async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
+    let group = Sentinel::start();
+    let limiter = watched(&group);
+    for _ in 0..300 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    replicated(&group).await;
+    let replicas = || group.servers()[1..].iter();
+    replicas().for_each(Server::pause);
+    for _ in 0..200 {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    let old = group.master();
+    old.kill();
+    replicas().for_each(Server::resume);
+    until("another master serves", async || {
+        limiter.peek(key()).await.source() == Source::Store
+    })
+    .await;
+    until("all sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    let known = used(&limiter).await;
+    assert!((300..=500).contains(&known), "{known}");
+    let mut more = 0;
+    while counted(&limiter.check(key()).await) {
+        more += 1;
+    }
+    assert_eq!(more, 1_000 - known);
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_gone_or_knows_nothing_is_no_hindrance() {
+    let group = Sentinel::start();
+    let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let mut urls = vec![gone.clone()];
+    urls.extend(group.sentinel_urls());
+    group.sentinels()[1].pause();
+    let store = RedisStore::sentinel(group.master_name(), urls).expect("a store");
+    let some = limiter(store, 9);
+    until("it is found", async || {
+        some.check(key()).await.source() == Source::Store
+    })
+    .await;
+    group.sentinels()[1].resume();
+    let store = RedisStore::sentinel("nobody", group.sentinel_urls()).expect("a store");
+    let stranger = limiter(store, 9);
+    let decision = stranger.check(key()).await;
+    assert!(
+        matches!(fault(&decision), StoreError::Server { code, .. } if &*code == "NOMASTER"),
+        "{decision:?}"
+    );
+    let none = limiter(RedisStore::sentinel("m", [gone]).expect("a store"), 9);
+    assert!(matches!(
+        fault(&none.check(key()).await),
+        StoreError::Connection(_)
+    ));
+    let mistake = RedisStore::sentinel("m", [""; 0]).expect_err("a mistake");
+    assert!(mistake.to_string().contains("sentinel"), "{mistake}");
+}
