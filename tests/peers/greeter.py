@@ -33,7 +33,7 @@ def stub(address, service_config=None):
 
 
 def say_hello(greeter, name="you"):
-    """Returns whether it was counted, which it isn't if the store is late on a busy machine."""
+    """Returns whether it is known to be counted, which it isn't if the store is late on a busy machine."""
     request = protos.HelloRequest(name=name)
     reply, call = greeter.SayHello.with_call(request, timeout=PATIENCE)
     assert reply.message == f"Hello {name}", reply
@@ -67,15 +67,17 @@ def refused(call):
 
 def use_up(greeter, start, counted=0):
     """Asks for all that may pass since `start`, but for what was counted before; returns the refusal that comes next."""
+    passed = counted
     try:
         while True:
             counted += say_hello(greeter)
+            passed += 1
     except grpc.RpcError as error:
         call = error
     delay, _ = refused(call)
-    # Nobody has more, unless he took longer than the period.
+    # Nobody has less, and nobody more, unless he took longer than the period.
     elapsed = time.monotonic() - start
-    assert counted == QUOTA or counted > QUOTA and elapsed > PERIOD, counted
+    assert passed >= QUOTA and (counted <= QUOTA or elapsed > PERIOD), (passed, counted)
     # What came after `start` counts for a whole period.
     assert elapsed + delay / 1e9 >= PERIOD, (elapsed, delay)
     return call
