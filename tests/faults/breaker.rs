@@ -244,7 +244,7 @@ async fn who_is_refused_for_it_is_told_to_come_back_in_a_second() {
 }
 
 #[tokio::test]
-async fn give_backs_are_lost_and_not_kept_while_it_is_open() {
+async fn who_asks_for_a_refund_while_it_is_open_is_told_at_once_that_it_cannot_be_had() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     let charged = limiter.check(Key::new("key")).cost(5).await;

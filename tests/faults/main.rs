@@ -6,6 +6,7 @@
 mod breaker;
 mod codes;
 mod fallback;
+mod give_backs;
 mod load;
 mod outages;
 mod policies;

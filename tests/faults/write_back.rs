@@ -1,12 +1,12 @@
 //! What was admitted in process is charged on Redis when it is back, once, if that is wished for.
 
-use testkit::Server;
+use testkit::{Proxy, Server};
 use tollgate::{
     CalendarWindow, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RedisStore,
     SlidingLog, SlidingWindow, Source, TokenBucket,
 };
 
-use crate::support::{opened_in_process, quota, resumed, store, until};
+use crate::support::{builder, opened_in_process, quota, resumed, until, url};
 
 const KEY: Key = Key::global();
 
@@ -17,6 +17,16 @@ fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
     limiter.build().expect("a limiter")
 }
 
+fn network() -> (Server, Proxy) {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+fn through(network: &Proxy) -> RedisStore {
+    builder(url(network.addr())).build().expect("a store")
+}
+
 async fn used(limiter: &Limiter) -> u64 {
     let seen = limiter.peek(KEY).await;
     assert_eq!(seen.source(), Source::Store);
@@ -25,20 +35,20 @@ async fn used(limiter: &Limiter) -> u64 {
 }
 
 /// Three units on Redis, then four in process, then Redis again, which never lost its own.
-async fn three_and_four(server: &Server, limiter: &Limiter) {
+async fn three_and_four(network: &Proxy, limiter: &Limiter) {
     assert_eq!(limiter.check(KEY).cost(3).await.source(), Source::Store);
-    server.pause();
+    network.cut();
     opened_in_process(limiter).await;
     for _ in 0..2 {
         assert!(limiter.check(KEY).cost(2).await.is_admitted());
     }
-    server.resume();
+    network.pass();
     resumed(limiter).await;
 }
 
 #[tokio::test]
 async fn by_every_strategy_it_is_charged_once() {
-    let server = Server::start();
+    let (server, network) = network();
     let policy = || Policy::new("p", quota(100));
     for policy in [
         policy().strategy(Gcra),
@@ -50,18 +60,18 @@ async fn by_every_strategy_it_is_charged_once() {
         policy().strategy(SlidingWindow::new()),
     ] {
         server.flush();
-        let limiter = limiter(store(&server), policy.clone(), true);
-        three_and_four(&server, &limiter).await;
+        let limiter = limiter(through(&network), policy.clone(), true);
+        three_and_four(&network, &limiter).await;
         until("it is written back", async || used(&limiter).await == 7).await;
         for _ in 0..5 {
             resumed(&limiter).await;
         }
         assert_eq!(used(&limiter).await, 7, "{policy:?}");
 
-        server.pause();
+        network.cut();
         opened_in_process(&limiter).await;
         assert!(limiter.check(KEY).await.is_admitted());
-        server.resume();
+        network.pass();
         resumed(&limiter).await;
         until("what is new is", async || used(&limiter).await >= 8).await;
         assert_eq!(used(&limiter).await, 8, "{policy:?}");
@@ -70,10 +80,10 @@ async fn by_every_strategy_it_is_charged_once() {
 
 #[tokio::test]
 async fn unless_it_is_wished_for_it_is_not() {
-    let server = Server::start();
+    let (_server, network) = network();
     let policy = Policy::new("p", quota(100));
-    let limiter = limiter(store(&server), policy, false);
-    three_and_four(&server, &limiter).await;
+    let limiter = limiter(through(&network), policy, false);
+    three_and_four(&network, &limiter).await;
     for _ in 0..5 {
         resumed(&limiter).await;
     }
@@ -82,14 +92,14 @@ async fn unless_it_is_wished_for_it_is_not() {
 
 #[tokio::test]
 async fn what_was_given_back_by_then_is_not_charged() {
-    let server = Server::start();
+    let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
-    let limiter = limiter(store(&server), policy, true);
-    server.pause();
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
     opened_in_process(&limiter).await;
     let mut decision = limiter.check(KEY).cost(9).await;
     assert_eq!(limiter.refund(&mut decision, 5).await.expect("units"), [5]);
-    server.resume();
+    network.pass();
     resumed(&limiter).await;
     until("it is written back", async || used(&limiter).await == 4).await;
     // What is given back later finds nothing in process, and leaves alone what is on Redis.
@@ -99,9 +109,9 @@ async fn what_was_given_back_by_then_is_not_charged() {
 
 #[tokio::test]
 async fn of_many_keys_each_is_written_back() {
-    let server = Server::start();
+    let (server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
-    let limiter = limiter(store(&server), policy, true);
+    let limiter = limiter(through(&network), policy, true);
     let key = |key: u64| Key::new(key.to_string());
     server.kill();
     for many in 0..1_000 {

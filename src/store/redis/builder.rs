@@ -263,6 +263,7 @@ impl RedisStoreBuilder {
             scripts: Scripts::new().into(),
             deadline: self.deadline,
             breakers: (0..tags).map(|_| breaker()).collect(),
+            kept: Default::default(),
             denials: Denials::new(self.denials, self.most_denials, self.clock),
             ahead: Default::default(),
         });

@@ -13,6 +13,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
+    kept::Kept,
     probe,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
@@ -55,6 +56,7 @@ impl Lane {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
+            self.shared.kept.fail(question, open.clone(), false);
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
@@ -67,8 +69,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Has something done that nobody waits for. While nothing is to be asked, it is lost, as it is where its deadline
-    /// passes: what it would have given back comes back with time.
+    /// Has something done that nobody waits for.
     pub(super) fn tell(&self, ask: Ask, lines: Lines) {
         let question = Question {
             ask,
@@ -100,12 +101,13 @@ impl Lane {
                 .take(&mut come, left, trips_now, may, MOST_KEYS);
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
-                waiting.for_each(|question| question.fail(open.clone()));
+                let kept = &self.shared.kept;
+                waiting.for_each(|question| kept.fail(question, open.clone(), false));
             }
             while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
             {
                 let mut batch = spare.pop().unwrap_or_default();
-                board(&mut batch, &mut backlog, &mut come);
+                board(&mut batch, &mut backlog, &mut come, &self.shared.kept);
                 if batch.is_empty() {
                     spare.push(batch);
                     break;
@@ -151,11 +153,16 @@ impl Drop for Lane {
 
 /// Fills a batch from the backlog, and then from those who have come since, who are its end if they don't fit: first come,
 /// first served. Those whose time is up, and those who have gone, stay behind.
-fn board(batch: &mut Batch, backlog: &mut VecDeque<Question>, come: &mut Vec<Question>) {
+fn board(
+    batch: &mut Batch,
+    backlog: &mut VecDeque<Question>,
+    come: &mut Vec<Question>,
+    kept: &Kept,
+) {
     let now = Instant::now();
     let mut board = |question: Question| {
         if question.deadline <= now {
-            question.fail(StoreError::Timeout);
+            kept.fail(question, StoreError::Timeout, false);
         } else if !question.is_abandoned() {
             return batch.push(question);
         }
@@ -226,7 +233,8 @@ mod tests {
         let (mut batch, mut backlog, mut come) = (Batch::default(), VecDeque::new(), come);
         let mut trips = Vec::new();
         loop {
-            board(&mut batch, &mut backlog, &mut come);
+            let kept = Kept::default();
+            board(&mut batch, &mut backlog, &mut come, &kept);
             if batch.is_empty() {
                 return trips;
             }

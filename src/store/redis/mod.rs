@@ -14,6 +14,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use self::{
     batch::Known,
     generation::Generation,
+    kept::Kept,
     lanes::Lanes,
     names::Names,
     question::{Lines, OwnLine},
@@ -38,6 +39,7 @@ mod cluster;
 mod connect;
 mod fault;
 mod generation;
+mod kept;
 mod lane;
 mod lanes;
 mod link;
@@ -69,7 +71,8 @@ pub use builder::RedisStoreBuilder;
 ///
 /// Every question has a [deadline](RedisStoreBuilder::deadline). When it passes, or the server is at fault, the limiter
 /// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
-/// charged: at most one request's cost, gone with its period.
+/// charged: at most one request's cost, gone with its period. A server that is dead is not asked again until it answers a
+/// [probe](RedisStoreBuilder::breaker).
 ///
 /// ```no_run
 /// use tollgate::{Limiter, Policy, Quota, RedisStore};
@@ -99,6 +102,7 @@ struct Shared {
     deadline: Duration,
     /// One for each hash tag: one, but on a cluster, whose masters don't die together.
     breakers: Box<[Arc<Breaker>]>,
+    kept: Kept,
     denials: Denials,
     generation: Generation,
     /// How far the server's clock is ahead of this machine's, in microseconds.

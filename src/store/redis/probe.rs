@@ -26,11 +26,17 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
         while let Some(due) = watch.due() {
             sleep_until(due).await;
             // A store that nobody has any more needs no probe.
-            let Some(shared) = shared.upgrade().filter(|_| watch.begin()) else {
+            let Some(shared) = shared.upgrade() else {
                 return;
             };
-            let answered = timeout(shared.deadline, shared.is_well(tag)).await;
-            watch.end(answered.unwrap_or(false), Instant::now());
+            if watch.begin() {
+                let answered = timeout(shared.deadline, shared.is_well(tag)).await;
+                watch.end(answered.unwrap_or(false), Instant::now());
+            }
+        }
+        drop(watch);
+        if let Some(shared) = shared.upgrade() {
+            shared.kept.send();
         }
     }));
 }

@@ -66,6 +66,11 @@ impl OwnLine {
         }
     }
 
+    /// Where it may be asked again.
+    pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
+        self.account.context::<Known>()?.lanes.upgrade()
+    }
+
     /// What the cache of denials has to know of it.
     pub(super) fn asked(&self) -> Asked<'_> {
         Asked {
@@ -161,8 +166,7 @@ impl Delivery {
     }
 
     fn lanes(&self) -> Option<Arc<Lanes>> {
-        let known = self.lines.first()?.account.context::<Known>()?;
-        known.lanes.upgrade()
+        self.lines.first()?.lanes()
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Delivered {
     pub(super) at: Timestamp,
     /// What the errors of questions mean, taken together.
     pub(super) fault: Fault,
+    /// What nobody waits for, and can't be done now.
+    pub(super) failed: Vec<(Question, StoreError)>,
     /// Questions to be asked again, now that the server's time is known.
     pub(super) stale: Vec<Question>,
 }
@@ -38,6 +40,7 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
     let mut delivered = Delivered {
         at: Timestamp::default(),
         fault: Fault::default(),
+        failed: Vec::new(),
         stale: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
@@ -50,14 +53,17 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
         match reply.int()? {
             -1 => {
                 let error = reply.failure(entry)?;
+                let mut meant = Fault::default();
                 if let StoreError::Server { code, .. } = &error {
-                    let meant = fault::meant_by_code(code);
+                    meant = fault::meant_by_code(code);
                     delivered.fault.severs |= meant.severs;
                     delivered.fault.counts |= meant.counts;
                 }
                 for question in entry.questions.drain(..) {
                     if is_stale(&error) && !question.told_time {
                         delivered.stale.push(question);
+                    } else if meant.counts && question.waiter.is_none() {
+                        delivered.failed.push((question, error.clone()));
                     } else {
                         question.fail(error.clone());
                     }

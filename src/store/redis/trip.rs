@@ -49,6 +49,7 @@ pub(super) async fn carry(
         }
     } else if end.answered {
         breaker.note_answer();
+        shared.kept.send();
     }
     if end.error.is_some() || end.late || end.fault.severs {
         route.doubt();
@@ -56,11 +57,9 @@ pub(super) async fn carry(
     if let Some(way) = end.way.filter(|_| end.fault.severs) {
         way.close().await;
     }
-    if let Some(error) = end.error {
-        batch
-            .drain()
-            .for_each(|question| question.fail(error.clone()));
-    }
+    let error = end.error.unwrap_or(StoreError::Timeout);
+    let left = batch.drain();
+    left.for_each(|question| shared.kept.fail(question, error.clone(), end.sent));
     batch.clear();
     (batch, end.again)
 }
@@ -73,8 +72,9 @@ struct End {
     answered: bool,
     /// Whether everybody's deadline has passed.
     late: bool,
-    /// What it was sent on, if it was.
     way: Option<Way>,
+    /// Whether something may have come of it.
+    sent: bool,
     /// Why those who are left in the batch have no answer.
     error: Option<StoreError>,
     again: Vec<Question>,
@@ -95,6 +95,7 @@ impl End {
         Self {
             fault: fault::BROKEN,
             late: true,
+            sent: way.is_some(),
             way,
             ..Self::default()
         }
@@ -105,6 +106,8 @@ impl End {
         Self {
             fault: fault::meant_by(error),
             way: Some(way),
+            // The server's own errors prove that nothing ran.
+            sent: error.code().is_none(),
             error: Some(fault::of(error)),
             ..Self::default()
         }
@@ -131,6 +134,9 @@ fn arrive(shared: &Arc<Shared>, batch: &mut Batch, reply: Value, way: Way) -> En
             if batch.lifts() {
                 shared.announce(delivered.at);
             }
+            for (question, error) in delivered.failed.drain(..) {
+                shared.kept.fail(question, error, false);
+            }
             let stale = delivered.stale.iter_mut();
             stale.for_each(|question| question.told_time = true);
             End {
@@ -144,6 +150,7 @@ fn arrive(shared: &Arc<Shared>, batch: &mut Batch, reply: Value, way: Way) -> En
         Err(garbled) => End {
             fault: fault::BROKEN,
             way,
+            sent: true,
             error: Some(garbled),
             ..End::default()
         },

@@ -1,0 +1,184 @@
+//! What is given back while the store is at fault, by whoever doesn't wait for it, is given back when it's well again.
+
+use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+
+use http::{Request, Response};
+use testkit::{Proxy, Server};
+use tollgate::{
+    Admission, Charge, Concurrency, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, Source, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{builder, opened, quota, resumed, until, url};
+
+const KEY: Key = Key::global();
+
+/// Places that are not free again by themselves within this test.
+fn places(store: RedisStore, many: u64) -> Limiter {
+    let hour = Concurrency::life(Duration::from_secs(3_600));
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(Policy::new("p", Quota::concurrent(many)).strategy(hour));
+    let limiter = limiter.on_store_error(OnStoreError::Refuse);
+    limiter.build().expect("a limiter")
+}
+
+fn network() -> (Server, Arc<Proxy>, RedisStore) {
+    let server = Server::start();
+    let proxy = Arc::new(Proxy::to(server.addr()));
+    let store = builder(url(proxy.addr())).build().expect("a store");
+    (server, proxy, store)
+}
+
+async fn take(limiter: &Limiter, many: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for _ in 0..many {
+        held.push(limiter.check(KEY).await.into_result().expect("a place"));
+    }
+    held
+}
+
+async fn left(limiter: &Limiter) -> u64 {
+    let seen = limiter.peek(KEY).await;
+    assert_eq!(seen.source(), Source::Store);
+    seen.verdict("p").expect("a verdict").remaining()
+}
+
+/// Nobody is locked out by those who left meanwhile.
+#[tokio::test]
+async fn places_that_are_left_during_an_outage_are_free_after_it() {
+    let (_server, proxy, store) = network();
+    let limiter = places(store, 300);
+    let held = take(&limiter, 300).await;
+    proxy.cut();
+    opened(&limiter).await;
+    // More than go on one trip.
+    drop(held);
+    proxy.pass();
+    until("all are free", async || {
+        limiter.peek(KEY).await.source() == Source::Store && left(&limiter).await == 300
+    })
+    .await;
+}
+
+/// Another process finds them free, though this one asks nothing more.
+#[tokio::test]
+async fn they_are_given_back_though_nobody_asks() {
+    let (server, proxy, store) = network();
+    let limiter = places(store, 3);
+    let other = places(crate::support::store(&server), 3);
+    let held = take(&limiter, 3).await;
+    assert_eq!(left(&other).await, 0);
+    proxy.cut();
+    opened(&limiter).await;
+    drop(held);
+    proxy.pass();
+    until("all are free", async || left(&other).await == 3).await;
+}
+
+/// They are in a trip that is never answered, or in the queue behind it.
+#[tokio::test]
+async fn places_that_are_left_as_the_network_goes_are_free_after_it() {
+    let (_server, proxy, store) = network();
+    let limiter = places(store, 20);
+    let held = take(&limiter, 20).await;
+    proxy.hold();
+    for place in held {
+        drop(place);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    opened(&limiter).await;
+    proxy.cut();
+    proxy.pass();
+    resumed(&limiter).await;
+    until("all are free", async || left(&limiter).await == 20).await;
+}
+
+#[tokio::test]
+async fn without_a_breaker_they_are_free_with_the_next_answer() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).no_breaker();
+    let limiter = places(store.build().expect("a store"), 5);
+    let held = take(&limiter, 5).await;
+    proxy.cut();
+    drop(held);
+    for _ in 0..5 {
+        assert_eq!(limiter.peek(KEY).await.source(), Source::Fallback);
+    }
+    proxy.pass();
+    resumed(&limiter).await;
+    until("all are free", async || left(&limiter).await == 5).await;
+}
+
+type Meanwhile = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A request that is charged five, and given them back with the response. While it is handled, something happens.
+async fn reserve_and_give_back(
+    store: RedisStore,
+    meanwhile: impl Fn() -> Meanwhile + Clone,
+) -> Limiter {
+    let policy = Policy::new("p", quota(100))
+        .strategy(FixedWindow)
+        .key(extract::global())
+        .cost(5)
+        .charge(Charge::reserve(|_| false));
+    let layer = RateLimitLayer::builder()
+        .store(store)
+        .policy(policy)
+        .on_store_error(OnStoreError::Refuse);
+    let layer = layer.build().expect("a layer");
+    let limiter = layer.limiter().clone();
+    assert_eq!(limiter.charge(KEY, 10).await.source(), Source::Store);
+    let handler = move |_: Request<()>| {
+        let meanwhile = meanwhile();
+        async move {
+            meanwhile.await;
+            Ok::<_, Infallible>(Response::new(()))
+        }
+    };
+    let service = layer.layer(service_fn(handler));
+    let Ok(response) = service.oneshot(Request::new(())).await;
+    drop(response);
+    limiter
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_given_back_later() {
+    let (_server, proxy, store) = network();
+    let other = places(store.clone(), 1);
+    let (network, asking) = (proxy.clone(), other.clone());
+    let outage = move || -> Meanwhile {
+        let (network, asking) = (network.clone(), asking.clone());
+        Box::pin(async move {
+            network.cut();
+            opened(&asking).await;
+        })
+    };
+    let limiter = reserve_and_give_back(store, outage).await;
+    proxy.pass();
+    resumed(&other).await;
+    until("it is given back", async || left(&limiter).await == 90).await;
+}
+
+/// The server had it, and its answer was lost: given back again, it would be ten.
+#[tokio::test]
+async fn what_may_have_been_given_back_is_not_given_back_again() {
+    let (_server, proxy, store) = network();
+    let other = places(store.clone(), 1);
+    let network = proxy.clone();
+    let outage = move || -> Meanwhile {
+        network.hold();
+        Box::pin(async {})
+    };
+    let limiter = reserve_and_give_back(store, outage).await;
+    opened(&other).await;
+    proxy.pass();
+    resumed(&other).await;
+    until("it is given back", async || left(&limiter).await >= 90).await;
+    for _ in 0..10 {
+        resumed(&other).await;
+        assert_eq!(left(&limiter).await, 90);
+    }
+}
