@@ -89,6 +89,7 @@
 //! |---|---|---|
 //! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Refused`] as a response |
 //! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
+//! | `redis-tls` | no | Redis over TLS, by rustls: `rediss://`, own roots and client certificates |
 //! | `tonic` | no | `google.rpc` details in gRPC refusals, [`Refused`] as a `tonic::Status`, the peers of tonic's connections |
 //! | `tonic-tls` | no | the peers of tonic's connections under TLS |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
@@ -116,6 +117,7 @@ mod decision;
 mod error;
 #[cfg(feature = "redis")]
 mod guard;
+mod health;
 mod key;
 mod limiter;
 mod lists;
@@ -138,6 +140,7 @@ pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use decision::{Decision, Ruling, Verdict};
 pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
+pub use health::{Health, Problem};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{Check, Checking, Compared, Keys, Limiter, LimiterBuilder, Wait, Waiting};

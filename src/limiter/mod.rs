@@ -28,6 +28,7 @@ mod head;
 mod judge;
 mod keys;
 mod permit;
+mod ping;
 mod question;
 mod queue;
 mod settle;

@@ -20,6 +20,7 @@ use smallvec::SmallVec;
 use crate::{
     clock::Timestamp,
     error::{StoreError, Unfit},
+    health::Health,
     key::Key,
     strategy::{Receipt, Rule, Seen},
 };
@@ -44,6 +45,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
     /// [sign](Rule::signs) them.
     fn callers(&self, account: &Account, key: &Key) -> Callers;
+
+    /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
+    /// about anything finds nothing.
+    fn ping(&self, accounts: &[Account]) -> Pinging {
+        let _ = accounts;
+        Box::pin(std::future::ready(Health::default()))
+    }
 
     /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
     fn tell(&self, ask: Ask, lines: &[Line<'_>]);
@@ -211,6 +219,9 @@ pub enum Reply {
 
 /// The callers that a store is asked for.
 pub type Callers = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
+
+/// What a store finds out about itself.
+pub type Pinging = Pin<Box<dyn Future<Output = Health> + Send>>;
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

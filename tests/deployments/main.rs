@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod addresses;
+mod ping;
 mod sentinel;
 mod support;
 #[cfg(feature = "redis-tls")]

@@ -21,7 +21,7 @@ use self::{
     route::Servers,
     script::{Script, Scripts},
 };
-use super::{Account, Ask, Callers, Line, Reply, Store};
+use super::{Account, Ask, Callers, Line, Pinging, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError, Unfit},
@@ -46,6 +46,7 @@ mod link;
 mod names;
 mod nodes;
 mod packed;
+mod ping;
 mod probe;
 mod question;
 mod queue;
@@ -294,6 +295,11 @@ impl Store for RedisStore {
             let callers = list.iter().skip(1);
             Ok(callers.filter_map(|by| Key::from_books(by)).collect())
         })
+    }
+
+    fn ping(&self, accounts: &[Account]) -> Pinging {
+        let (store, accounts) = (self.clone(), accounts.to_vec());
+        Box::pin(async move { store.look(&accounts).await })
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {

@@ -1,0 +1,109 @@
+//! What a store has to say about itself.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::error::StoreError;
+
+/// What [`Limiter::ping`](crate::Limiter::ping) found: how the store is, and what is wrong with it.
+#[derive(Clone, Debug, Default)]
+pub struct Health {
+    problems: Vec<Problem>,
+    unchecked: Vec<&'static str>,
+}
+
+/// Something that is wrong with a store, or will be.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// It can't be asked at all.
+    #[error("{server} can't be asked: {error}")]
+    Unreachable {
+        /// The store, or one of its servers.
+        server: Arc<str>,
+        /// Why.
+        error: StoreError,
+    },
+    /// A policy can't be counted: what was tried on a key of its own failed.
+    #[error("policy {policy:?} can't be counted on {server}: {error}")]
+    Policy {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// The store, or one of its servers.
+        server: Arc<str>,
+        /// Why.
+        error: StoreError,
+    },
+    /// The user may not do what a policy needs: the message names the command.
+    #[error("policy {policy:?} lacks a right on {server}: {message}")]
+    Right {
+        /// The policy's name.
+        policy: Arc<str>,
+        /// The store, or one of its servers.
+        server: Arc<str>,
+        /// The server's words.
+        message: Arc<str>,
+    },
+    /// A server is older than 6.2.
+    #[error("{server} is Redis {version}, and 6.2 is the oldest that is supported")]
+    OldServer {
+        /// The server.
+        server: Arc<str>,
+        /// Its version.
+        version: Arc<str>,
+    },
+    /// A server that is full makes room by forgetting keys: who has used up his quota has all of it again.
+    #[error(
+        "{server} forgets counts when its memory is full: maxmemory-policy {policy}, and not noeviction"
+    )]
+    Evicts {
+        /// The server.
+        server: Arc<str>,
+        /// Its `maxmemory-policy`.
+        policy: Arc<str>,
+    },
+    /// A server is a replica, which counts nothing.
+    #[error("{server} is a replica: it can't be written to")]
+    Replica {
+        /// The server.
+        server: Arc<str>,
+    },
+    /// A server's clock is far from this machine's. Limits go by the server's; what is shown to clients in dates does not.
+    #[error("the clock of {server} is {} than this machine's by {by:?}", if *.ahead { "later" } else { "earlier" })]
+    Clock {
+        /// The server.
+        server: Arc<str>,
+        /// By how much.
+        by: Duration,
+        /// Whether it shows a later time.
+        ahead: bool,
+    },
+}
+
+impl Health {
+    /// Whether nothing is wrong.
+    pub fn is_well(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// What is wrong.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// What could not be looked at, for want of a right that counting doesn't need: `version`, `eviction`, `role`.
+    pub fn unchecked(&self) -> &[&'static str] {
+        &self.unchecked
+    }
+
+    /// Adds something that is wrong.
+    pub fn note(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// Adds something that could not be looked at.
+    pub fn note_unchecked(&mut self, what: &'static str) {
+        if !self.unchecked.contains(&what) {
+            self.unchecked.push(what);
+        }
+    }
+}

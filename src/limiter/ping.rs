@@ -1,0 +1,42 @@
+use std::sync::PoisonError;
+
+use super::{Bound, Limiter};
+use crate::{health::Health, store::Account};
+
+impl Limiter {
+    /// Asks the store how it is, and tries every policy on a key of its own, which is removed at once. For the start of an
+    /// application, and for its health checks: it costs some round trips.
+    ///
+    /// It finds what would show only later, such as a right that a policy lacks, or counts that are silently forgotten:
+    /// each is a [`Problem`](crate::Problem).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?;
+    /// for problem in limiter.ping().await.problems() {
+    ///     eprintln!("{problem}");
+    /// }
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn ping(&self) -> Health {
+        let inner = self.desks.inner();
+        let accounts = inner.policies.iter().flat_map(Bound::accounts);
+        let asked = inner.store.ping(&accounts.collect::<Vec<_>>());
+        asked.await
+    }
+}
+
+impl Bound {
+    /// Its own account, and those of quotas that requests brought along.
+    fn accounts(&self) -> Vec<Account> {
+        let tiers = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
+        let tiers = tiers.values().map(|tier| tier.1.clone());
+        std::iter::once(self.account.clone()).chain(tiers).collect()
+    }
+}

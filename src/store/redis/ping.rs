@@ -1,0 +1,328 @@
+//! How the servers are.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::{Cmd, cmd};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+use super::{
+    RedisStore,
+    batch::Known,
+    question::{Lines, OwnLine},
+    route::Servers,
+};
+use crate::{
+    clock::{Clock, SystemClock, Timestamp},
+    error::StoreError,
+    health::{Health, Problem},
+    key::Key,
+    store::{Account, Answer, Ask, Line, Manner},
+    strategy::Receipt,
+};
+
+/// The oldest version that has all that scripts need: `PXAT`.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// How far two machines' clocks may be apart.
+const APART: Duration = Duration::from_secs(1);
+
+/// At the start of an application there is more time than requests have.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What the server says in a script that runs a command which the user may not.
+const UNNAMED: &str = "user executing the script can't run this command";
+
+/// A server, and a hash tag of keys that are there.
+struct Place {
+    name: Arc<str>,
+    tag: usize,
+}
+
+impl RedisStore {
+    /// Asks each server, and tries each account there.
+    pub(super) async fn look(&self, accounts: &[Account]) -> Health {
+        let mut health = Health::default();
+        let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
+            Ok(Ok(places)) => places,
+            failed => {
+                let server = "the cluster".into();
+                let error = failed.ok().and_then(Result::err);
+                let error = error.unwrap_or(StoreError::Timeout);
+                health.note(Problem::Unreachable { server, error });
+                return health;
+            }
+        };
+        for place in &places {
+            if let Err(error) = self.look_at(place, &mut health).await {
+                let server = place.name.clone();
+                health.note(Problem::Unreachable { server, error });
+                continue;
+            }
+            for account in accounts {
+                self.try_out(place, account, &mut health).await;
+            }
+        }
+        health
+    }
+
+    /// What a server says of itself.
+    async fn look_at(&self, place: &Place, health: &mut Health) -> Result<(), StoreError> {
+        self.run::<String>(place.tag, cmd("PING")).await?;
+        let server = || place.name.clone();
+        match self.run::<String>(place.tag, cmd("INFO")).await {
+            Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {
+                for what in ["version", "eviction", "role"] {
+                    health.note_unchecked(what);
+                }
+            }
+            Err(error) => return Err(error),
+            Ok(info) => Told(&info).judge(&server(), health),
+        }
+        let before = SystemClock.now();
+        if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {
+            let (after, theirs) = (
+                SystemClock.now(),
+                Timestamp::from_micros(secs * 1_000_000 + micros),
+            );
+            let ahead = theirs > after;
+            let by = theirs.since(after).max(before.since(theirs));
+            if by > APART {
+                let server = server();
+                health.note(Problem::Clock { server, by, ahead });
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a unit under a key that nobody else uses, and removes the key.
+    async fn try_out(&self, place: &Place, account: &Account, health: &mut Health) {
+        let key = self.key_at(place);
+        let Err(error) = self.count(place, account, key).await else {
+            return;
+        };
+        let (policy, server) = (account.policy().into(), place.name.clone());
+        let lacks = match &error {
+            StoreError::Server { code, message } if &**code == "NOPERM" => Some(message.clone()),
+            // From within a script the server doesn't say which.
+            StoreError::Server { message, .. } if message.contains(UNNAMED) => {
+                let named = self.first_refused(place, account, key).await;
+                Some(named.unwrap_or_else(|| message.clone()))
+            }
+            _ => None,
+        };
+        health.note(match lacks {
+            Some(message) => Problem::Right {
+                policy,
+                server,
+                message,
+            },
+            None => Problem::Policy {
+                policy,
+                server,
+                error,
+            },
+        });
+    }
+
+    /// What the server says to the first of a policy's commands that the user may not run. Their arguments make no sense, but
+    /// for the key, which nobody else uses.
+    async fn first_refused(&self, place: &Place, account: &Account, key: Key) -> Option<Arc<str>> {
+        let script = account.rule().script()?;
+        let key = account.context::<Known>()?.names.of(&key);
+        let mut named = None;
+        for command in commands(script.source)
+            .into_iter()
+            .chain(["TIME", "PTTL", "PEXPIREAT"])
+        {
+            // As many as it wants: it counts them before it looks at rights.
+            for more in 0..4 {
+                let mut cmd = cmd(command);
+                if command != "TIME" {
+                    cmd.arg(&key).arg(vec!["0"; more]);
+                }
+                if let Err(StoreError::Server { code, message }) =
+                    self.run::<redis::Value>(place.tag, cmd).await
+                    && &*code == "NOPERM"
+                    && message.contains("to run")
+                {
+                    named = named.or(Some(message));
+                }
+            }
+        }
+        let mut del = cmd("DEL");
+        del.arg(key);
+        let _ = self.run::<u64>(place.tag, del).await;
+        named
+    }
+
+    async fn count(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
+        let known = account.context::<Known>();
+        let known = known.ok_or(StoreError::Unsupported("an account opened elsewhere"))?;
+        let line = OwnLine::of(&Line {
+            account,
+            key,
+            units: 1,
+            receipt: Receipt::NONE,
+            by: key,
+            manner: Manner::Charge,
+        });
+        let counted = self.ask_about(Ask::Take(1), [line].into()).await;
+        let mut del = cmd("DEL");
+        del.arg(known.names.of(&key));
+        let removed = self.run::<u64>(place.tag, del).await;
+        counted?;
+        removed?;
+        Ok(())
+    }
+
+    async fn ask_about(&self, ask: Ask, lines: Lines) -> Result<Answer, StoreError> {
+        let ended = || StoreError::Connection("the lane has ended".into());
+        let (waiter, answer) = oneshot::channel();
+        let deadline = Instant::now() + PATIENCE;
+        self.inner.lanes.ask(ask, lines, deadline, Some(waiter))?;
+        let mut delivery = answer.await.map_err(|_| ended())??;
+        delivery.read().ok_or_else(ended)
+    }
+
+    async fn run<T: redis::FromRedisValue>(&self, tag: usize, cmd: Cmd) -> Result<T, StoreError> {
+        let answer = timeout(PATIENCE, self.inner.shared.servers.run(tag, &cmd)).await;
+        answer.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// A key that nobody else uses, on a certain server.
+    fn key_at(&self, place: &Place) -> Key {
+        loop {
+            let key = Key::unique();
+            if self.inner.shared.servers.tag_of(&key) == place.tag {
+                return key;
+            }
+        }
+    }
+}
+
+/// Each server that counts, once.
+async fn places(servers: &Servers) -> Result<Vec<Place>, StoreError> {
+    let Servers::Cluster(cluster) = servers else {
+        let name = "the server".into();
+        return Ok(vec![Place { name, tag: 0 }]);
+    };
+    let mut places = Vec::<Place>::new();
+    for tag in 0..cluster.tags().many() {
+        let owner = cluster.owner(tag).await?;
+        let name = format!("{}:{}", owner.host, owner.port);
+        if !places.iter().any(|place| *place.name == *name) {
+            let name = name.into();
+            places.push(Place { name, tag });
+        }
+    }
+    Ok(places)
+}
+
+/// A server's answer to `INFO`.
+struct Told<'a>(&'a str);
+
+impl Told<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    }
+
+    fn judge(&self, server: &Arc<str>, health: &mut Health) {
+        match self.field("redis_version") {
+            None => health.note_unchecked("version"),
+            Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {
+                health.note(Problem::OldServer {
+                    server: server.clone(),
+                    version: version.into(),
+                });
+            }
+            Some(_) => {}
+        }
+        match self.field("maxmemory_policy") {
+            None => health.note_unchecked("eviction"),
+            // Without a limit nothing is ever evicted.
+            Some(policy) if policy != "noeviction" && self.field("maxmemory") != Some("0") => {
+                health.note(Problem::Evicts {
+                    server: server.clone(),
+                    policy: policy.into(),
+                });
+            }
+            Some(_) => {}
+        }
+        if self.field("role") == Some("slave") {
+            let server = server.clone();
+            health.note(Problem::Replica { server });
+        }
+    }
+}
+
+/// The commands that a half calls.
+fn commands(source: &'static str) -> Vec<&'static str> {
+    let calls = source.split("call(").chain(source.split("call, ")).skip(1);
+    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(info: &str) -> Vec<String> {
+        let mut health = Health::default();
+        Told(info).judge(&"the server".into(), &mut health);
+        health.problems().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn servers_before_six_two_are_old() {
+        let info = |version| format!("# Server\r\nredis_version:{version}\r\nmaxmemory:0\r\n");
+        for old in ["6.0.16", "5.0.7", "6.1.240", "2.8"] {
+            let found = problems(&info(old));
+            assert_eq!(found.len(), 1, "{old}");
+            assert!(found[0].contains(old), "{found:?}");
+        }
+        for new in [
+            "6.2.0",
+            "6.10.1",
+            "7.0.15",
+            "8.2.1",
+            "255.255.255",
+            "unknown",
+        ] {
+            assert_eq!(problems(&info(new)), [""; 0], "{new}");
+        }
+    }
+
+    #[test]
+    fn commands_are_found_in_a_half() {
+        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
+        assert_eq!(commands(source), ["GET", "SET"]);
+    }
+
+    #[test]
+    fn a_server_that_forgets_is_told_from_one_that_cannot() {
+        let info = |policy, max| format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n");
+        assert_eq!(problems(&info("allkeys-lru", "0")), [""; 0]);
+        assert_eq!(problems(&info("noeviction", "5000000")), [""; 0]);
+        for policy in [
+            "allkeys-lru",
+            "volatile-ttl",
+            "volatile-lru",
+            "allkeys-random",
+        ] {
+            let found = problems(&info(policy, "5000000"));
+            assert!(found.len() == 1 && found[0].contains(policy), "{found:?}");
+        }
+    }
+}

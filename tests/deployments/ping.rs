@@ -1,0 +1,177 @@
+//! What is found out before the first request.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use testkit::{Clock, Cluster, Server};
+use tollgate::{
+    Ban, CalendarWindow, Concurrency, FixedWindow, Limiter, ListWindow, Policy, Problem, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+use crate::support::PATIENCE;
+
+/// Every strategy.
+fn all(store: RedisStore) -> Limiter {
+    let week = |name| Policy::new(name, Quota::requests(9).per_week());
+    let builder = Limiter::builder()
+        .store(store)
+        .policy(week("gcra"))
+        .policy(week("bucket").strategy(TokenBucket))
+        .policy(week("window").strategy(FixedWindow))
+        .policy(week("calendar").strategy(CalendarWindow::utc()))
+        .policy(week("list").strategy(ListWindow))
+        .policy(week("log").strategy(SlidingLog))
+        .policy(week("sliding").strategy(SlidingWindow::new()))
+        .policy(week("ban").strategy(Ban::lasting(Duration::from_secs(60))))
+        .policy(Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()))
+        .policy(week("shadow").shadow());
+    builder.build().expect("a limiter")
+}
+
+fn at(url: &str) -> Limiter {
+    let store = RedisStore::builder().url(url).deadline(PATIENCE);
+    all(store.build().expect("a store"))
+}
+
+#[tokio::test]
+async fn a_server_that_is_well_has_no_problems_and_keeps_no_key() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "allkeys-lru")
+        .start();
+    let health = at(&server.url()).ping().await;
+    assert!(health.is_well(), "{health:?}");
+    assert_eq!(health.unchecked(), [""; 0]);
+    assert_eq!(server.keys(), [""; 0]);
+    // Each policy was tried.
+    assert_eq!(server.calls("del"), 10);
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
+    let server = Server::start();
+    server.acl("limits", "pw", "~tg:* +@all -rpush -config");
+    let health = at(&server.url_as("limits", "pw")).ping().await;
+    let named: Vec<_> = health
+        .problems()
+        .iter()
+        .map(|problem| match problem {
+            Problem::Right {
+                policy, message, ..
+            } if message.contains("'rpush'") => &**policy,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(named, ["list", "log"]);
+    assert_eq!(server.keys(), [""; 0]);
+    // What counting doesn't need isn't asked for.
+    server.acl("script", "pw", "~tg:* +@all -evalsha");
+    let health = at(&server.url_as("script", "pw")).ping().await;
+    assert_eq!(health.problems().len(), 10);
+    assert!(
+        health.problems()[0].to_string().contains("evalsha"),
+        "{health:?}"
+    );
+    server.acl("few", "pw", "~tg:* +@all -info");
+    let health = at(&server.url_as("few", "pw")).ping().await;
+    assert!(health.is_well(), "{health:?}");
+    assert_eq!(health.unchecked(), ["version", "eviction", "role"]);
+}
+
+#[tokio::test]
+async fn a_server_that_would_forget_counts_is_found() {
+    let server = Server::builder()
+        .arg("maxmemory", "100mb")
+        .arg("maxmemory-policy", "volatile-ttl")
+        .start();
+    let health = at(&server.url()).ping().await;
+    let [Problem::Evicts { policy, .. }] = health.problems() else {
+        panic!("{health:?}");
+    };
+    assert_eq!(&**policy, "volatile-ttl");
+}
+
+#[tokio::test]
+async fn a_replica_is_found() {
+    let master = Server::start();
+    let replica = Server::builder().replica_of(&master).start();
+    let health = at(&replica.url()).ping().await;
+    let (replicas, others): (Vec<_>, Vec<_>) = health
+        .problems()
+        .iter()
+        .partition(|problem| matches!(problem, Problem::Replica { .. }));
+    assert_eq!(replicas.len(), 1, "{health:?}");
+    // And nothing can be counted there.
+    assert_eq!(others.len(), 10, "{others:?}");
+    assert!(
+        others
+            .iter()
+            .all(|problem| problem.to_string().contains("READONLY"))
+    );
+}
+
+#[tokio::test]
+async fn a_clock_that_is_far_off_is_found() {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after the epoch");
+    let hour = Duration::from_secs(3_600);
+    for (shown, later) in [(now + hour, true), (now - hour, false)] {
+        let clock = Clock::at(shown.as_micros() as u64);
+        let server = Server::builder().clock(&clock).start();
+        let health = at(&server.url()).ping().await;
+        let [Problem::Clock { by, ahead, .. }] = health.problems() else {
+            panic!("{health:?}");
+        };
+        assert_eq!(*ahead, later);
+        assert!(
+            (Duration::from_secs(3_000)..Duration::from_secs(4_200)).contains(by),
+            "{by:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_is_found() {
+    let health = at(&format!("redis://127.0.0.1:{}", testkit::free_port()))
+        .ping()
+        .await;
+    let [Problem::Unreachable { .. }] = health.problems() else {
+        panic!("{health:?}");
+    };
+}
+
+#[tokio::test]
+async fn each_master_of_a_cluster_is_looked_at() {
+    let cluster = Cluster::start(3, 1);
+    let store = RedisStore::builder()
+        .cluster(cluster.urls())
+        .deadline(PATIENCE);
+    let limiter = all(store.build().expect("a store"));
+    let health = limiter.ping().await;
+    assert!(health.is_well(), "{health:?}");
+    let masters = &cluster.nodes()[..3];
+    for master in masters {
+        assert_eq!((master.keys(), master.calls("del")), (vec![], 10));
+    }
+    masters[1]
+        .command(&["CONFIG", "SET", "maxmemory", "100mb"])
+        .ok();
+    masters[1]
+        .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"])
+        .ok();
+    let health = limiter.ping().await;
+    let [Problem::Evicts { server, .. }] = health.problems() else {
+        panic!("{health:?}");
+    };
+    assert_eq!(**server, format!("127.0.0.1:{}", masters[1].port()));
+}
+
+#[tokio::test]
+async fn what_counts_in_process_has_no_problems() {
+    let policy = Policy::new("p", Quota::requests(9).per_week());
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    assert!(limiter.ping().await.is_well());
+}
