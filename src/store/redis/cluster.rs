@@ -296,7 +296,7 @@ impl Cluster {
             let mut connection = node.source.connection().await?;
             let answer = match asking {
                 false => cmd.query_async(&mut *connection).await,
-                true => link::query_asking(&mut *connection, cmd).await,
+                true => link::query_asking(&mut connection, cmd).await,
             };
             let error = match answer.and_then(|value| Ok(T::from_redis_value(value)?)) {
                 Ok(answer) => return Ok(answer),

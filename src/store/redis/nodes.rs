@@ -79,8 +79,11 @@ fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
 #[derive(Debug)]
 pub(super) struct Roads {
     cluster: Arc<Cluster>,
-    roads: Mutex<Vec<(Arc<Node>, Box<[Arc<Road>]>)>>,
+    roads: Mutex<Vec<Known>>,
 }
+
+/// A node, and the connections to it.
+type Known = (Arc<Node>, Box<[Arc<Road>]>);
 
 impl Roads {
     pub(super) fn new(cluster: Arc<Cluster>) -> Self {

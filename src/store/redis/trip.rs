@@ -183,8 +183,8 @@ async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Va
             }
             detours += 1;
             if detours > QUICK_DETOURS || matches!(detour, Detour::Again) {
-                let pause = async { Ok(sleep(PAUSE).await) };
-                go(batch, pause).await?;
+                let pause = on_time(batch, sleep(PAUSE)).await;
+                pause.ok_or_else(|| End::late(None))?;
             }
             asking = matches!(detour, Detour::Asking(_));
             way = match detour {
