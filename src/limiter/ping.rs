@@ -1,5 +1,3 @@
-use std::sync::PoisonError;
-
 use super::{Bound, Limiter};
 use crate::{health::Health, store::Account};
 
@@ -35,8 +33,7 @@ impl Limiter {
 impl Bound {
     /// Its own account, and those of quotas that requests brought along.
     fn accounts(&self) -> Vec<Account> {
-        let tiers = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
-        let tiers = tiers.values().map(|tier| tier.1.clone());
+        let tiers = self.tiers.accounts();
         std::iter::once(self.account.clone()).chain(tiers).collect()
     }
 }

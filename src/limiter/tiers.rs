@@ -10,7 +10,7 @@ use crate::{
     error::{ConfigError, Unfit},
     policy::Policy,
     quota::Quota,
-    store::Store,
+    store::{Account, Store},
     tier::{Terms, Tier},
 };
 
@@ -48,6 +48,12 @@ impl Known {
                 None
             }
         }
+    }
+
+    /// The accounts of all of them.
+    pub(super) fn accounts(&self) -> Vec<Account> {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().map(|tier| tier.account.clone()).collect()
     }
 }
 
