@@ -18,7 +18,7 @@ const GRACE: Duration = Duration::from_millis(800);
 fn one_policy(cluster: &Cluster) -> Limiter {
     limiter(
         store_by(cluster, DEADLINE),
-        [By::Window.policy("p", "1000/month")],
+        [By::Window.policy("p", "100000/month")],
     )
 }
 

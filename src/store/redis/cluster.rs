@@ -293,7 +293,8 @@ impl Cluster {
     ) -> Result<T, StoreError> {
         let (mut node, mut asking) = (self.owner(tag).await?, false);
         for left in (0..MOST_DETOURS).rev() {
-            let mut connection = node.source.connection().await?;
+            let connection = node.source.connection().await;
+            let mut connection = connection.inspect_err(|_| self.doubt())?;
             let answer = match asking {
                 false => cmd.query_async(&mut *connection).await,
                 true => link::query_asking(&mut connection, cmd).await,

@@ -31,7 +31,12 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
             };
             if watch.begin() {
                 let answered = timeout(shared.deadline, shared.is_well(tag)).await;
-                watch.end(answered.unwrap_or(false), Instant::now());
+                let well = answered.unwrap_or(false);
+                if !well {
+                    // The keys may be elsewhere by now.
+                    shared.servers.doubt();
+                }
+                watch.end(well, Instant::now());
             }
         }
         drop(watch);

@@ -69,6 +69,13 @@ impl Servers {
         self.tags().map_or(0, |tags| tags.of(key))
     }
 
+    /// Whoever served some keys may no longer do so.
+    pub(super) fn doubt(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.doubt();
+        }
+    }
+
     /// Runs a command that does no harm if it runs twice, on a connection beside the lanes'. On a cluster, `tag` is its
     /// key's.
     pub(super) async fn run<T: FromRedisValue>(
