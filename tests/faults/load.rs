@@ -134,6 +134,30 @@ impl Log {
         SLACK + 4 * self.lag
     }
 
+    /// What is promised, in figures.
+    pub(crate) fn print(&self, what: &str, back: Instant) {
+        let slowest = self.asked.iter().map(|asked| asked.took).max();
+        let faults = self
+            .asked
+            .iter()
+            .filter(|asked| asked.source != Source::Store);
+        let resumed = faults.clone().map(|asked| asked.start).max();
+        let resumed = resumed.map(|last| last.saturating_duration_since(back));
+        let mut took: Vec<_> = faults.map(|asked| asked.took).collect();
+        took.sort_unstable();
+        println!(
+            "{what}: {} requests, the slowest {:.0?}; {} without the store, half of them within {:.0?}, 99 of 100 within {:.0?}; \
+             back after {:.0?}; tasks were late by {:.0?}",
+            self.asked.len(),
+            slowest.unwrap_or_default(),
+            took.len(),
+            took.get(took.len() / 2).copied().unwrap_or_default(),
+            took.get(took.len() * 99 / 100).copied().unwrap_or_default(),
+            resumed.unwrap_or_default(),
+            self.lag,
+        );
+    }
+
     /// Nobody waited past his deadline.
     #[track_caller]
     pub(crate) fn assert_in_time(&self) {

@@ -45,6 +45,8 @@ async fn outage(
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     load.go_on(Source::Store, 200).await;
     let log = load.stop().await;
+    let test = std::thread::current();
+    log.print(test.name().unwrap_or_default(), back);
     log.assert_in_time();
     log.assert_resumed(back);
     let in_process = log.admitted(Source::Fallback, true);

@@ -16,9 +16,9 @@ use hyper_util::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
-    AddressList, Admission, Check, Checking, Compared, ConfigError, Decision, Key, KeyList, Keys,
-    Limiter, ManualClock, MemoryStore, Policy, RateLimit, RateLimitLayer, RedisStore, Refused,
-    StoreError,
+    AddressList, Admission, Check, Checking, Compared, ConfigError, Decision, Fallback, Key,
+    KeyList, Keys, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RateLimit,
+    RateLimitLayer, RedisStore, Refused, StoreError,
 };
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -54,6 +54,8 @@ fn what_is_shared_among_threads_and_printed_can_be() {
     shared::<Refused>();
     shared::<ConfigError>();
     shared::<StoreError>();
+    shared::<Fallback>();
+    shared::<OnStoreError>();
     shared::<MemoryStore>();
     shared::<RedisStore>();
     shared::<ManualClock>();
