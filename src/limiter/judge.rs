@@ -229,15 +229,16 @@ impl Desk {
         items: Items,
         answer: Result<Answer, StoreError>,
     ) -> Decision {
-        if ask == Ask::Reset {
-            let keys: SmallVec<[_; 1]> = items.iter().map(|item| (item.policy, item.key)).collect();
-            self.queues.lift(&keys);
-            self.forget_shares(&items);
-        }
         match answer {
             Ok(answer) => {
                 if answer.source == Source::Store {
                     self.write_back();
+                }
+                if ask == Ask::Reset {
+                    let keys: SmallVec<[_; 1]> =
+                        items.iter().map(|item| (item.policy, item.key)).collect();
+                    self.queues.lift(&keys);
+                    self.forget_shares(&items);
                 }
                 self.answered(ask, retries, items, answer)
             }

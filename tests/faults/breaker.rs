@@ -212,6 +212,20 @@ fn probes_go_on_when_the_runtime_ends_that_saw_to_them() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_dropped_while_it_is_open_is_probed_no_more() {
+    let limiter = refusing(nowhere());
+    opened(&limiter).await;
+    drop(limiter);
+    until("all tasks have ended", async || {
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks()
+            == 0
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn without_a_breaker_each_request_asks() {
     let store = builder("redis://127.0.0.1:1").no_breaker();
     let limiter = refusing(store.build().expect("a store"));

@@ -141,6 +141,8 @@ async fn what_is_used_in_process_is_forgotten_with_the_rest() {
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
     let reset = limiter.reset(KEY).await;
     assert_eq!(reset.source(), Source::Fallback);
+    let stood = reset.verdict("p").expect("a verdict");
+    assert_eq!(stood.remaining(), 0, "it tells how it stood");
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
 
     let server = Server::start();

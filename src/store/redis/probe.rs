@@ -39,6 +39,7 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
                 watch.end(well, Instant::now());
             }
         }
+        tracing::info!("the store answers again");
         drop(watch);
         if let Some(shared) = shared.upgrade() {
             shared.kept.send();

@@ -45,6 +45,9 @@ pub(super) async fn carry(
     }
     if end.fault.counts {
         if breaker.note_fault(Instant::now()) {
+            tracing::warn!(
+                "the store failed so often that it is not asked until it answers a probe"
+            );
             probe::start(&shared, &breaker, route.tag());
         }
     } else if end.answered {
