@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Proxy, Server};
-use tollgate::{Key, Limiter, RedisStore, Source};
+use tollgate::{Key, Limiter, Source};
 
 use crate::{
     load::{Load, Log},
-    support::{DEADLINE, builder, sharing, store, until, url},
+    support::{DEADLINE, builder, sharing, until, url},
 };
 
 /// What the shared key is allowed: it is used up before the outage, and again in it.
@@ -15,9 +15,12 @@ const QUOTA: u64 = 101;
 /// Each process's half, rounded up.
 const SHARE: u64 = 51;
 
-/// Two limiters on connections of their own.
-fn two(store: impl Fn() -> RedisStore) -> [Limiter; 2] {
-    [(); 2].map(|()| sharing(store(), QUOTA, 2))
+/// Two limiters on connections of their own: one, and four.
+fn two(url: &str) -> [Limiter; 2] {
+    [1, 4].map(|lanes| {
+        let store = builder(url).lanes(lanes).build();
+        sharing(store.expect("a store"), QUOTA, 2)
+    })
 }
 
 /// Whether the store answers nothing while it is at fault, or still refuses those who have used up their quota.
@@ -98,7 +101,7 @@ fn order(server: &Server, command: &[&str]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_and_restarted_empty() {
     let server = Server::start();
-    let limiters = two(|| store(&server));
+    let limiters = two(&server.url());
     let restart = || server.restart();
     let log = outage(&limiters, Answers::Nothing, || server.kill(), restart).await;
     // It has forgotten what it counted: at most another quota.
@@ -111,7 +114,7 @@ async fn killed_and_restarted_empty() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopped_and_continued() {
     let server = Server::start();
-    let limiters = two(|| store(&server));
+    let limiters = two(&server.url());
     let resume = || server.resume();
     let log = outage(&limiters, Answers::Nothing, || server.pause(), resume).await;
     assert_counted(&log, &limiters[0]).await;
@@ -122,7 +125,7 @@ async fn stopped_and_continued() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_for_writes() {
     let server = Server::start();
-    let limiters = two(|| store(&server));
+    let limiters = two(&server.url());
     let pause = || order(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]);
     let unpause = || order(&server, &["CLIENT", "UNPAUSE"]);
     let log = outage(&limiters, Answers::Nothing, pause, unpause).await;
@@ -135,7 +138,7 @@ async fn full() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
-    let limiters = two(|| store(&server));
+    let limiters = two(&server.url());
     let fill = || order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     let free = || order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     let log = outage(&limiters, Answers::Refusals, fill, free).await;
@@ -146,7 +149,7 @@ async fn full() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn made_a_replica_and_a_master_again() {
     let server = Server::start();
-    let limiters = two(|| store(&server));
+    let limiters = two(&server.url());
     let nowhere = testkit::free_port().to_string();
     let demote = || order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
     let promote = || order(&server, &["REPLICAOF", "NO", "ONE"]);
@@ -159,10 +162,7 @@ async fn made_a_replica_and_a_master_again() {
 async fn bad_weather(worsen: impl FnOnce(&Proxy)) {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let limiters = two(|| {
-        let store = builder(url(proxy.addr())).build();
-        store.expect("a store")
-    });
+    let limiters = two(&url(proxy.addr()));
     let clear = || proxy.pass();
     let log = outage(&limiters, Answers::Nothing, || worsen(&proxy), clear).await;
     assert_counted(&log, &limiters[0]).await;
