@@ -229,6 +229,25 @@ async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
 }
 
 #[tokio::test]
+async fn what_a_ban_refuses_is_not_counted_by_another_one() {
+    let places = Places::find(cluster(), "bans").await;
+    let ban = |name| {
+        let policy = Policy::new(name, Quota::requests(9).per_hour());
+        policy.strategy(Ban::lasting(Duration::from_secs(600)))
+    };
+    let policies = [By::Gcra.policy("a", "2/h"), ban("b"), ban("c")];
+    let limiter = limiter(store(cluster()), policies);
+    let c: Keys = [("c", places.key(2))].into();
+    let hour = Duration::from_secs(3_600);
+    limiter.block(c.clone(), hour).await.expect("a block");
+    for _ in 0..3 {
+        assert!(!counted(&limiter.check(places.apart()).await));
+    }
+    limiter.unblock(c).await.expect("no block");
+    assert_eq!(used(&limiter, places.apart()).await, [0, 0, 0]);
+}
+
+#[tokio::test]
 async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
     let places = Places::find(cluster(), "shadow").await;
     let limiter = limiter(
