@@ -20,6 +20,7 @@ use crate::{
 mod bans;
 mod builder;
 mod check;
+mod decide;
 mod desk;
 mod door;
 mod fallback;
@@ -27,6 +28,7 @@ mod grant;
 mod head;
 mod judge;
 mod keys;
+mod pending;
 mod permit;
 mod ping;
 mod question;
@@ -43,8 +45,10 @@ use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
-pub(crate) use judge::{Judged, Pending};
+pub(crate) use judge::Judged;
+
 pub use keys::Keys;
+pub(crate) use pending::Pending;
 pub use shadow::Compared;
 pub(crate) use wait::QUEUE;
 pub use wait::{Wait, Waiting};

@@ -3,27 +3,22 @@
 use std::{
     hash::{BuildHasher, Hash, Hasher},
     mem,
-    sync::Weak,
 };
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use redis::Cmd;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{
-    lanes::Lanes,
-    names::{Name, Names},
-    packed::Packed,
-    question::{OwnLine, Question},
-    script::Script,
-};
+use super::question::{OwnLine, Question};
 use crate::{
-    clock::Timestamp,
     error::StoreError,
     store::{Account, Ask, Manner},
-    strategy::{self, Rule},
 };
+
+mod call;
+mod known;
+
+pub(super) use known::Known;
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MOST_KEYS: usize = 128;
@@ -33,21 +28,6 @@ const MOST_TIMES: u64 = 1 << 40;
 
 /// The same, of questions that are signed for the sake of a shadow alone.
 const MOST_SHADOWED: u64 = 10_000;
-
-/// What a Redis store knows of an account.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub(super) names: Names,
-    /// Where what it was asked about may be given back.
-    pub(super) lanes: Weak<Lanes>,
-    /// The half's number in the script.
-    half: usize,
-    /// How many numbers of a state are answered.
-    pub(super) words: usize,
-    params: Vec<i64>,
-    /// All of it, as it is sent, where it's the same at all times.
-    packed: Option<Packed>,
-}
 
 /// Questions on one trip: like ones in segments, equal ones merged.
 #[derive(Debug, Default)]
@@ -184,103 +164,6 @@ impl Batch {
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Question> {
         self.entries().flat_map(|entry| entry.questions.drain(..))
     }
-
-    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
-    /// one argument as far as they can be: each argument costs the server about as much as reading a key.
-    pub(super) fn call(
-        &self,
-        script: &Script,
-        whole: bool,
-        now: Timestamp,
-        generation: Option<&str>,
-    ) -> Cmd {
-        let generation = generation.filter(|_| self.lifts());
-        let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
-        match whole {
-            true => cmd.arg("EVAL").arg(&script.text),
-            false => cmd.arg("EVALSHA").arg(&script.sha),
-        };
-        cmd.arg(self.keys + usize::from(generation.is_some()));
-        let mut name = Name::default();
-        let mut policies = Policies::new();
-        for segment in &self.segments {
-            for account in &segment.accounts {
-                if policies
-                    .iter()
-                    .all(|policy| policy.number() != account.number())
-                {
-                    policies.push(account);
-                }
-            }
-            for entry in &segment.entries {
-                for line in entry.lines() {
-                    if let Some(known) = line.account.context::<Known>() {
-                        cmd.arg(known.names.write(&line.key, &mut name));
-                    }
-                }
-            }
-        }
-        if let Some(generation) = generation {
-            cmd.arg(generation);
-        }
-        let mut plan = Packed::with_capacity(128);
-        plan.uint(policies.len() as u64);
-        for policy in &policies {
-            if let Some(known) = policy.context::<Known>() {
-                known.write(policy.rule(), now, &mut plan);
-            }
-        }
-        for segment in &self.segments {
-            segment.write(&policies, &mut plan);
-        }
-        cmd.arg(plan.as_bytes());
-        cmd
-    }
-}
-
-/// The policies of a batch, as the driver counts them.
-type Policies<'a> = SmallVec<[&'a Account; 4]>;
-
-impl Known {
-    pub(super) fn new(
-        names: Names,
-        half: usize,
-        rule: &dyn Rule,
-        script: &strategy::Script,
-        lanes: Weak<Lanes>,
-    ) -> Self {
-        let mut known = Self {
-            names,
-            lanes,
-            half,
-            words: script.seen.clamp(1, 3),
-            params: script.params.clone(),
-            packed: None,
-        };
-        if rule.params_at(Timestamp::default()).is_empty() {
-            let mut packed = Packed::default();
-            known.write(rule, Timestamp::default(), &mut packed);
-            known.packed = Some(packed);
-        }
-        known
-    }
-
-    /// Writes what the driver has to know of a policy.
-    fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) {
-        if let Some(packed) = &self.packed {
-            plan.append(packed);
-            return;
-        }
-        let more = rule.params_at(now);
-        plan.list(4);
-        plan.uint(self.half as u64);
-        plan.uint(rule.signs().into());
-        plan.uint(self.words as u64);
-        plan.list(self.params.len() + more.len());
-        for param in self.params.iter().chain(&more) {
-            plan.int(*param);
-        }
-    }
 }
 
 impl Default for Segment {
@@ -351,41 +234,6 @@ impl Segment {
         let remembered = |account: &Account| account.life().is_none();
         self.ask.lifts() && self.accounts.iter().any(remembered)
     }
-
-    fn write(&self, policies: &Policies<'_>, plan: &mut Packed) {
-        let listed = self.entries.iter().any(|entry| entry.times() != 1);
-        let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
-        let own = |entry: &Entry| {
-            let receipts = if gives { 3 * self.accounts.len() } else { 0 };
-            usize::from(listed) + receipts + entry.signatures().count()
-        };
-        let own: usize = self.entries.iter().map(own).sum();
-        plan.list(3 + 3 * self.accounts.len() + 1 + own);
-        plan.uint(number(self.ask));
-        plan.uint(self.entries.len() as u64);
-        plan.uint(self.accounts.len() as u64);
-        for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
-            let mut places = policies.iter();
-            let place = places.position(|policy| policy.number() == account.number());
-            plan.uint(place.map_or(0, |place| place as u64 + 1));
-            plan.uint(*units);
-            plan.uint(manner_number(*manner, account.rule()));
-        }
-        plan.uint(listed.into());
-        for entry in &self.entries {
-            if listed {
-                plan.uint(entry.times());
-            }
-            if gives {
-                for line in entry.lines() {
-                    plan.int(line.receipt().at.as_micros());
-                    plan.int(line.receipt().mark);
-                    plan.uint(line.receipt().left);
-                }
-            }
-            entry.signatures().for_each(|by| plan.text(by));
-        }
-    }
 }
 
 impl Entry {
@@ -436,31 +284,5 @@ fn times(question: &Question, most: u64) -> u64 {
         Ask::Take(times) => times.min(most),
         Ask::Peek => 0,
         Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
-    }
-}
-
-/// What the driver calls it. A look is a take for nobody.
-fn number(ask: Ask) -> u64 {
-    match ask {
-        Ask::Take(_) | Ask::Peek => 1,
-        Ask::Force => 2,
-        Ask::Give => 3,
-        Ask::Reset => 4,
-        Ask::Renew => 5,
-        Ask::Withdraw => 6,
-    }
-}
-
-/// What the driver calls it.
-fn manner_number(manner: Manner, rule: &dyn Rule) -> u64 {
-    match manner {
-        Manner::Charge => 0,
-        Manner::Check => 1,
-        Manner::ChargeDenied if rule.grows() => 3,
-        Manner::ChargeDenied => 2,
-        Manner::ChargeRefused => 4,
-        Manner::Shadow { of, charges } => {
-            8 * (1 + of.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
-        }
     }
 }

@@ -1,0 +1,164 @@
+//! The answer to a request, with one verdict per policy.
+
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    outcome,
+    quota::Quota,
+    store::{Ask, Source},
+    strategy::{Outlook, Receipt, Retry},
+};
+
+mod counted;
+mod verdict;
+
+pub(crate) use counted::{Counted, Part};
+pub use verdict::Verdict;
+
+/// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
+#[derive(Clone)]
+pub struct Decision {
+    pub(crate) books: Arc<dyn Books>,
+    pub(crate) ruling: Ruling,
+    pub(crate) source: Source,
+    pub(crate) admitted: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) counted: SmallVec<[Counted; 1]>,
+    /// The places of in-flight limits, for as long as the decision or a clone of it lives.
+    pub(crate) permit: Option<Arc<dyn Permit>>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Ruling {
+    /// It may pass.
+    Admitted,
+    /// A quota is used up; nothing was charged.
+    Exhausted,
+    /// The named policy found no key in it, and refuses such requests.
+    MissingKey {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was asked or charged.
+    Denied,
+    /// The store could not answer, and the limiter was told to refuse then.
+    Fault(StoreError),
+}
+
+/// Places of in-flight limits, given back when it is dropped.
+pub(crate) trait Permit: fmt::Debug + Send + Sync {}
+
+/// Those who keep the counts: what a decision needs of its limiter.
+pub(crate) trait Books: Send + Sync {
+    /// The name of a policy.
+    fn name(&self, policy: u32) -> &str;
+    /// The quota that was applied, and the most units that can pass at once.
+    fn quota(&self, counted: &Counted) -> (Quota, u64);
+    /// Charges past what is left, or gives units of a receipt back.
+    fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
+    /// Gives back what was charged, without waiting for it.
+    fn give_back(&self, counted: &[Counted]);
+    /// Whether the charge depends on what becomes of the request.
+    fn settles(&self, counted: &Counted) -> bool;
+    /// Charges or gives back by what became of the request, without waiting for it. If somebody still `watches`, it returns
+    /// the charge that is being made, for its receipt.
+    fn settle(
+        &self,
+        counted: &mut Counted,
+        outcome: &outcome::Outcome<'_>,
+        watches: bool,
+    ) -> Option<Adjusting>;
+}
+
+/// A charge that is being made or given back.
+pub(crate) type Adjusting = Pin<Box<dyn Future<Output = Result<Adjusted, StoreError>> + Send>>;
+
+/// A charge that was made or given back.
+#[derive(Debug)]
+pub(crate) struct Adjusted {
+    /// How many units were.
+    pub(crate) units: u64,
+    /// Of a charge.
+    pub(crate) receipt: Receipt,
+    /// How it stands since then.
+    pub(crate) outlook: Outlook,
+}
+
+impl Decision {
+    /// Whether the request may pass.
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.ruling, Ruling::Admitted)
+    }
+
+    /// How many of the requests of a [`check`](crate::Limiter::check) for [several](crate::Check::times) were charged.
+    pub fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// What became of the request.
+    pub fn ruling(&self) -> &Ruling {
+        &self.ruling
+    }
+
+    /// Where the answer came from.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// One verdict for each policy that applied and is enforced, in the order the policies were given in. None when the
+    /// store could not answer. A [ban](crate::Ban) has one while it blocks, and in a [`peek`](crate::Limiter::peek).
+    pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+        let (enforced, _) = self.counted.split_at(self.enforced());
+        enforced.iter().map(|counted| self.verdict_of(counted))
+    }
+
+    /// One verdict for each policy that applied [in the shadow](crate::Policy::shadow).
+    pub fn shadows(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+        let (_, shadows) = self.counted.split_at(self.enforced());
+        shadows.iter().map(|counted| self.verdict_of(counted))
+    }
+
+    /// The verdict of the policy of that name, if it applied: enforced or not.
+    pub fn verdict(&self, policy: &str) -> Option<Verdict<'_>> {
+        let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
+        let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
+        named.next()
+    }
+
+    fn verdict_of<'a>(&'a self, counted: &'a Counted) -> Verdict<'a> {
+        Verdict {
+            decision: self,
+            counted,
+        }
+    }
+
+    /// How many policies are enforced: they stand first.
+    fn enforced(&self) -> usize {
+        self.counted.partition_point(|counted| !counted.is_shadow())
+    }
+
+    /// When the same request would pass: the longest wait of any policy under which it costs something.
+    pub fn retry(&self) -> Retry {
+        let (enforced, _) = self.counted.split_at(self.enforced());
+        let charged = enforced.iter().filter(|counted| counted.cost > 0);
+        let waits = charged.map(|counted| counted.outlook.retry);
+        waits.max().unwrap_or(Retry::Now)
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("ruling", &self.ruling)
+            .field("source", &self.source)
+            .field("verdicts", &self.verdicts().collect::<Vec<_>>())
+            .field("shadows", &self.shadows().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+use std::{fmt, time::Duration};
+
+use super::{Decision, Ruling, counted::Counted};
+use crate::{quota::Quota, strategy::Retry};
+
+/// How a request stands with one policy.
+#[derive(Clone, Copy)]
+pub struct Verdict<'a> {
+    pub(super) decision: &'a Decision,
+    pub(super) counted: &'a Counted,
+}
+
+impl<'a> Verdict<'a> {
+    /// The policy's name.
+    pub fn policy(&self) -> &'a str {
+        self.decision.books.name(self.counted.policy)
+    }
+
+    /// The quota that was applied.
+    pub fn quota(&self) -> Quota {
+        self.decision.books.quota(self.counted).0
+    }
+
+    /// The most units that can pass at once.
+    pub fn limit(&self) -> u64 {
+        self.decision.books.quota(self.counted).1
+    }
+
+    /// What the request cost, or would have.
+    pub fn cost(&self) -> u64 {
+        self.counted.cost
+    }
+
+    /// Whole units left, after this request if it was admitted.
+    pub fn remaining(&self) -> u64 {
+        self.counted.outlook.remaining
+    }
+
+    /// When another request of the same cost would pass this policy.
+    pub fn retry(&self) -> Retry {
+        self.counted.outlook.retry
+    }
+
+    /// How long to wait for another request of the same cost to pass, were nobody else to ask; zero if it would pass
+    /// now, `None` if it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.counted.outlook.retry {
+            Retry::Now => Some(Duration::ZERO),
+            Retry::After(wait) => Some(wait),
+            Retry::Never => None,
+        }
+    }
+
+    /// How long until the full quota is available again, were nobody else to ask.
+    pub fn reset_after(&self) -> Duration {
+        self.counted.outlook.reset_after
+    }
+
+    /// Whether the policy is judged and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    pub fn is_shadow(&self) -> bool {
+        self.counted.is_shadow()
+    }
+
+    /// Whether this policy would have refused the request, were it enforced: what [`refused`](Verdict::refused) says of
+    /// those that are.
+    pub fn would_refuse(&self) -> bool {
+        self.refused() || self.counted.is_shadow_refusal()
+    }
+
+    /// Whether this policy refused the request; never, in the shadow.
+    pub fn refused(&self) -> bool {
+        matches!(self.decision.ruling, Ruling::Exhausted)
+            && !self.is_shadow()
+            && self.counted.cost > 0
+            && self.counted.outlook.retry != Retry::Now
+    }
+}
+
+impl fmt::Debug for Verdict<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verdict")
+            .field("policy", &self.policy())
+            .field("limit", &self.limit())
+            .field("cost", &self.cost())
+            .field("remaining", &self.remaining())
+            .field("retry", &self.retry())
+            .field("reset_after", &self.reset_after())
+            .field("refused", &self.refused())
+            .field("would_refuse", &self.would_refuse())
+            .finish()
+    }
+}

@@ -1,0 +1,61 @@
+//! What a policy can't be.
+
+use super::Policy;
+use crate::{
+    charge::{Denied, When},
+    error::Unfit,
+};
+
+impl Policy {
+    /// Asks the extractors whether they can find keys, and whether charges and refusals go together.
+    pub(crate) fn check_parts(&self) -> Result<(), Unfit> {
+        if self.charge.when == When::Response && self.denied == Denied::Counts {
+            return Err(Unfit::new(
+                "charging by the response, with refusals that count",
+                "Charge::reserve or Charge::on_arrival with Denied::Counts",
+            ));
+        }
+        if self.charge.when == When::Response && self.quota.is_concurrent() {
+            return Err(Unfit::new(
+                "an in-flight limit that charges by the response",
+                "Charge::on_arrival: a request is in flight from its arrival on",
+            ));
+        }
+        if self.shadow.is_some() && self.denied == Denied::Counts {
+            return Err(Unfit::new(
+                "a shadow whose refusals count",
+                "Denied::Free: a shadow refuses nothing",
+            ));
+        }
+        self.skips.check()?;
+        let caller = self.caller.as_ref();
+        caller.map_or(Ok(()), |caller| caller.check())?;
+        self.extractor.check()
+    }
+
+    /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
+    pub(crate) fn check_ban(&self) -> Result<(), Unfit> {
+        let plain = self.charge.when == When::Arrival && self.denied == Denied::Free;
+        if plain && self.shadow.is_none() {
+            return Ok(());
+        }
+        Err(Unfit::new(
+            "a ban with a charge mode, with refusals that count, or in the shadow",
+            "a ban as it is: it counts what other policies refuse",
+        ))
+    }
+
+    /// Names stand as strings in structured fields (RFC 9651, section 3.3.3), so they are what these can hold.
+    pub(crate) fn check_name(&self) -> Result<(), Unfit> {
+        let name = &*self.name;
+        let visible = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+        let trimmed = name.trim() == name;
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) || !trimmed {
+            return Err(Unfit::new(
+                format!("the name {name:?}"),
+                "1 to 64 visible ASCII characters without \" and \\, and no spaces around them",
+            ));
+        }
+        Ok(())
+    }
+}

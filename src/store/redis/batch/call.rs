@@ -1,0 +1,134 @@
+//! A batch as the script reads it.
+
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use super::{
+    super::{names::Name, packed::Packed, script::Script},
+    Batch, Entry, Known, Segment,
+};
+use crate::{
+    clock::Timestamp,
+    store::{Account, Ask, Manner},
+    strategy::Rule,
+};
+
+impl Batch {
+    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
+    /// one argument as far as they can be: each argument costs the server about as much as reading a key.
+    pub(in crate::store::redis) fn call(
+        &self,
+        script: &Script,
+        whole: bool,
+        now: Timestamp,
+        generation: Option<&str>,
+    ) -> Cmd {
+        let generation = generation.filter(|_| self.lifts());
+        let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
+        match whole {
+            true => cmd.arg("EVAL").arg(&script.text),
+            false => cmd.arg("EVALSHA").arg(&script.sha),
+        };
+        cmd.arg(self.keys + usize::from(generation.is_some()));
+        let mut name = Name::default();
+        let mut policies = Policies::new();
+        for segment in &self.segments {
+            for account in &segment.accounts {
+                if policies
+                    .iter()
+                    .all(|policy| policy.number() != account.number())
+                {
+                    policies.push(account);
+                }
+            }
+            for entry in &segment.entries {
+                for line in entry.lines() {
+                    if let Some(known) = line.account.context::<Known>() {
+                        cmd.arg(known.names.write(&line.key, &mut name));
+                    }
+                }
+            }
+        }
+        if let Some(generation) = generation {
+            cmd.arg(generation);
+        }
+        let mut plan = Packed::with_capacity(128);
+        plan.uint(policies.len() as u64);
+        for policy in &policies {
+            if let Some(known) = policy.context::<Known>() {
+                known.write(policy.rule(), now, &mut plan);
+            }
+        }
+        for segment in &self.segments {
+            segment.write(&policies, &mut plan);
+        }
+        cmd.arg(plan.as_bytes());
+        cmd
+    }
+}
+
+/// The policies of a batch, as the driver counts them.
+type Policies<'a> = SmallVec<[&'a Account; 4]>;
+
+impl Segment {
+    fn write(&self, policies: &Policies<'_>, plan: &mut Packed) {
+        let listed = self.entries.iter().any(|entry| entry.times() != 1);
+        let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
+        let own = |entry: &Entry| {
+            let receipts = if gives { 3 * self.accounts.len() } else { 0 };
+            usize::from(listed) + receipts + entry.signatures().count()
+        };
+        let own: usize = self.entries.iter().map(own).sum();
+        plan.list(3 + 3 * self.accounts.len() + 1 + own);
+        plan.uint(number(self.ask));
+        plan.uint(self.entries.len() as u64);
+        plan.uint(self.accounts.len() as u64);
+        for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
+            let mut places = policies.iter();
+            let place = places.position(|policy| policy.number() == account.number());
+            plan.uint(place.map_or(0, |place| place as u64 + 1));
+            plan.uint(*units);
+            plan.uint(manner_number(*manner, account.rule()));
+        }
+        plan.uint(listed.into());
+        for entry in &self.entries {
+            if listed {
+                plan.uint(entry.times());
+            }
+            if gives {
+                for line in entry.lines() {
+                    plan.int(line.receipt().at.as_micros());
+                    plan.int(line.receipt().mark);
+                    plan.uint(line.receipt().left);
+                }
+            }
+            entry.signatures().for_each(|by| plan.text(by));
+        }
+    }
+}
+
+/// What the driver calls it. A look is a take for nobody.
+fn number(ask: Ask) -> u64 {
+    match ask {
+        Ask::Take(_) | Ask::Peek => 1,
+        Ask::Force => 2,
+        Ask::Give => 3,
+        Ask::Reset => 4,
+        Ask::Renew => 5,
+        Ask::Withdraw => 6,
+    }
+}
+
+/// What the driver calls it.
+fn manner_number(manner: Manner, rule: &dyn Rule) -> u64 {
+    match manner {
+        Manner::Charge => 0,
+        Manner::Check => 1,
+        Manner::ChargeDenied if rule.grows() => 3,
+        Manner::ChargeDenied => 2,
+        Manner::ChargeRefused => 4,
+        Manner::Shadow { of, charges } => {
+            8 * (1 + of.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
+        }
+    }
+}
