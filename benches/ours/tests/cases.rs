@@ -49,10 +49,10 @@ macro_rules! cases {
 
 cases! {
     many_keys_on_redis: "cold",
-    many_keys_on_a_cluster: "cluster",
     a_hot_key_on_redis: "hot",
     fewer_tasks_on_redis: "some",
     one_task_on_redis: "single",
+    many_keys_on_a_cluster: "cluster",
     three_policies: "policies",
     a_known_denial: "denied",
     in_process: "memory",
