@@ -21,6 +21,9 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause: a store that is back is in use again within a second, and the time that a probe takes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a probe may be overdue before somebody else sees to it: whoever does may stand still, with all of its runtime.
+const GRACE: Duration = Duration::from_millis(250);
+
 /// Closed, it lets all questions through and counts the faults in a row. Open, it lets none through. After a pause it is half
 /// open: one probe goes, and its answer closes it or opens it for longer.
 ///
@@ -41,8 +44,9 @@ struct Outage {
     /// Pauses since something was last answered. A probe's answer alone ends an outage for the questions, and not the growth
     /// of the pauses: it may be all that is answered.
     pauses: u32,
-    /// Whether somebody sees to the probes.
-    is_watched: bool,
+    /// The watch that sees to the probes, by its number.
+    watch: Option<u64>,
+    watches: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +54,17 @@ enum State {
     Closed,
     /// Until the next probe is due.
     Open(Instant),
-    /// A probe is under way.
-    HalfOpen,
+    /// A probe is under way, and is to be over by then.
+    HalfOpen(Instant),
 }
 
-/// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, another may.
+/// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, or stands still,
+/// another may.
 #[derive(Debug)]
-pub(crate) struct Watch(Arc<Breaker>);
+pub(crate) struct Watch {
+    breaker: Arc<Breaker>,
+    number: u64,
+}
 
 impl Breaker {
     /// One that opens after so many faults in a row.
@@ -68,7 +76,8 @@ impl Breaker {
             outage: Mutex::new(Outage {
                 state: State::Closed,
                 pauses: 0,
-                is_watched: false,
+                watch: None,
+                watches: 0,
             }),
         }
     }
@@ -91,7 +100,7 @@ impl Breaker {
     fn pause(&self, now: Instant) -> Duration {
         match self.outage().state {
             State::Open(until) => until.saturating_duration_since(now),
-            State::Closed | State::HalfOpen => Duration::ZERO,
+            State::Closed | State::HalfOpen(_) => Duration::ZERO,
         }
     }
 
@@ -124,14 +133,24 @@ impl Breaker {
         true
     }
 
-    /// The task of probing it, if it is open and nobody has it.
-    pub(crate) fn watch(self: &Arc<Self>) -> Option<Watch> {
+    /// The task of probing it, if it is open and nobody sees to it.
+    pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<Watch> {
         let mut outage = self.outage();
-        if outage.is_watched || outage.state == State::Closed {
+        let (State::Open(due) | State::HalfOpen(due)) = outage.state else {
+            return None;
+        };
+        if outage.watch.is_some() && now < due + GRACE {
             return None;
         }
-        outage.is_watched = true;
-        Some(Watch(self.clone()))
+        if let State::HalfOpen(_) = outage.state {
+            outage.state = State::Open(now);
+        }
+        outage.watches += 1;
+        outage.watch = Some(outage.watches);
+        Some(Watch {
+            breaker: self.clone(),
+            number: outage.watches,
+        })
     }
 
     fn open(&self, outage: &mut Outage, now: Instant, random: u64) {
@@ -153,45 +172,60 @@ impl Breaker {
 }
 
 impl Watch {
-    /// When the next probe is due; `None` once the breaker is closed.
+    /// When the next probe is due; `None` once the breaker is closed, or another watch has taken over.
     pub(crate) fn due(&self) -> Option<Instant> {
-        match self.0.outage().state {
+        match self.outage()?.state {
             State::Open(until) => Some(until),
-            State::Closed | State::HalfOpen => None,
+            State::Closed | State::HalfOpen(_) => None,
         }
     }
 
-    /// The one probe goes. False if it is no longer needed.
-    pub(crate) fn begin(&self) -> bool {
-        let mut outage = self.0.outage();
-        let needed = outage.state != State::Closed;
-        if needed {
-            outage.state = State::HalfOpen;
+    /// Whether the breaker is closed, and not only watched by another.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.breaker.is_open()
+    }
+
+    /// The one probe goes, and takes no longer than until then. False if it is no longer needed.
+    pub(crate) fn begin(&self, until: Instant) -> bool {
+        match self.outage() {
+            Some(mut outage) if outage.state != State::Closed => {
+                outage.state = State::HalfOpen(until);
+                true
+            }
+            _ => false,
         }
-        needed
     }
 
     /// The probe was answered, or it wasn't.
     pub(crate) fn end(&self, answered: bool, now: Instant) {
-        let mut outage = self.0.outage();
+        let Some(mut outage) = self.outage() else {
+            return;
+        };
         // Else a question's answer came first.
-        if outage.state == State::HalfOpen {
+        if let State::HalfOpen(_) = outage.state {
             match answered {
                 // One fault is remembered until a question has been answered.
-                true => self.0.close(&mut outage, 1),
-                false => self.0.open(&mut outage, now, random()),
+                true => self.breaker.close(&mut outage, 1),
+                false => self.breaker.open(&mut outage, now, random()),
             }
         }
+    }
+
+    /// How it stands, if this is the watch still.
+    fn outage(&self) -> Option<MutexGuard<'_, Outage>> {
+        let outage = self.breaker.outage();
+        (outage.watch == Some(self.number)).then_some(outage)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let mut outage = self.0.outage();
-        outage.is_watched = false;
-        if outage.state == State::HalfOpen {
-            // Its runtime ended with the probe under way: whoever watches next probes at once.
-            outage.state = State::Open(Instant::now());
+        if let Some(mut outage) = self.outage() {
+            outage.watch = None;
+            if let State::HalfOpen(_) = outage.state {
+                // Its runtime ended with the probe under way: whoever watches next probes at once.
+                outage.state = State::Open(Instant::now());
+            }
         }
     }
 }
@@ -237,29 +271,29 @@ mod tests {
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = breaker(0);
         assert!((0..1_000).all(|_| !breaker.note_fault(now)));
-        assert!(!breaker.is_open() && breaker.watch().is_none());
+        assert!(!breaker.is_open() && breaker.watch(now).is_none());
     }
 
     #[test]
     fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
         let (breaker, now) = breaker(1);
-        assert!(breaker.watch().is_none(), "closed, it needs none");
+        assert!(breaker.watch(now).is_none(), "closed, it needs none");
         breaker.note_fault(now);
-        let watch = breaker.watch().expect("a watch");
-        assert!(breaker.watch().is_none(), "there is one already");
+        let watch = breaker.watch(now).expect("a watch");
+        assert!(breaker.watch(now).is_none(), "there is one already");
         let due = watch.due().expect("a probe is due");
         assert_eq!(breaker.pause(now), due - now);
         assert!(
-            watch.begin() && breaker.is_open(),
+            watch.begin(now) && breaker.is_open(),
             "half open is not closed"
         );
         watch.end(false, due);
         let next = watch.due().expect("another one");
         assert!(next > due && breaker.is_open());
-        assert!(watch.begin());
+        assert!(watch.begin(now));
         watch.end(true, next);
         assert!(watch.due().is_none() && !breaker.is_open());
-        assert!(!watch.begin(), "nothing is left to probe");
+        assert!(!watch.begin(now), "nothing is left to probe");
     }
 
     #[test]
@@ -280,11 +314,11 @@ mod tests {
         let (breaker, now) = breaker(1);
         let opened = |times: u32| {
             breaker.note_fault(now);
-            let watch = breaker.watch().expect("a watch");
+            let watch = breaker.watch(now).expect("a watch");
             let pause = watch.due().expect("a probe") - now;
             let most = FIRST_PAUSE * 2_u32.pow(times);
             assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
-            watch.begin();
+            watch.begin(now);
             watch.end(true, now);
         };
         // Probes are answered, and questions are not.
@@ -298,15 +332,37 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_that_stands_still_is_relieved() {
+        let (breaker, now) = breaker(1);
+        breaker.note_fault(now);
+        let still = breaker.watch(now).expect("a watch");
+        let due = still.due().expect("a probe");
+        assert!(breaker.watch(due).is_none(), "it is not late yet");
+        let next = breaker.watch(due + GRACE).expect("another watch");
+        assert!(still.due().is_none() && !still.begin(due));
+        // That one's probe is never answered, and it stands still, too.
+        let until = due + 2 * GRACE;
+        assert!(next.begin(until) && breaker.watch(until).is_none());
+        let last = breaker.watch(until + GRACE).expect("another watch");
+        next.end(true, until);
+        drop((still, next));
+        assert!(breaker.is_open() && breaker.watch(until).is_none());
+        assert!(last.due().is_some_and(|due| due == until + GRACE));
+        assert!(last.begin(until + GRACE));
+        last.end(true, until + GRACE);
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
     fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
         let (breaker, now) = breaker(1);
         breaker.note_fault(now);
-        let watch = breaker.watch().expect("a watch");
-        watch.begin();
+        let watch = breaker.watch(now).expect("a watch");
+        watch.begin(now);
         drop(watch);
-        let watch = breaker.watch().expect("another");
+        let watch = breaker.watch(now).expect("another");
         assert!(watch.due().expect("a probe") <= Instant::now());
-        assert!(watch.begin() && breaker.is_open());
+        assert!(watch.begin(now) && breaker.is_open());
         breaker.note_answer();
         watch.end(false, now);
         assert!(!breaker.is_open(), "an answer came before");

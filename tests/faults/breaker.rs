@@ -211,6 +211,22 @@ fn probes_go_on_when_the_runtime_ends_that_saw_to_them() {
     runtime().block_on(resumed(&limiter));
 }
 
+/// Such as one that is driven now and then, or whose thread is busy with something else.
+#[test]
+fn a_runtime_that_stands_still_keeps_no_other_from_probing() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    };
+    let (still, other) = (runtime(), runtime());
+    server.kill();
+    still.block_on(opened(&limiter));
+    server.restart();
+    other.block_on(resumed(&limiter));
+}
+
 #[tokio::test]
 async fn a_store_that_is_dropped_while_it_is_open_is_probed_no_more() {
     let limiter = refusing(nowhere());

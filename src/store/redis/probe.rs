@@ -18,7 +18,7 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
-    let Some(watch) = breaker.watch() else {
+    let Some(watch) = breaker.watch(Instant::now()) else {
         return;
     };
     let shared = Arc::downgrade(shared);
@@ -29,7 +29,7 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            if watch.begin() {
+            if watch.begin(Instant::now() + shared.deadline) {
                 let answered = timeout(shared.deadline, shared.is_well(tag)).await;
                 let well = answered.unwrap_or(false);
                 if !well {
@@ -38,6 +38,9 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
                 }
                 watch.end(well, Instant::now());
             }
+        }
+        if !watch.is_over() {
+            return;
         }
         tracing::info!("the store answers again");
         drop(watch);
