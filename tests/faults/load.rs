@@ -129,6 +129,11 @@ impl Load {
 }
 
 impl Log {
+    /// Whether the machine held nothing up for so long that a deadline could pass.
+    pub(crate) fn is_calm(&self) -> bool {
+        self.lag < DEADLINE / 4
+    }
+
     fn slack(&self) -> Duration {
         // A request is woken a few times: in its own task, in its lane's and in its connection's.
         SLACK + 4 * self.lag

@@ -1,9 +1,12 @@
 //! Give-backs that nobody waits for, kept while the server is at fault: a place in flight that was left meanwhile is not to be
 //! taken for as long as its permit lives.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{
@@ -19,50 +22,126 @@ const MOST: usize = 10_000;
 pub(super) struct Kept {
     /// Read by each trip.
     any: AtomicBool,
-    give_backs: Mutex<Vec<(Ask, Lines)>>,
+    give_backs: Mutex<GiveBacks>,
+}
+
+/// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
+#[derive(Debug, Default)]
+struct GiveBacks {
+    by_tag: HashMap<usize, Vec<(Ask, Lines)>>,
+    many: usize,
 }
 
 impl Kept {
     /// Tells whoever asked that it failed. What nobody waits for is kept if it is safe to ask again: if it was not sent, or
     /// giving it back twice is giving it back once, since a permit has a name of its own.
-    pub(super) fn fail(&self, mut question: Question, error: StoreError, sent: bool) {
+    pub(super) fn fail(&self, tag: usize, mut question: Question, error: StoreError, sent: bool) {
         let gives = matches!(question.ask, Ask::Give | Ask::Withdraw);
         if question.waiter.is_some() || !gives {
             return question.fail(error);
         }
         question.lines.retain(|line| !sent || is_permit(line));
-        let mut kept = self
-            .give_backs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if !question.lines.is_empty() && kept.len() < MOST {
-            kept.push((question.ask, question.lines));
+        let mut kept = self.give_backs();
+        if !question.lines.is_empty() && kept.many < MOST {
+            kept.many += 1;
+            let of_tag = kept.by_tag.entry(tag).or_default();
+            of_tag.push((question.ask, question.lines));
             self.any.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Has some of them sent, as many as go on one trip, now that the server answers. When that is answered, the next ones go.
-    pub(super) fn send(&self) {
+    /// Has some of those of a tag sent, as many as go on one trip, now that their server answers. When that is answered, the
+    /// next ones go.
+    pub(super) fn send(&self, tag: usize) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let mut kept = self
-            .give_backs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let rest = kept.len().saturating_sub(MOST_KEYS);
-        let some = kept.split_off(rest);
-        self.any.store(!kept.is_empty(), Ordering::Relaxed);
-        // What can't be sent comes back here.
-        drop(kept);
-        for (ask, lines) in some {
+        for (ask, lines) in self.take(tag) {
+            // What can't be sent comes back here.
             if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
                 lanes.tell(ask, lines);
             }
         }
     }
+
+    fn take(&self, tag: usize) -> Vec<(Ask, Lines)> {
+        let mut kept = self.give_backs();
+        let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
+            return Vec::new();
+        };
+        let rest = of_tag.len().saturating_sub(MOST_KEYS);
+        let some = of_tag.split_off(rest);
+        if of_tag.is_empty() {
+            kept.by_tag.remove(&tag);
+        }
+        kept.many -= some.len();
+        self.any.store(kept.many > 0, Ordering::Relaxed);
+        some
+    }
+
+    fn give_backs(&self) -> MutexGuard<'_, GiveBacks> {
+        self.give_backs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 fn is_permit(line: &OwnLine) -> bool {
     line.account.rule().life().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::{
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, Manner},
+        strategy::{Gcra, Receipt, Strategy},
+    };
+
+    fn give_back(account: &Account) -> Question {
+        let line = Line {
+            account,
+            key: Key::global(),
+            units: 1,
+            receipt: Receipt::NONE,
+            by: Key::global(),
+            manner: Manner::Charge,
+        };
+        Question {
+            ask: Ask::Withdraw,
+            lines: [OwnLine::of(&line)].into(),
+            deadline: Instant::now(),
+            told_time: false,
+            alone: false,
+            waiter: None,
+        }
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let kept = Kept::default();
+        for place in 0..MOST + 9 {
+            kept.fail(place % 2, give_back(&account), StoreError::Timeout, false);
+        }
+        assert_eq!(kept.give_backs().many, MOST);
+        assert!(kept.take(2).is_empty());
+        let mut sent = 0;
+        loop {
+            let some = kept.take(1).len();
+            assert!(some <= MOST_KEYS && kept.any.load(Ordering::Relaxed));
+            sent += some;
+            if some == 0 {
+                break;
+            }
+        }
+        assert_eq!((sent, kept.give_backs().many), (MOST / 2, MOST / 2));
+        while !kept.take(0).is_empty() {}
+        assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
+    }
 }

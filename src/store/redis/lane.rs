@@ -13,7 +13,6 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
-    kept::Kept,
     probe,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
@@ -56,7 +55,8 @@ impl Lane {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
-            self.shared.kept.fail(question, open.clone(), false);
+            let kept = &self.shared.kept;
+            kept.fail(self.tag, question, open.clone(), false);
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
@@ -102,12 +102,15 @@ impl Lane {
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
                 let kept = &self.shared.kept;
-                waiting.for_each(|question| kept.fail(question, open.clone(), false));
+                waiting.for_each(|question| kept.fail(self.tag, question, open.clone(), false));
             }
             while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
             {
                 let mut batch = spare.pop().unwrap_or_default();
-                board(&mut batch, &mut backlog, &mut come, &self.shared.kept);
+                board(&mut batch, &mut backlog, &mut come, |late| {
+                    let kept = &self.shared.kept;
+                    kept.fail(self.tag, late, StoreError::Timeout, false);
+                });
                 if batch.is_empty() {
                     spare.push(batch);
                     break;
@@ -157,12 +160,12 @@ fn board(
     batch: &mut Batch,
     backlog: &mut VecDeque<Question>,
     come: &mut Vec<Question>,
-    kept: &Kept,
+    fail: impl Fn(Question),
 ) {
     let now = Instant::now();
     let mut board = |question: Question| {
         if question.deadline <= now {
-            kept.fail(question, StoreError::Timeout, false);
+            fail(question);
         } else if !question.is_abandoned() {
             return batch.push(question);
         }
@@ -233,8 +236,7 @@ mod tests {
         let (mut batch, mut backlog, mut come) = (Batch::default(), VecDeque::new(), come);
         let mut trips = Vec::new();
         loop {
-            let kept = Kept::default();
-            board(&mut batch, &mut backlog, &mut come, &kept);
+            board(&mut batch, &mut backlog, &mut come, |_| {});
             if batch.is_empty() {
                 return trips;
             }

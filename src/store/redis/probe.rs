@@ -45,7 +45,7 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
         tracing::info!("the store answers again");
         drop(watch);
         if let Some(shared) = shared.upgrade() {
-            shared.kept.send();
+            shared.kept.send(tag);
         }
     }));
 }

@@ -36,7 +36,7 @@ pub(super) async fn carry(
 ) -> (Batch, Vec<Question>) {
     let start = Instant::now();
     let mut end = match travel(&shared, &route, &mut batch).await {
-        Ok((reply, way)) => arrive(&shared, &mut batch, reply, way),
+        Ok((reply, way)) => arrive(&shared, route.tag(), &mut batch, reply, way),
         Err(end) => end,
     };
     if end.late && start.elapsed() < shared.deadline / 2 {
@@ -52,7 +52,7 @@ pub(super) async fn carry(
         }
     } else if end.answered {
         breaker.note_answer();
-        shared.kept.send();
+        shared.kept.send(route.tag());
     }
     if end.error.is_some() || end.late || end.fault.severs {
         route.doubt();
@@ -62,7 +62,12 @@ pub(super) async fn carry(
     }
     let error = end.error.unwrap_or(StoreError::Timeout);
     let left = batch.drain();
-    left.for_each(|question| shared.kept.fail(question, error.clone(), end.sent));
+    let kept = |question| {
+        shared
+            .kept
+            .fail(route.tag(), question, error.clone(), end.sent)
+    };
+    left.for_each(kept);
     batch.clear();
     (batch, end.again)
 }
@@ -129,7 +134,7 @@ impl End {
 }
 
 /// Hands a reply out.
-fn arrive(shared: &Arc<Shared>, batch: &mut Batch, reply: Value, way: Way) -> End {
+fn arrive(shared: &Arc<Shared>, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
     let way = Some(way);
     match reply::deliver(batch, reply) {
         Ok(mut delivered) => {
@@ -138,7 +143,7 @@ fn arrive(shared: &Arc<Shared>, batch: &mut Batch, reply: Value, way: Way) -> En
                 shared.announce(delivered.at);
             }
             for (question, error) in delivered.failed.drain(..) {
-                shared.kept.fail(question, error, false);
+                shared.kept.fail(tag, question, error, false);
             }
             let stale = delivered.stale.iter_mut();
             stale.for_each(|question| question.told_time = true);
