@@ -102,15 +102,29 @@ async fn slots_that_move_to_and_fro_under_load_admit_exactly_the_quota() {
         assert_eq!(ask_all(&limiters[0], 0..50).await, 50);
         let (slot, from) = slot(&cluster);
         let done = Arc::new(AtomicBool::new(false));
+        // How many answers each task has had.
+        let rounds: Arc<[AtomicU64; 64]> = Arc::new([const { AtomicU64::new(0) }; 64]);
         let mover = {
-            let (cluster, done) = (cluster.clone(), done.clone());
+            let (cluster, done, rounds) = (cluster.clone(), done.clone(), rounds.clone());
+            let count = move || rounds.iter().map(|r| r.load(Ordering::Relaxed)).collect();
             std::thread::spawn(move || {
                 let mut moves = 0;
                 while moves < 4 || !done.load(Ordering::Relaxed) {
                     moves += 1;
+                    let before: Vec<u64> = count();
                     let moving = cluster.begin_move(slot, (from + moves) % 3);
                     while moving.keys(3) > 0 {}
                     moving.end();
+                    // Nobody is still on his way to where he was sent: he might get there when the slot is on its way there
+                    // again, and find no key.
+                    let all_answered = || {
+                        let now: Vec<u64> = count();
+                        let mut tasks = now.iter().zip(&before);
+                        tasks.all(|(now, before)| *now >= 100 || now > before)
+                    };
+                    while !all_answered() {
+                        std::thread::yield_now();
+                    }
                 }
                 moves
             })
@@ -119,11 +133,13 @@ async fn slots_that_move_to_and_fro_under_load_admit_exactly_the_quota() {
         let tasks: Vec<_> = (0..64)
             .map(|task| {
                 let (limiter, admitted) = (limiters[task % 2].clone(), admitted.clone());
+                let rounds = rounds.clone();
                 tokio::spawn(async move {
                     for round in 0..100 {
                         let key = (task * 31 + round * 7) % 50;
                         let decision = limiter.check(Key::new(format!("{key}"))).await;
                         admitted.fetch_add(counted(&decision).into(), Ordering::Relaxed);
+                        rounds[task].fetch_add(1, Ordering::Relaxed);
                     }
                 })
             })
