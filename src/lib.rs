@@ -108,6 +108,14 @@ pub mod outgoing;
 pub mod store;
 pub mod strategy;
 
+#[cfg(all(fuzzing, feature = "redis"))]
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Doors for fuzz targets to what no caller reaches.
+
+    pub use crate::store::redis::scripted::{other_reply, script_reply};
+}
+
 mod admission;
 #[cfg(feature = "axum")]
 mod axum;

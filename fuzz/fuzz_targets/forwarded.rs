@@ -8,7 +8,7 @@ use http::{HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 
 #[path = "../../tests/http/checks.rs"]
-#[allow(dead_code, reason = "the other target's")]
+#[allow(dead_code, reason = "the other targets'")]
 mod checks;
 
 use checks::{Adds, FORGED, Lines};

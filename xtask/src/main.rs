@@ -1,6 +1,7 @@
 //! The project's chores, run as `cargo xtask COMMAND`: the command line.
 
 mod bench;
+mod fuzz;
 mod python;
 mod run;
 mod test;
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
 
     match words.as_slice() {
-        ["help" | "--help" | "-h"] | ["test" | "bench", "--help" | "-h"] => {
+        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz", "--help" | "-h"] => {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
         },
         ["bench", options @ ..] => match bench::read(options) {
             Ok(bench) => conclude("bench", root().and_then(|root| bench::run(&root, &bench))),
+            Err(mistake) => misused(&mistake),
+        },
+        ["fuzz", options @ ..] => match fuzz::read(options) {
+            Ok(fuzz) => conclude("fuzz", root().and_then(|root| fuzz::run(&root, &fuzz))),
             Err(mistake) => misused(&mistake),
         },
         [] => misused("a command is needed"),
@@ -48,7 +53,10 @@ fn usage() -> String {
     for step in &test::STEPS {
         text += &format!("      {:<10} {}\n", step.name, step.about);
     }
-    text + "  " + bench::USAGE + "\n  help                       this text"
+    for usage in [bench::USAGE, fuzz::USAGE] {
+        text += &format!("  {usage}\n");
+    }
+    text + "  help                       this text"
 }
 
 fn misused(mistake: &str) -> ExitCode {

@@ -53,6 +53,9 @@ mod queue;
 mod reply;
 mod route;
 mod script;
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
+pub(crate) mod scripted;
 mod sentinel;
 mod spread;
 mod tags;

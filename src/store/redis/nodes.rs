@@ -45,7 +45,7 @@ impl Node {
 }
 
 /// The masters in the answer to `CLUSTER SLOTS`. A node without a name has that of the one that was asked.
-fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
+pub(super) fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
     let Value::Array(ranges) = answer else {
         return Vec::new();
     };

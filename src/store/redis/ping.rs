@@ -222,7 +222,7 @@ async fn places(servers: &Servers) -> Result<Vec<Place>, StoreError> {
 }
 
 /// A server's answer to `INFO`.
-struct Told<'a>(&'a str);
+pub(super) struct Told<'a>(pub(super) &'a str);
 
 impl Told<'_> {
     fn field(&self, name: &str) -> Option<&str> {
@@ -230,7 +230,7 @@ impl Told<'_> {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
     }
 
-    fn judge(&self, server: &Arc<str>, health: &mut Health) {
+    pub(super) fn judge(&self, server: &Arc<str>, health: &mut Health) {
         match self.field("redis_version") {
             None => health.note_unchecked("version"),
             Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {

@@ -18,6 +18,9 @@ use crate::{
     strategy::Seen,
 };
 
+/// The largest of Lua's integers: whoever answers with more is not the script.
+const MOST: u64 = 1 << 53;
+
 /// What is to be done once a batch's answers are handed out.
 pub(super) struct Delivered {
     /// The server's clock.
@@ -118,7 +121,12 @@ struct Reply<'a>(Unpacked<'a>);
 
 impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
-        self.0.int().ok_or_else(|| garbled("a number is missing"))
+        let int = self.0.int();
+        let int = int.ok_or_else(|| garbled("a number is missing"))?;
+        match int.unsigned_abs() <= MOST {
+            true => Ok(int),
+            false => Err(garbled("a number is out of range")),
+        }
     }
 
     fn line(&mut self, line: &OwnLine, takes: bool) -> Result<LineAnswer, StoreError> {

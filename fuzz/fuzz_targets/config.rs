@@ -1,0 +1,14 @@
+//! What is configured: a policy's name, lists of addresses, names of headers and cookies, a server's URL.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../tests/http/inputs.rs"]
+#[allow(dead_code, reason = "the other targets'")]
+mod inputs;
+
+fuzz_target!(|text: &str| {
+    inputs::a_name_is_shown_or_refused(text);
+    inputs::configuration_is_taken_or_refused(text);
+});
