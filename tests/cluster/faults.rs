@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use testkit::{Builder, Cluster};
+use testkit::{Builder, Cluster, Proxy, Server};
 use tollgate::{Key, Limiter, RedisStore, Ruling, Source, StoreError};
 
-use crate::support::{By, Places, calls, counted, limiter, store_by, until, used};
+use crate::support::{By, PATIENCE, Places, calls, counted, limiter, store_by, until, used};
 
 const DEADLINE: Duration = Duration::from_millis(400);
 
@@ -57,6 +57,129 @@ async fn a_question_whose_answer_is_lost_is_charged_once() {
         let other = cluster.nodes()[1..].iter().map(calls).sum::<u64>();
         assert!(other < 40, "{other} calls elsewhere");
     }
+}
+
+/// Sets a proxy before a node, which the others and all clients then take for the node.
+async fn before(cluster: &Cluster, node: usize) -> Proxy {
+    let node = &cluster.nodes()[node];
+    let proxy = Proxy::to(node.addr());
+    let port = proxy.addr().port().to_string();
+    node.command(&["CONFIG", "SET", "cluster-announce-port", &port])
+        .ok();
+    until("all nodes tell of the proxy", async || {
+        let told = |node: &Server| {
+            node.command(&["CLUSTER", "NODES"])
+                .text()
+                .contains(&format!(":{port}@"))
+        };
+        cluster.nodes().iter().all(told)
+    })
+    .await;
+    proxy
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_whose_answer_is_cut_is_not_asked_again() {
+    let cluster = Cluster::start_with(3, 0, apart);
+    let places = Places::find(&cluster, "cut").await;
+    let proxy = before(&cluster, 0).await;
+    let store = RedisStore::builder()
+        .cluster([cluster.nodes()[1].url()])
+        .no_breaker();
+    let store = store.deadline(PATIENCE).denials(Duration::ZERO);
+    let limiter = limiter(
+        store.build().expect("a store"),
+        [By::Window.policy("p", "1000/month")],
+    );
+    let node = &cluster.nodes()[0];
+    for round in 1..=10 {
+        assert!(counted(&limiter.check(places.key(0)).await));
+        node.reset_stats();
+        proxy.halve();
+        let decision = limiter.check(places.key(0)).await;
+        assert!(
+            matches!(decision.ruling(), Ruling::Fault(StoreError::Connection(_))),
+            "{decision:?}"
+        );
+        proxy.pass();
+        assert_eq!(calls(node), 1);
+        // What was charged for nobody stays charged: once.
+        assert_eq!(used(&limiter, places.key(0)).await, [2 * round]);
+    }
+    let others = [1, 2].map(|node| calls(&cluster.nodes()[node]));
+    assert!(others.iter().sum::<u64>() < 60, "{others:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_whose_connection_breaks_is_not_asked_again() {
+    let cluster = Cluster::start_with(3, 0, apart);
+    let places = Places::find(&cluster, "broken").await;
+    let proxy = before(&cluster, 0).await;
+    let store = RedisStore::builder()
+        .cluster([cluster.nodes()[1].url()])
+        .no_breaker();
+    let store = store.deadline(PATIENCE).denials(Duration::ZERO);
+    let limiter = limiter(
+        store.build().expect("a store"),
+        [By::Window.policy("p", "1000/month")],
+    );
+    let (node, key) = (&cluster.nodes()[0], places.key(0));
+    let (mut charged, mut heard) = (0, 0);
+    for _ in 0..5 {
+        assert!(counted(&limiter.check(key).await));
+        node.reset_stats();
+        node.pause();
+        let asked = {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check(key).await })
+        };
+        // It lies before the node by then, which reads it later, from a connection that is gone.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        proxy.cut();
+        proxy.pass();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        node.resume();
+        let decision = asked.await.expect("an answer");
+        assert!(
+            matches!(decision.ruling(), Ruling::Fault(StoreError::Connection(_))),
+            "{decision:?}"
+        );
+        let calls = calls(node);
+        assert!(calls <= 1, "{calls} calls");
+        heard += calls;
+        charged += 1 + calls;
+        assert_eq!(used(&limiter, key).await, [charged]);
+    }
+    assert!(heard > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_shard_has_a_breaker_of_its_own() {
+    let cluster = Cluster::start_with(3, 0, apart);
+    let places = Places::find(&cluster, "own").await;
+    let limiter = one_policy(&cluster);
+    for master in 0..3 {
+        assert!(counted(&limiter.check(places.key(master)).await));
+    }
+    cluster.nodes()[0].pause();
+    until("nothing is asked there any more", async || {
+        let decision = limiter.check(places.key(0)).await;
+        matches!(decision.ruling(), Ruling::Fault(StoreError::Open { .. }))
+    })
+    .await;
+    for _ in 0..20 {
+        for master in [1, 2] {
+            assert!(counted(&limiter.check(places.key(master)).await));
+        }
+        // Answered at once, probes aside, and not by the node.
+        let decision = limiter.check(places.key(0)).await;
+        assert_eq!(decision.source(), Source::Fallback);
+    }
+    cluster.nodes()[0].resume();
+    until("it is asked again", async || {
+        limiter.check(places.key(0)).await.source() == Source::Store
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

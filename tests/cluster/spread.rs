@@ -336,8 +336,15 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
         used(&limiter, others.clone()).await == [1, 1]
     })
     .await;
-    // What is done by force is done everywhere or nowhere, too.
-    limiter.charge(places.apart(), 2).await;
+    // What is done by force is done everywhere or nowhere, too, also when nothing is asked at one of the nodes any more.
+    for _ in 0..6 {
+        limiter.charge(places.apart(), 2).await;
+    }
+    let decision = limiter.check(places.apart()).await;
+    assert!(
+        matches!(decision.ruling(), Ruling::Fault(StoreError::Open { .. })),
+        "{decision:?}"
+    );
     until("the others are given back", async || {
         used(&limiter, others.clone()).await == [1, 1]
     })

@@ -1,18 +1,58 @@
 //! What a URL can say.
 
-use testkit::{Sentinel, Server};
-use tollgate::{RedisStore, StoreError};
+use std::time::Duration;
 
-use crate::support::{PATIENCE, at, counted, counts, fault, key, limiter};
+use testkit::{Cluster, Sentinel, Server};
+use tollgate::{RedisStore, Source, StoreError};
+
+use crate::support::{PATIENCE, at, counted, counts, fault, key, limiter, until};
+
+/// What `docs/operations.md` says that a user needs.
+const FEW: &str = "~tg:* +evalsha +eval +ping +get +set +del +time +pttl +pexpiretime +pexpireat";
+
+#[tokio::test]
+async fn few_rights_are_enough_on_a_cluster_too_and_when_it_is_back() {
+    let cluster = Cluster::start(3, 0);
+    for node in cluster.nodes() {
+        node.acl("limits", "s3cret", &format!("{FEW} +cluster|slots +asking"));
+    }
+    let urls = cluster
+        .nodes()
+        .iter()
+        .map(|node| node.url_as("limits", "s3cret"));
+    let store = RedisStore::builder()
+        .cluster(urls)
+        .deadline(Duration::from_millis(500));
+    let limiter = limiter(store.breaker(1).build().expect("a store"), 1_000);
+    let health = limiter.ping().await;
+    assert!(health.is_well(), "{health:?}");
+    assert!(counted(&limiter.check(key()).await));
+    cluster.nodes().iter().for_each(Server::pause);
+    assert!(matches!(
+        fault(&limiter.check(key()).await),
+        StoreError::Timeout
+    ));
+    assert!(matches!(
+        fault(&limiter.check(key()).await),
+        StoreError::Open { .. }
+    ));
+    cluster.nodes().iter().for_each(Server::resume);
+    until("a probe has found that it is back", async || {
+        limiter.check(key()).await.source() == Source::Store
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn a_password_and_a_user_with_few_rights() {
     let server = Server::builder().password("p@ss/word").start();
     counts(&at(&server.url())).await;
-    let rules = "~tg:* +evalsha +eval +ping +get +set +pttl +pexpireat +pexpiretime +time +client";
-    server.acl("limits", "s3cret", rules);
+    server.acl("limits", "s3cret", FEW);
     server.flush();
-    counts(&at(&server.url_as("limits", "s3cret"))).await;
+    let few = at(&server.url_as("limits", "s3cret"));
+    counts(&few).await;
+    let health = few.ping().await;
+    assert!(health.is_well(), "{health:?}");
     let wrong = at(&server.url_as("limits", "other")).check(key()).await;
     let error = fault(&wrong).to_string();
     assert!(error.contains("authentication"), "{error}");

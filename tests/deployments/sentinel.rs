@@ -119,6 +119,21 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     assert_eq!(used(&limiter).await, before + 5);
 }
 
+#[tokio::test]
+async fn a_server_that_is_named_and_no_master_is_not_even_looked_into() {
+    let group = Sentinel::start();
+    let master = group.master();
+    let port = group.servers()[1].port().to_string();
+    // By hand: the sentinels take a while to notice.
+    master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
+    let decision = watched(&group).peek(key()).await;
+    let StoreError::Server { code, message } = fault(&decision) else {
+        panic!("{decision:?}");
+    };
+    assert_eq!(&*code, "READONLY");
+    assert!(message.contains("sentinels"), "{message}");
+}
+
 /// Writes that no replica had heard of are lost with their master: so many more are admitted, and not one more.
 #[tokio::test]
 async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {

@@ -99,16 +99,10 @@ impl Part {
 pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
     let deadline = lanes.deadline();
     if let Ask::Take(times) = ask {
-        return match take::ask(lanes, times, lines, deadline) {
-            Ok(taking) => Reply::Later(Box::pin(taking)),
-            Err(error) => Reply::Now(Err(error)),
-        };
+        return Reply::Later(Box::pin(take::ask(lanes, times, lines, deadline)));
     }
     let count = lines.len();
-    let asked = match ask_parts(lanes, ask, parts(lanes, lines), deadline) {
-        Ok(asked) => asked,
-        Err(error) => return Reply::Now(Err(error)),
-    };
+    let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);
     let lanes = lanes.clone();
     Reply::Later(Box::pin(async move {
         let (mut answered, error) = answers(asked).await;
@@ -127,17 +121,22 @@ pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
     }))
 }
 
-/// Asks about all parts at once.
+/// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
 fn ask_parts(
     lanes: &Arc<Lanes>,
     ask: Ask,
     parts: impl IntoIterator<Item = Part>,
     deadline: Instant,
-) -> Result<SmallVec<[Asked; 2]>, StoreError> {
+) -> SmallVec<[Asked; 2]> {
     let asked = parts.into_iter().map(|part| {
-        let (waiter, answer) = oneshot::channel();
-        lanes.ask(ask, part.lines.clone(), deadline, Some(waiter))?;
-        Ok(Asked { part, answer })
+        let (waiter, mut answer) = oneshot::channel();
+        let pushed = lanes.ask(ask, part.lines.clone(), deadline, Some(waiter));
+        if let Err(error) = pushed {
+            let (failed, known) = oneshot::channel();
+            let _ = failed.send(Err(error));
+            answer = known;
+        }
+        Asked { part, answer }
     });
     asked.collect()
 }

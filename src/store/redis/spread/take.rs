@@ -46,7 +46,7 @@ pub(super) fn ask(
     times: u64,
     lines: Lines,
     deadline: Instant,
-) -> Result<impl Future<Output = Result<Answer, StoreError>> + Send + use<>, StoreError> {
+) -> impl Future<Output = Result<Answer, StoreError>> + Send + use<> {
     let count = lines.len();
     let mut shadows = Vec::new();
     for (place, line) in lines.iter().enumerate() {
@@ -60,14 +60,14 @@ pub(super) fn ask(
     parts.iter_mut().for_each(Part::drop_shadows);
     parts.retain(|part| !part.lines.is_empty());
     let taking = Taking {
-        asked: ask_parts(lanes, Ask::Take(times), parts, deadline)?,
+        asked: ask_parts(lanes, Ask::Take(times), parts, deadline),
         lanes: lanes.clone(),
         deadline,
         times,
         count,
         shadows,
     };
-    Ok(taking.take())
+    taking.take()
 }
 
 impl Part {
@@ -95,7 +95,7 @@ impl Taking {
             return Err(error);
         }
         let outcome = self.give_back(&mut answered).await?;
-        let mut beside = self.ask_beside(&answered, &outcome)?;
+        let mut beside = self.ask_beside(&answered, &outcome);
         // What was decided stands, whatever becomes of those.
         let (mut beside, _) = answers(beside.drain(..)).await;
         let mut answer = join(&mut answered, self.count);
@@ -153,7 +153,7 @@ impl Taking {
         }
         back.retain(|part| !part.lines.is_empty());
         // They are given back also if nobody waits for it any more.
-        let back = ask_parts(&self.lanes, Ask::Withdraw, back, self.deadline)?;
+        let back = ask_parts(&self.lanes, Ask::Withdraw, back, self.deadline);
         let (given, error) = answers(back).await;
         if let Some(error) = error {
             return Err(error);
@@ -177,11 +177,7 @@ impl Taking {
     }
 
     /// Tells bans what they could not see, and asks shadows, now that it's known what became of the request.
-    fn ask_beside(
-        &self,
-        answered: &[Answered],
-        outcome: &Outcome,
-    ) -> Result<SmallVec<[Asked; 2]>, StoreError> {
+    fn ask_beside(&self, answered: &[Answered], outcome: &Outcome) -> SmallVec<[Asked; 2]> {
         let mut beside = SmallVec::new();
         if !answered.iter().any(|answered| answered.is_banned(outcome)) {
             for (Answered { part, .. }, admitted) in answered.iter().zip(&outcome.each) {
@@ -191,7 +187,7 @@ impl Taking {
                         line.manner = Manner::Charge;
                         line.units = admitted - outcome.admitted;
                         let part = [Part::of(*place, line)];
-                        beside.extend(ask_parts(&self.lanes, Ask::Force, part, self.deadline)?);
+                        beside.extend(ask_parts(&self.lanes, Ask::Force, part, self.deadline));
                     }
                 }
             }
@@ -202,9 +198,9 @@ impl Taking {
                 times => Ask::Take(times),
             };
             let part = [Part::of(*place, line.clone())];
-            beside.extend(ask_parts(&self.lanes, ask, part, self.deadline)?);
+            beside.extend(ask_parts(&self.lanes, ask, part, self.deadline));
         }
-        Ok(beside)
+        beside
     }
 
     /// How many requests would have been admitted without the line that a shadow stands for.
