@@ -4,6 +4,7 @@ mod bench;
 mod fuzz;
 mod python;
 mod run;
+mod soak;
 mod test;
 mod tools;
 mod tree;
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
 
     match words.as_slice() {
-        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz", "--help" | "-h"] => {
+        ["help" | "--help" | "-h"] | ["test" | "bench" | "fuzz" | "soak", "--help" | "-h"] => {
             println!("{}", usage());
             ExitCode::SUCCESS
         }
@@ -37,6 +38,10 @@ fn main() -> ExitCode {
         },
         ["fuzz", options @ ..] => match fuzz::read(options) {
             Ok(fuzz) => conclude("fuzz", root().and_then(|root| fuzz::run(&root, &fuzz))),
+            Err(mistake) => misused(&mistake),
+        },
+        ["soak", options @ ..] => match soak::read(options) {
+            Ok(soak) => conclude("soak", root().and_then(|root| soak::run(&root, &soak))),
             Err(mistake) => misused(&mistake),
         },
         [] => misused("a command is needed"),
@@ -53,7 +58,7 @@ fn usage() -> String {
     for step in &test::STEPS {
         text += &format!("      {:<10} {}\n", step.name, step.about);
     }
-    for usage in [bench::USAGE, fuzz::USAGE] {
+    for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }
     text + "  help                       this text"

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::run::{capture, cargo, line, succeed};
-use crate::{Outcome, tools, tree};
+use crate::{Outcome, soak, tools, tree};
 
 const PACKAGE: &str = "tollgate";
 
@@ -16,7 +16,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 8] = [
+pub(crate) static STEPS: [Step; 9] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
@@ -41,6 +41,11 @@ pub(crate) static STEPS: [Step; 8] = [
         name: "tests",
         about: "tests and documentation tests, with all features and with none",
         run: tests,
+    },
+    Step {
+        name: "soak",
+        about: "a minute of load on a store that fails in every way",
+        run: soak::short,
     },
     Step {
         name: "docs",

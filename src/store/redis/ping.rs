@@ -85,7 +85,7 @@ impl RedisStore {
         if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {
             let (after, theirs) = (
                 SystemClock.now(),
-                Timestamp::from_micros(secs * 1_000_000 + micros),
+                Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
             );
             let ahead = theirs > after;
             let by = theirs.since(after).max(before.since(theirs));

@@ -1,0 +1,138 @@
+//! A stretch of time with a key of its own, and what became of the requests for it.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use tollgate::{Decision, Key, Source};
+
+use crate::PROCESSES;
+
+/// What one process's requests became.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Answers that the store gave, or a denial of its that was remembered.
+    pub(crate) by_store: AtomicU64,
+    /// Answers that were given in its place.
+    pub(crate) in_process: AtomicU64,
+    /// Requests for the epoch's key,
+    pub(crate) shared: AtomicU64,
+    /// those of them that were admitted by the store,
+    pub(crate) shared_by_store: AtomicU64,
+    /// or in its place,
+    pub(crate) shared_in_process: AtomicU64,
+    /// and those that the store did not answer.
+    pub(crate) shared_faults: AtomicU64,
+    pub(crate) admitted: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    pub(crate) key: Key,
+    start: Instant,
+    pub(crate) counts: [Counts; PROCESSES],
+    /// The longest answer, in microseconds.
+    slowest: AtomicU64,
+    /// How late tasks were woken at worst, in microseconds.
+    lag: AtomicU64,
+    /// When the last request began that the store did not answer, in microseconds since the start.
+    last_fault: AtomicU64,
+}
+
+impl Epoch {
+    pub(crate) fn new(number: u64) -> Self {
+        Self {
+            key: Key::new(format!("epoch-{number}")),
+            start: Instant::now(),
+            counts: Default::default(),
+            slowest: AtomicU64::new(0),
+            lag: AtomicU64::new(0),
+            last_fault: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn note(&self, process: usize, shared: bool, asked: Instant, decision: &Decision) {
+        let counts = &self.counts[process];
+        let took = micros(asked.elapsed());
+        self.slowest.fetch_max(took, Relaxed);
+        let admitted = u64::from(decision.is_admitted());
+        counts.admitted.fetch_add(admitted, Relaxed);
+        let is_fault = decision.source() == Source::Fallback;
+        let (all, ours) = match is_fault {
+            true => (&counts.in_process, &counts.shared_in_process),
+            false => (&counts.by_store, &counts.shared_by_store),
+        };
+        all.fetch_add(1, Relaxed);
+        if shared {
+            counts.shared.fetch_add(1, Relaxed);
+            ours.fetch_add(admitted, Relaxed);
+            counts.shared_faults.fetch_add(is_fault.into(), Relaxed);
+        }
+        if is_fault {
+            let since = micros(asked.saturating_duration_since(self.start));
+            self.last_fault.fetch_max(since.max(1), Relaxed);
+        }
+    }
+
+    pub(crate) fn note_lag(&self, lag: Duration) {
+        self.lag.fetch_max(micros(lag), Relaxed);
+    }
+
+    pub(crate) fn lag(&self) -> Duration {
+        Duration::from_micros(self.lag.load(Relaxed))
+    }
+
+    pub(crate) fn slowest(&self) -> Duration {
+        Duration::from_micros(self.slowest.load(Relaxed))
+    }
+
+    /// When the last request began that the store did not answer.
+    pub(crate) fn last_fault(&self) -> Option<Instant> {
+        let since = self.last_fault.load(Relaxed);
+        (since > 0).then(|| self.start + Duration::from_micros(since))
+    }
+
+    /// The sum of something over all processes.
+    pub(crate) fn sum(&self, what: impl Fn(&Counts) -> &AtomicU64) -> u64 {
+        let each = self.counts.iter();
+        each.map(|counts| what(counts).load(Relaxed)).sum()
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The epoch at hand.
+#[derive(Clone, Debug)]
+pub(crate) struct Now(Arc<Mutex<Arc<Epoch>>>);
+
+impl Now {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(Epoch::new(0)))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<Epoch> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Begins another one, and returns the one that is over once all who asked in it have their answers.
+    pub(crate) async fn turn(&self, number: u64) -> Arc<Epoch> {
+        let next = Arc::new(Epoch::new(number));
+        let over = std::mem::replace(
+            &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            next,
+        );
+        while Arc::strong_count(&over) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        over
+    }
+}

@@ -1,0 +1,90 @@
+//! What a soak saw.
+
+use std::{collections::BTreeMap, fmt, fs, time::Duration};
+
+/// How much memory a process may gain once it is warm.
+const GAIN: u64 = 24 * 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) requests: u64,
+    /// Those whose callers left.
+    pub(crate) left: u64,
+    pub(crate) admitted: u64,
+    pub(crate) by_store: u64,
+    pub(crate) in_process: u64,
+    /// Stretches without a fault, and those of them in which the machine had no time.
+    pub(crate) calm: u64,
+    pub(crate) busy: u64,
+    pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// The longest answer, and how late tasks were woken at worst.
+    pub(crate) slowest: Duration,
+    pub(crate) lag: Duration,
+    /// The longest time from a store's return to the last request that it did not answer.
+    pub(crate) recovery: Duration,
+    /// In kB, once warm and at the end.
+    pub(crate) memory: [u64; 2],
+    pub(crate) wrong: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn is_well(&self) -> bool {
+        self.wrong.is_empty()
+    }
+
+    pub(crate) fn check_memory(&mut self) {
+        let [warm, end] = self.memory;
+        if end > warm + GAIN {
+            self.wrong
+                .push(format!("memory grew from {warm} to {end} kB"));
+        }
+    }
+}
+
+/// What this process has in memory, in kB; zero where the system doesn't say.
+pub(crate) fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refused = self.by_store + self.in_process - self.admitted;
+        writeln!(
+            f,
+            "requests        {} ({} answered by the store, {} in process, {} left by their callers)",
+            self.requests, self.by_store, self.in_process, self.left
+        )?;
+        writeln!(f, "admitted        {}, refused {refused}", self.admitted)?;
+        writeln!(f, "faults          {}", self.faults.values().sum::<u64>())?;
+        for (fault, times) in &self.faults {
+            writeln!(f, "    {fault:<28} {times:>5}")?;
+        }
+        writeln!(
+            f,
+            "calm stretches  {}, counted to the unit ({} only bounded: the machine was busy)",
+            self.calm, self.busy
+        )?;
+        writeln!(
+            f,
+            "longest answer  {:?}, where tasks were woken up to {:?} late",
+            self.slowest, self.lag
+        )?;
+        writeln!(
+            f,
+            "full service    {:?} after a store's return at the latest",
+            self.recovery
+        )?;
+        let [warm, end] = self.memory;
+        writeln!(
+            f,
+            "memory          {warm} kB once warm, {end} kB at the end"
+        )?;
+        for wrong in &self.wrong {
+            writeln!(f, "WRONG: {wrong}")?;
+        }
+        Ok(())
+    }
+}

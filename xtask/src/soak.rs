@@ -1,0 +1,72 @@
+//! `cargo xtask soak`: a steady load on a server that fails in every way, for as long as is wished.
+
+use std::path::Path;
+
+use crate::Outcome;
+use crate::run::{cargo, succeed};
+
+/// How long it takes unless said otherwise, and as one of the checks of every change.
+const SECONDS: u64 = 600;
+const SHORT: u64 = 60;
+
+pub(crate) const USAGE: &str = "\
+soak [--seconds S] [--seed N]
+                             loads limiters for ten minutes, while their store fails in every way";
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Soak {
+    seconds: u64,
+    seed: Option<u64>,
+}
+
+/// What the options ask for.
+pub(crate) fn read(options: &[&str]) -> Outcome<Soak> {
+    let (mut seconds, mut seed) = (SECONDS, None);
+    let mut words = options.iter();
+    while let Some(word) = words.next() {
+        let value = words.next().and_then(|value| value.parse().ok());
+        match (*word, value) {
+            ("--seconds", Some(value)) => seconds = value,
+            ("--seed", Some(value)) => seed = Some(value),
+            ("--seconds" | "--seed", None) => return Err(format!("{word} needs a number")),
+            _ => return Err(format!("no such option: {word}")),
+        }
+    }
+    Ok(Soak { seconds, seed })
+}
+
+/// In the profile of tests, which overflows nothing silently, and by what the tests have built.
+pub(crate) fn run(root: &Path, soak: &Soak) -> Outcome {
+    let words = "test --quiet --workspace --all-features --test soak --";
+    let words: Vec<&str> = words.split(' ').collect();
+    let mut command = cargo(root, &words);
+    command.args(["--seconds", &soak.seconds.to_string()]);
+    if let Some(seed) = soak.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    succeed(&mut command)
+}
+
+/// A minute of it.
+pub(crate) fn short(root: &Path) -> Outcome {
+    let soak = Soak {
+        seconds: SHORT,
+        seed: None,
+    };
+    run(root, &soak)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_mistakes_are_told() {
+        let soak = read(&["--seed", "7", "--seconds", "5"]).expect("options");
+        assert_eq!((soak.seconds, soak.seed), (5, Some(7)));
+        assert_eq!(read(&[]).expect("options").seconds, SECONDS);
+        for wrong in [&["--seconds"][..], &["--seed", "x"], &["5"]] {
+            assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
