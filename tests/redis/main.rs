@@ -7,6 +7,7 @@ mod config;
 mod denials;
 mod exact;
 mod faults;
+mod floods;
 mod foreign;
 mod lanes;
 mod processes;
