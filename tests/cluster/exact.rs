@@ -112,7 +112,7 @@ fn mistakes_are_found_when_a_store_is_built() {
             .contains("database 3")
     );
     assert!(
-        wrong(&["redis+unix:///tmp/s"], 64)
+        wrong(&["redis+unix:///run/s"], 64)
             .to_string()
             .contains("port")
     );

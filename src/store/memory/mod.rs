@@ -4,7 +4,6 @@ use std::{
     fmt,
     future::ready,
     hash::BuildHasher,
-    num::NonZeroUsize,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -21,14 +20,17 @@ use self::{
 };
 use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Source, Store};
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::Clock,
     error::{StoreError, Unfit},
     key::Key,
     strategy::{AnyMemory, Receipt, Rule},
 };
 
+mod builder;
 mod room;
 mod shard;
+
+pub use builder::MemoryStoreBuilder;
 
 /// Counts in process, exactly, under any number of threads.
 ///
@@ -75,46 +77,6 @@ struct Inner {
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// Builds a [`MemoryStore`].
-#[derive(Debug)]
-#[must_use]
-pub struct MemoryStoreBuilder {
-    max_keys: NonZeroUsize,
-    clock: Arc<dyn Clock>,
-}
-
-impl MemoryStoreBuilder {
-    /// Holds at most so many keys, of all policies together: 1,000,000 unless set, which take some 100 MB.
-    pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
-        self.max_keys = keys;
-        self
-    }
-
-    /// Tells the time by `clock`, in place of the system's.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
-        self.clock = Arc::new(clock);
-        self
-    }
-
-    /// The store.
-    pub fn build(self) -> MemoryStore {
-        // Few keys are kept in one shard, so that the ones nearest to full are found among all.
-        let shards = (self.max_keys.get() / 1_024).clamp(1, 64);
-        let most = self.max_keys.get() / shards;
-        MemoryStore {
-            inner: Arc::new(Inner {
-                hasher: DefaultHashBuilder::default(),
-                clock: self.clock,
-                names: RwLock::default(),
-                shards: (0..shards)
-                    .map(|_| Padded(Mutex::new(Shard::new(most))))
-                    .collect(),
-                dropped: AtomicU64::new(0),
-            }),
-        }
-    }
-}
-
 impl MemoryStore {
     /// A store for at most 1,000,000 keys.
     pub fn new() -> Self {
@@ -123,10 +85,7 @@ impl MemoryStore {
 
     /// Starts to build a store.
     pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder {
-            max_keys: NonZeroUsize::MIN.saturating_add(999_999),
-            clock: Arc::new(SystemClock),
-        }
+        MemoryStoreBuilder::default()
     }
 
     /// How many keys are held now. Some may be at their full quota, and not yet forgotten.

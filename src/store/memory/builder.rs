@@ -1,0 +1,58 @@
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, RwLock, atomic::AtomicU64},
+};
+
+use hashbrown::DefaultHashBuilder;
+
+use super::{Inner, MemoryStore, Padded, shard::Shard};
+use crate::clock::{Clock, SystemClock};
+
+/// Builds a [`MemoryStore`].
+#[derive(Debug)]
+#[must_use]
+pub struct MemoryStoreBuilder {
+    max_keys: NonZeroUsize,
+    clock: Arc<dyn Clock>,
+}
+
+impl Default for MemoryStoreBuilder {
+    fn default() -> Self {
+        Self {
+            max_keys: NonZeroUsize::MIN.saturating_add(999_999),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+impl MemoryStoreBuilder {
+    /// Holds at most so many keys, of all policies together: 1,000,000 unless set, which take some 100 MB.
+    pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Tells the time by `clock`, in place of the system's.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// The store.
+    pub fn build(self) -> MemoryStore {
+        // Few keys are kept in one shard, so that the ones nearest to full are found among all.
+        let shards = (self.max_keys.get() / 1_024).clamp(1, 64);
+        let most = self.max_keys.get() / shards;
+        MemoryStore {
+            inner: Arc::new(Inner {
+                hasher: DefaultHashBuilder::default(),
+                clock: self.clock,
+                names: RwLock::default(),
+                shards: (0..shards)
+                    .map(|_| Padded(Mutex::new(Shard::new(most))))
+                    .collect(),
+                dropped: AtomicU64::new(0),
+            }),
+        }
+    }
+}
