@@ -50,12 +50,14 @@ pub(crate) fn keys_differ_where_text_does(texts: &[&[u8]]) {
         assert_plain(&key);
         assert_plain(&Key::secret(text));
         assert_ne!(key, Key::secret(text), "{text:?}");
+        assert_no_text_makes(&Key::secret(text));
         assert_eq!(*seen.entry(key).or_insert(text), text, "{key}");
         // No text passes for what isn't made of text.
         assert!(key != Key::global() && key != Key::missing(), "{text:?}");
     }
     let whole = Key::tuple(texts.iter().map(Key::new));
     assert_plain(&whole);
+    assert_no_text_makes(&whole);
     let joint = Key::new(texts.concat());
     assert_ne!(whole, joint, "{texts:?}");
     for at in 1..texts.len() {
@@ -73,6 +75,11 @@ pub(crate) fn a_network_is_plain(address: IpAddr, bits: u8) {
     assert_plain(&key);
     assert_eq!(key, Key::network(address.to_canonical(), bits, bits));
     assert_plain(&Key::ip(address));
+}
+
+/// Nobody who reads a key makes it by sending what he read.
+fn assert_no_text_makes(key: &Key) {
+    assert_ne!(Key::new(key.as_str()), *key);
 }
 
 fn assert_plain(key: &Key) {

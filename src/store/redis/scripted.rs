@@ -255,12 +255,22 @@ mod tests {
             at in number(),
             admitted in number(),
             words in prop::collection::vec(number(), 0..40),
-            text in proptest::option::of((1_usize..5, "[A-Z]{0,9} ?\\PC{0,9}")),
-            cut in 0_usize..400,
+            kept in 1_usize..300,
         ) {
             let numbers: Vec<_> = [at, admitted].into_iter().chain(words).collect();
-            let mut bytes = packed(&numbers, text);
-            bytes.truncate(cut.max(bytes.len() / 3));
+            let mut bytes = packed(&numbers, None);
+            bytes.truncate(kept);
+            script_reply(&bytes);
+        }
+
+        #[test]
+        fn no_error_of_the_script_breaks_a_request(
+            at in number(),
+            text in "((FOREIGN|WRONGTYPE|STALE|OOM|[A-Z]{0,9}) ?)?\\PC{0,40}",
+            kept in 1_usize..60,
+        ) {
+            let mut bytes = packed(&[at, -1, 0], Some((2, text)));
+            bytes.truncate(kept);
             script_reply(&bytes);
         }
 
