@@ -62,6 +62,10 @@ pub(crate) async fn soak(time: Duration, seed: u64) -> Report {
         let wrong = format!("{answered} answers to {} requests", report.requests);
         report.wrong.push(wrong);
     }
+    if !report.is_well() {
+        // It says so if something else stood in its way, such as a disk that is full.
+        println!("the server's log:\n{}", house.server.log());
+    }
     report.wrong.extend(house.close().await);
     report
 }
