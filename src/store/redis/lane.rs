@@ -21,9 +21,17 @@ use super::{
 };
 use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
 
-/// Trips that may be under way at once. A second one goes only when a full batch is waiting, so that none is smaller than
-/// it has to be, and a server that is far away isn't waited for. They keep their order: the connection is one.
+/// Trips that may be under way at once, so that a server that is far away isn't waited for, and one that is near doesn't
+/// wait for those it has answered. They keep their order: the connection is one.
 const TRIPS: usize = 4;
+
+/// As many that wait are worth a second trip: what a call costs by itself is little beside so many keys.
+const WORTH: usize = 32;
+
+/// As many are worth one beside it: a full batch, so that none is smaller than it has to be.
+fn enough(trips: usize) -> usize {
+    if trips < 2 { WORTH } else { MOST_KEYS }
+}
 
 #[derive(Debug)]
 pub(super) struct Lane {
@@ -60,7 +68,7 @@ impl Lane {
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
-        let put = self.queue().put(question, MOST_KEYS);
+        let put = self.queue().put(question, WORTH);
         match put {
             Put::Wake => self.wake.notify_one(),
             Put::Wait => {}
@@ -98,13 +106,14 @@ impl Lane {
             let left = backlog.len();
             let called = self
                 .queue()
-                .take(&mut come, left, trips_now, may, MOST_KEYS);
+                .take(&mut come, left, trips_now, may, enough(trips_now));
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
                 let kept = &self.shared.kept;
                 waiting.for_each(|question| kept.fail(self.tag, question, open.clone(), false));
             }
-            while trips.is_empty() || trips.len() < TRIPS && come.len() + backlog.len() >= MOST_KEYS
+            while trips.is_empty()
+                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len())
             {
                 let mut batch = spare.pop().unwrap_or_default();
                 board(&mut batch, &mut backlog, &mut come, |late| {

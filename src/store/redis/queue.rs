@@ -43,32 +43,31 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Puts something in. While a trip is under way, a `full` batch is worth another one.
-    pub(super) fn put(&mut self, item: T, full: usize) -> Put<T> {
+    /// Puts something in. While a trip is under way, the lane looks each time that so many more wait.
+    pub(super) fn put(&mut self, item: T, many: usize) -> Put<T> {
         if self.closed {
             return Put::Closed(item);
         }
         self.waiting.push(item);
-        let awaited = if self.travelling { full } else { 1 };
-        if self.waiting.len() == awaited {
-            Put::Wake
-        } else {
-            Put::Wait
-        }
+        let wakes = match self.travelling {
+            true => self.waiting.len().is_multiple_of(many),
+            false => self.waiting.len() == 1,
+        };
+        if wakes { Put::Wake } else { Put::Wait }
     }
 
     /// Takes everything, in exchange for the memory of what was taken before, if it can go now: no trip is under way, or
-    /// one more `may` be and there is a `full` batch. `left` is what was taken before and could not go.
+    /// one more `may` be and there is `enough` for it. `left` is what was taken before and could not go.
     pub(super) fn take(
         &mut self,
         taken: &mut Vec<T>,
         left: usize,
         trips: usize,
         may: bool,
-        full: usize,
+        enough: usize,
     ) -> Called {
         let waiting = self.waiting.len() + left;
-        if trips == 0 || may && waiting >= full {
+        if trips == 0 || may && waiting >= enough {
             mem::swap(&mut self.waiting, taken);
         }
         // If there is nothing, the next one who comes has to wake.
