@@ -68,8 +68,8 @@ pub use builder::RedisStoreBuilder;
 ///
 /// Connections come from a [deadpool-redis](deadpool_redis) pool. One of them in each runtime, the lane, carries all
 /// requests: on each trip it takes along, in one script call, what arrived while its last trip was under way, and equal
-/// questions as one; when so many wait that they are worth a call of their own, it goes at once. Nothing is connected or spawned before the
-/// first request, so an application starts while Redis is down.
+/// questions as one; when so many wait that they are worth a call of their own, they go at once. Nothing is connected or
+/// spawned before the first request, so an application starts while Redis is down.
 ///
 /// Who is known to be refused is [refused in process](RedisStoreBuilder::denials), until he may pass.
 ///
