@@ -1,12 +1,29 @@
--- Generic cell rate algorithm. State: the theoretical arrival time, in 0.1 ns since 2020, as a decimal int64, which
--- Redis keeps without a string. One Lua number can't hold it, so it is handled as seconds and a fraction.
+-- Generic cell rate algorithm. State: the theoretical arrival time, in 0.1 ns, as a decimal integer, which Redis keeps
+-- without a string. Since 2020 those are more than a Lua number can hold, so there are two forms:
+-- - far, of rules that take long to refill: since 2020; handled as seconds and a fraction;
+-- - near, of all others: within a round of 450,000 s, times two. One more says that the key doesn't end then, but with the
+--   lap of 60 s that it lies in: as long as it does, a single INCRBY takes more and tells what was there.
 --
 -- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 0.1 ns per unit of time, 5 units per second,
---    6 units per ms, 7 units per us
--- state: ahead, how far the theoretical arrival time lies ahead of now, in units of time; cut (1: it was further)
+--    6 units per ms, 7 units per us, 8 whether its form is near (1): then a unit is 0.1 ns, and the deepest debt 200,000 s
+-- state: ahead, how far the theoretical arrival time lies ahead of now, in units of time; kind (1: it was further and is
+--   to be cut, 2: the key ends with a lap)
 
-local second = 1e10
+local second, round, lap, farthest = 1e10, 45e14, 60e10, 2e15
 local at_s, at_f = now_s - 1577836800, now_us * 10000
+-- In the round at hand.
+local at, round_ms = now_s % 450000 * second + at_f, (now_s - now_s % 450000) * 1000
+
+-- How far ahead a near arrival time lies, in 0.1 ns. No debt is as deep as half a round.
+local function unwind(tat)
+  local ahead = tat - at
+  if ahead > farthest then
+    return ahead - round
+  elseif ahead <= farthest - round then
+    return ahead + round
+  end
+  return ahead
+end
 
 local function room(key, p)
   local tat = call('GET', key)
@@ -17,7 +34,14 @@ local function room(key, p)
   if digits > 19 or not find(tat, '^%d+$') then
     foreign(key, 'not a whole number of at most 19 digits')
   end
-  local ahead, cut = ((digits > 10 and sub(tat, 1, -11) or 0) - at_s) * p[5] + (sub(tat, -10) - at_f) / p[4], 0
+  local ahead, kind
+  if digits < 17 then
+    tat = tonumber(tat)
+    kind = tat % 2 * 2
+    ahead = unwind((tat - tat % 2) / 2) / p[4]
+  else
+    ahead, kind = (sub(tat, 1, -11) - at_s) * p[5] + (sub(tat, -10) - at_f) / p[4], 0
+  end
   -- up to a whole number
   ahead = ahead + -ahead % 1
   local free = p[3] - ahead
@@ -25,13 +49,31 @@ local function room(key, p)
     ahead, free = 0, p[3]
   elseif free < -p[3] then
     -- further than any debt: the clock stepped back, or the quota was another one
-    ahead, free, cut = p[3], 0, 1
+    ahead, free, kind = p[3], 0, 1
   end
-  return (free - free % p[2]) / p[2], ahead, cut
+  return (free - free % p[2]) / p[2], ahead, kind
+end
+
+-- When the lap ends, in ms since the epoch.
+local function lap_end(ahead)
+  local tat = at + ahead
+  return format('%d', round_ms + (tat - tat % lap + lap) / 1e7)
+end
+
+local function write_near(key, ahead, kind)
+  local value = ((at + ahead - 1) % round + 1) * 2
+  if kind == 2 then
+    call('SET', key, format('%d', value + 1), 'PXAT', lap_end(ahead))
+  else
+    call('SET', key, format('%d', value), 'PXAT', format('%d', now_ms + ceil(ahead / 1e7)))
+  end
 end
 
 -- Quotients are below 2^52 / 10^10, so that the rests are exact.
-local function write(key, p, ahead)
+local function write(key, p, ahead, kind)
+  if p[8] == 1 then
+    return write_near(key, ahead, kind)
+  end
   local f, r = ahead % p[5], ahead % p[6]
   local s, ms = (ahead - f) / p[5], (ahead - r) / p[6]
   f = at_f + f * p[4]
@@ -44,38 +86,95 @@ local function write(key, p, ahead)
   call('SET', key, format('%d%010d', at_s + s, f), 'PXAT', format('%d', now_ms + ms))
 end
 
-local function take(key, p, ahead, _, _, units)
+local function take(key, p, ahead, kind, _, units)
   ahead = ahead + units * p[2]
-  write(key, p, ahead)
-  return ahead, 0
+  write(key, p, ahead, kind)
+  return ahead, kind
 end
 
-local function give(key, p, ahead, _, _, at, _, left, want)
+-- What INCRBY was told last, and what that means.
+local added, text
+
+-- Where the INCRBY of a step has not kept to a lap: the state, if it was one with room for the step; else it is undone.
+local function settle(key, p, value, step)
+  local ahead, kind = step, 0
+  if value ~= 2 * step then
+    -- There was a key.
+    local tat = (value - value % 2) / 2 - step
+    ahead, kind = max(0, unwind(tat)) + step, 2
+    if tat < 0 or tat > round + lap or ahead > p[3] then
+      call('DECRBY', key, text)
+      return
+    end
+  end
+  local ok, why = pcall(write_near, key, ahead, kind)
+  if not ok then
+    if kind == 0 then
+      call('DEL', key)
+    else
+      call('DECRBY', key, text)
+    end
+    error(why, 0)
+  end
+  return ahead, kind
+end
+
+local function grab(key, p, units)
+  local step = units * p[2]
+  if step > lap or step > p[3] or p[8] == 0 then
+    return
+  end
+  if step ~= added then
+    added, text = step, format('%d', 2 * step)
+  end
+  local value = call('INCRBY', key, text)
+  local tat = (value - 1) / 2
+  local ahead = tat - at
+  if ahead < 0 then
+    ahead = unwind(tat)
+  end
+  if value % 2 == 1 and ahead >= step and ahead <= p[3] and tat % lap >= step then
+    return ahead, 2
+  end
+  return settle(key, p, value, step)
+end
+
+-- Undoes a grab: all that it left behind is a key that ends when it should, or with its lap.
+local function drop(key, p, units)
+  call('DECRBY', key, format('%d', 2 * units * p[2]))
+end
+
+local function give(key, p, ahead, kind, _, at, _, left, want)
   local drained = ceil(max(0, now - at) * p[7] / p[2])
   local back = max(0, min(want, left - drained))
   if back > 0 and ahead > 0 then
     ahead = max(0, ahead - back * p[2])
-    write(key, p, ahead)
+    write(key, p, ahead, kind)
   end
-  return back, ahead, 0
+  return back, ahead, kind
 end
 
 -- What time has not given back, parts of a unit included.
-local function withdraw(key, p, ahead, _, _, at, _, left, want)
+local function withdraw(key, p, ahead, kind, _, at, _, left, want)
   local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * p[7]))
   if back > 0 and ahead > 0 then
     ahead = max(0, ahead - back)
-    write(key, p, ahead)
+    write(key, p, ahead, kind)
   end
-  return floor(back / p[2]), ahead, 0
+  return floor(back / p[2]), ahead, kind
 end
 
-local function mend(key, p, ahead, cut)
-  if cut == 1 then
+local function mend(key, p, ahead, kind)
+  if kind == 1 then
     write(key, p, ahead)
-  else
+  elseif kind == 0 then
     outlive(key, ceil(ahead / p[6]))
+  else
+    local ends, last = expiry(key), lap_end(ahead)
+    if ends == -1 or ends > tonumber(last) then
+      call('PEXPIREAT', key, last)
+    end
   end
 end
 
-return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }
+return { room = room, take = take, grab = grab, drop = drop, give = give, withdraw = withdraw, mend = mend }

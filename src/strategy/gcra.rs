@@ -26,6 +26,9 @@ impl Strategy for Gcra {
     }
 }
 
+/// The longest tolerance, in 0.1 ns, with which Lua counts within a round of 450,000 s: 100,000 s.
+const NEAREST: u64 = 100_000 * 1_000_000 * PER_MICRO;
+
 /// GCRA for one quota.
 #[derive(Clone, Debug)]
 struct Cells(Meter);
@@ -50,6 +53,14 @@ impl Cells {
         } else {
             ahead
         }
+    }
+
+    /// Those of the meter, and whether an arrival time, debts included, always lies near enough for a Lua number.
+    fn params(&self) -> Vec<i64> {
+        let near = self.0.grain == 1 && self.0.tolerance <= NEAREST;
+        let mut params = self.0.params();
+        params.push(near.into());
+        params
     }
 
     fn tat(&self, ahead: u64, now: Timestamp) -> Tat {
@@ -134,7 +145,7 @@ impl Memory for Cells {
 
 impl Rule for Cells {
     fn tag(&self) -> &'static str {
-        "g1"
+        "g2"
     }
 
     fn capacity(&self) -> u64 {
@@ -148,7 +159,7 @@ impl Rule for Cells {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("gcra.lua"),
-            params: self.0.params(),
+            params: self.params(),
             seen: 1,
         })
     }

@@ -70,7 +70,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
 /// A strategy bound to a quota.
 pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// Names the strategy and the version of its state's format, in every key in the store: two characters, such as
-    /// `"g1"`. What another tag wrote is never read.
+    /// `"g2"`. What another tag wrote is never read.
     fn tag(&self) -> &'static str;
 
     /// The most units that can be charged at once.

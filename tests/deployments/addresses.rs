@@ -98,7 +98,7 @@ async fn a_prefix_of_its_own() {
             .deadline(PATIENCE);
         counts(&limiter(store.build().expect("a store"), 3)).await;
     }
-    assert_eq!(server.keys(), ["a:g1:p:k", "b:g1:p:k", "g1:p:k"]);
+    assert_eq!(server.keys(), ["a:g2:p:k", "b:g2:p:k", "g2:p:k"]);
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ impl Rule {
             // Every request is for one of few keys.
             Self::new(1_000_000, 100_000_000)
         } else {
-            Self::new(10_000, 1_000_000)
+            Self::new(84_000, 10_000)
         }
     }
 

@@ -16,10 +16,10 @@ const LONGEST: usize = 30;
 const LONGEST_PREFIX: usize = LONGEST - 2 - 1 - HASH_CHARS - 4;
 
 /// What a policy's keys begin with: the prefix, the strategy's tag, and the policy's name where it's short and harmless.
-/// `tg:g1:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA. Where that would be too long or
-/// not harmless, the policy and the key are hashed together: `tg:g1#` and 20 characters.
+/// `tg:g2:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA. Where that would be too long or
+/// not harmless, the policy and the key are hashed together: `tg:g2#` and 20 characters.
 ///
-/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g1:burst:192.0.2.1`. No other brace gets into a name.
+/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g2:burst:192.0.2.1`. No other brace gets into a name.
 #[derive(Debug)]
 pub(super) struct Names {
     prefix: Box<str>,
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn short_names_can_be_read_and_long_ones_are_hashed_to_at_most_thirty_bytes() {
         let burst = names("burst");
-        assert_eq!(burst.of(&Key::new("192.0.2.1")), "tg:g1:burst:192.0.2.1");
+        assert_eq!(burst.of(&Key::new("192.0.2.1")), "tg:g2:burst:192.0.2.1");
         for (policy, key) in [
             ("burst", Key::secret("token")),
             ("burst", Key::new("a-user-with-a-long-name")),
@@ -137,7 +137,7 @@ mod tests {
             ("{slot}", Key::new("a")),
         ] {
             let name = names(policy).of(&key);
-            assert!(name.starts_with("tg:g1#") && name.len() == 26, "{name}");
+            assert!(name.starts_with("tg:g2#") && name.len() == 26, "{name}");
         }
     }
 

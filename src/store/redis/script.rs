@@ -2,6 +2,15 @@
 
 use std::sync::Arc;
 
+/// What judges by the halves.
+const DRIVER: [&str; 5] = [
+    include_str!("driver/batch.lua"),
+    include_str!("driver/plain.lua"),
+    include_str!("driver/general.lua"),
+    include_str!("driver/grab.lua"),
+    include_str!("driver/run.lua"),
+];
+
 /// The script as it stands now.
 #[derive(Debug)]
 pub(super) struct Script {
@@ -47,9 +56,9 @@ impl Script {
             .map(|source| format!("function()\n{source}\nend,\n"));
         let text = format!(
             "{}\nlocal strategies = {{\n{}}}\n\n{}",
-            include_str!("driver_head.lua"),
+            include_str!("driver/head.lua"),
             halves.collect::<String>(),
-            include_str!("driver_tail.lua"),
+            DRIVER.concat(),
         );
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }

@@ -1,71 +1,3 @@
--- The driver: judges a batch of questions, each under one or more policies, all or nothing.
---
--- ARGV[1], in MessagePack: how many policies; each policy: its half, whether it signs (1), how many numbers of state are
---   answered, its parameters; then segments of like questions, each a list:
---     what is asked, how many questions, how many policies;
---     of each policy: which, the units under it, and the manner (0 charges; 1 only sees that there is room; 2 charges what is
---       refused too, into debt; 3 the same without debt; 4 charges what the others refuse, and that alone, if it has units;
---       8 more: a shadow, which refuses nothing, and 8 more for each place up to that of the policy that it would stand for);
---     whether (1) it is listed how many equal questions each stands for: one, if not;
---     then of each question: that number, and under each policy
---       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
--- KEYS: the keys of each question in turn, one per policy; then, if anything is given back or reset, the generation.
--- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
---   policy the units moved (of a take, by a shadow alone) and its numbers of state.
-
-local KEYS, unpacked = KEYS, { cmsgpack.unpack(ARGV[1]) }
-local answer, last = { now }, 1
--- How many keys have been judged.
-local judged = 0
-
--- What was found under a key and left as it is, with what it takes to mend it. Questions share keys, so only the last word
--- on a key counts: a state that was written since is well, and an older one must not come back.
-local mends
-local function leave(key, ...)
-  mends = mends or {}
-  mends[key] = { ... }
-end
-
-local function policy_at(place)
-  local policy = unpacked[1 + place]
-  local half = policy[1]
-  if type(half) == 'number' then
-    half = strategies[half]()
-    policy[1] = half
-  end
-  return half, policy[4], policy[3], policy[2] == 1
-end
-
--- What most questions are: takes under one policy that charge what they admit, and are not signed.
-local function plain(half, p, words, units, upto, segment, counts)
-  local room, take, mend = half.room, half.take, half.mend
-  for place = judged + 1, upto do
-    local key, n, k = KEYS[place], 1, 1
-    local free, a, b, c = room(key, p)
-    if counts then
-      n = segment[counts + place]
-      k = n
-    end
-    if units > 0 and free < k * units then
-      k = max(0, floor(free / units))
-    end
-    if k > 0 and units > 0 then
-      a, b, c = take(key, p, a, b, c, k * units, nil, units)
-      if mends then
-        mends[key] = nil
-      end
-    else
-      leave(key, mend, p, a, b, c)
-    end
-    answer[last + 1], answer[last + 2] = k, a
-    if words > 1 then
-      answer[last + 3], answer[last + 4] = b or 0, words > 2 and (c or 0) or nil
-    end
-    last = last + 1 + words
-    judged = place
-  end
-end
-
 -- All other questions. Made when the first of them comes: most calls have none.
 local function make_general()
   -- The segment at hand: its policies' functions and parameters, and the units under each.
@@ -313,8 +245,9 @@ local function make_general()
     end
   end
 
-  return function(segment)
-    local kind, questions, signing = segment[1], segment[2], false
+  -- Judges so many of a segment's questions, after so many others: of those that have only a number of their own.
+  return function(segment, after, questions)
+    local kind, signing = segment[1], false
     count, cursor = segment[3], 4
     for i = 1, count do
       local half
@@ -333,7 +266,7 @@ local function make_general()
       signing = signing or signed[i]
     end
     local listed, upto = segment[cursor] == 1, judged + questions * count
-    cursor = cursor + 1
+    cursor = cursor + 1 + (listed and after or 0)
     while judged < upto do
       local ok, why = pcall(judge, segment, kind, upto, listed, signing)
       if not ok then
@@ -346,35 +279,3 @@ local function make_general()
   end
 end
 
-local general
-for i = unpacked[1] + 2, #unpacked do
-  local segment = unpacked[i]
-  local half, p, words, signs = policy_at(segment[4])
-  if segment[1] == 1 and segment[3] == 1 and segment[6] == 0 and not signs and not half.look then
-    local upto, counts = judged + segment[2], segment[7] == 1 and 7 - judged or nil
-    while judged < upto do
-      local ok, why = pcall(plain, half, p, words, segment[5], upto, segment, counts)
-      if not ok then
-        answer[last + 1], answer[last + 2] = -1, type(why) == 'table' and why.err or why
-        last, judged = last + 2, judged + 1
-      end
-    end
-  else
-    general = general or make_general()
-    general(segment)
-  end
-end
-
--- Whoever remembers that somebody was refused sees by this that it may be over.
-if judged < #KEYS then
-  pcall(call, 'SET', KEYS[judged + 1], format('%d', now), 'PX', '86400000')
-end
-
--- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
-if mends then
-  for key, m in pairs(mends) do
-    pcall(m[1], key, m[2], m[3], m[4], m[5])
-  end
-end
-
-return cmsgpack.pack(answer)

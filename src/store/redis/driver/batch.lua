@@ -1,0 +1,38 @@
+-- The driver: judges a batch of questions, each under one or more policies, all or nothing.
+--
+-- ARGV[1], in MessagePack: how many policies; each policy: its half, whether it signs (1), how many numbers of state are
+--   answered, its parameters; then segments of like questions, each a list:
+--     what is asked, how many questions, how many policies;
+--     of each policy: which, the units under it, and the manner (0 charges; 1 only sees that there is room; 2 charges what is
+--       refused too, into debt; 3 the same without debt; 4 charges what the others refuse, and that alone, if it has units;
+--       8 more: a shadow, which refuses nothing, and 8 more for each place up to that of the policy that it would stand for);
+--     whether (1) it is listed how many equal questions each stands for: one, if not;
+--     then of each question: that number, and under each policy
+--       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
+-- KEYS: the keys of each question in turn, one per policy; then, if anything is given back or reset, the generation.
+-- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
+--   policy the units moved (of a take, by a shadow alone) and its numbers of state.
+
+local KEYS, unpacked = KEYS, { cmsgpack.unpack(ARGV[1]) }
+local answer, last = { now }, 1
+-- How many keys have been judged.
+local judged = 0
+
+-- What was found under a key and left as it is, with what it takes to mend it. Questions share keys, so only the last word
+-- on a key counts: a state that was written since is well, and an older one must not come back.
+local mends
+local function leave(key, ...)
+  mends = mends or {}
+  mends[key] = { ... }
+end
+
+local function policy_at(place)
+  local policy = unpacked[1 + place]
+  local half = policy[1]
+  if type(half) == 'number' then
+    half = strategies[half]()
+    policy[1] = half
+  end
+  return half, policy[4], policy[3], policy[2] == 1
+end
+
