@@ -60,8 +60,9 @@ local function lap_end(ahead)
   return format('%d', round_ms + (tat - tat % lap + lap) / 1e7)
 end
 
+-- At least a lap into a round: whatever is undone doesn't fall below zero.
 local function write_near(key, ahead, kind)
-  local value = ((at + ahead - 1) % round + 1) * 2
+  local value = ((at + ahead - lap) % round + lap) * 2
   if kind == 2 then
     call('SET', key, format('%d', value + 1), 'PXAT', lap_end(ahead))
   else
@@ -102,7 +103,7 @@ local function settle(key, p, value, step)
     -- There was a key.
     local tat = (value - value % 2) / 2 - step
     ahead, kind = max(0, unwind(tat)) + step, 2
-    if tat < 0 or tat > round + lap or ahead > p[3] then
+    if tat < 0 or tat > round + 2 * lap or ahead > p[3] then
       call('DECRBY', key, text)
       return
     end
@@ -130,7 +131,7 @@ local function grab(key, p, units)
   local value = call('INCRBY', key, text)
   local tat = (value - 1) / 2
   local ahead = tat - at
-  if ahead < 0 then
+  if ahead < 0 or ahead > p[3] then
     ahead = unwind(tat)
   end
   if value % 2 == 1 and ahead >= step and ahead <= p[3] and tat % lap >= step then

@@ -14,7 +14,9 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 ///   interval T is period / requests; it is admitted if that lies no more than burst x T ahead of now.
 /// - **Exact**: T is rounded up to 0.1 ns, so that the sustained rate is never above the quota and at least 99.99 % of
 ///   it.
-/// - **Memory**: one integer a key; 129 bytes on Redis, all overhead included.
+/// - **Memory**: one integer a key; 129 bytes on Redis, all overhead included. A key ends when its whole burst is free
+///   again; one that is asked about again before, up to a minute later.
+/// - **Speed on Redis**: if a burst refills within a day, and a unit within a minute, most charges are a single `INCRBY`.
 /// - **Worst case over one period**: requests + burst units.
 /// - **Choose it** unless you need one of the others' promises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

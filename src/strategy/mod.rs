@@ -190,6 +190,9 @@ impl Receipt {
 /// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
 ///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
 ///   who asks, one for each request.
+/// - `grab(key, p, units)`, if there is one, takes without a look, by fewer commands than `room` and `take`, and returns the
+///   state afterwards; or nothing, and leaves everything as it was, if it can't be sure that there is room. Then `room` is
+///   asked. `drop(key, p, units)` undoes a grab that was made just before.
 /// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
 ///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `withdraw(key, p, a, b, c, at, mark, left, want, by)`, if there is one, does what [`Memory::withdraw`] does; else

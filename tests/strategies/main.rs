@@ -5,6 +5,7 @@
 
 mod changes;
 mod custom;
+mod laps;
 mod properties;
 mod sources;
 mod support;

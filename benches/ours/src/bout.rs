@@ -77,6 +77,9 @@ pub struct Figure {
     pub admitted: f64,
 }
 
+/// The round that isn't counted is so many times as long as the others: keys are new in it, and most come again.
+const WARM_UP: u32 = 3;
+
 /// Lets the contenders take turns, in another order every other round, after one round that isn't counted.
 ///
 /// # Panics
@@ -93,6 +96,10 @@ pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant
         let mut order: Vec<usize> = (0..entrants.len()).collect();
         if round % 2 == 1 {
             order.reverse();
+        }
+        let mut load = load;
+        if round == 0 {
+            load.time *= WARM_UP;
         }
         for place in order {
             let sample = (entrants[place].run)(load).await;

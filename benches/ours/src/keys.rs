@@ -22,8 +22,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// So much that every decision admits and writes, and given back so slowly that no key's life ends between two
-    /// requests: a contender must not be held up by keys that another one, being faster, keeps alive.
+    /// So much that every decision admits and writes, and given back so slowly (500 an hour) that hardly a key's life ends
+    /// between two requests: a contender must not be held up by keys that another one, being faster, keeps alive.
     pub fn ample(keys: usize) -> Self {
         if keys < 100 {
             // Every request is for one of few keys.

@@ -1,0 +1,287 @@
+//! GCRA's keys on Redis: what a single command takes, and when they end.
+//!
+//! Within a round of 450,000 s and a lap of 60 s (`src/strategy/gcra.lua`) arithmetic is simple; the tests are about
+//! where rounds and laps meet, and about the other form, of quotas that take long to refill.
+
+use std::time::Duration;
+
+use proptest::{prelude::*, sample::Index, test_runner::Config, test_runner::TestRunner};
+use testkit::Server;
+use tollgate::{Decision, Key, Limiter, RedisStore, Ruling};
+
+use crate::support::{By, KEY, START, World, ask, fresh_key, left, ms, secs};
+
+const LAP: Duration = secs(60);
+const ROUND: Duration = secs(450_000);
+
+/// The first two are swapped in the middle of a history, as are the last two.
+const QUOTAS: [&str; 6] = [
+    "10/min",
+    "3/min burst 40",
+    "1000/day",
+    "100/week",
+    "5/s burst 3000",
+    "50000/s",
+];
+
+#[derive(Clone, Debug)]
+struct Step {
+    wait: Duration,
+    cost: u64,
+    times: u64,
+    /// One of the decisions so far is refunded.
+    refund: Option<Index>,
+    /// Asked under the other quota.
+    changed: bool,
+    /// The key loses its end.
+    persist: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let wait = prop_oneof![
+        4 => Just(ms(0)), 3 => (1..3_000_u64).prop_map(ms), 2 => Just(secs(21)), 1 => Just(LAP),
+        1 => Just(secs(3_600)), 1 => Just(secs(100_000)),
+    ];
+    let cost = prop_oneof![4 => Just(1_u64), 1 => 0..6_u64, 1 => 20..50_u64];
+    let times = prop_oneof![4 => Just(1_u64), 1 => 2..12_u64];
+    let refund = prop::option::weighted(0.2, any::<Index>());
+    let rarely = || prop::bool::weighted(0.1);
+    (wait, cost, times, refund, rarely(), rarely()).prop_map(
+        |(wait, cost, times, refund, changed, persist)| Step {
+            wait,
+            cost,
+            times,
+            refund,
+            changed,
+            persist,
+        },
+    )
+}
+
+/// Where a history starts: well within a round, shortly before its end, and shortly before a lap's.
+fn starts() -> impl Strategy<Value = u64> {
+    let before_round = |before: Duration| START + micros(ROUND - before);
+    prop_oneof![
+        Just(START + micros(secs(70))),
+        Just(START),
+        (0..100_u64).prop_map(move |secs_left| before_round(secs(secs_left))),
+        (0..30_u64).prop_map(move |hours| before_round(secs(hours * 3_600 + 17))),
+        (1..3_000_u64).prop_map(|millis| START + micros(LAP - ms(millis))),
+    ]
+}
+
+fn micros(time: Duration) -> u64 {
+    time.as_micros() as u64
+}
+
+/// A limiter under policies that are called after their quotas' places, under quotas in other places.
+fn limiter(world: &World, policies: &[usize], changed: bool) -> Limiter {
+    let policy = |place: &usize| {
+        let quota = QUOTAS[if changed { place ^ 1 } else { *place }];
+        By::Gcra.policy(&format!("p{place}"), quota)
+    };
+    world.limiter(policies.iter().map(policy))
+}
+
+fn told(decision: &Decision) -> Vec<(u64, u64, Option<Duration>, Duration)> {
+    let verdicts = decision.verdicts();
+    let tell = |verdict: &tollgate::Verdict<'_>| {
+        let wait = verdict.retry_after();
+        (
+            decision.admitted(),
+            verdict.remaining(),
+            wait,
+            verdict.reset_after(),
+        )
+    };
+    verdicts.map(|verdict| tell(&verdict)).collect()
+}
+
+/// Each key ends when its quota is whole again or, if it was asked again, at the latest with the lap in which that is.
+fn check_ends(server: &Server, decision: &Decision, now: u64, context: &str) {
+    let wholes = decision
+        .verdicts()
+        .map(|verdict| now + micros(verdict.reset_after()));
+    let latest = wholes.max().expect("a verdict");
+    for key in server.keys().into_iter().filter(|key| key != "tg:gen") {
+        let end = server.command(&["PEXPIRETIME", &key]).int();
+        assert!(end > 0, "{context}: {key} never ends");
+        let last = (latest / 1_000) as i64 + LAP.as_millis() as i64 + 1;
+        assert!(end <= last, "{context}: {key} ends at {end}, past {last}");
+    }
+}
+
+#[test]
+fn where_rounds_and_laps_meet_both_stores_tell_the_same() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let [memory, redis] = World::both();
+    let server = redis.server();
+    let policies = prop::sample::subsequence((0..QUOTAS.len()).collect::<Vec<_>>(), 1..=3);
+    let cases = (starts(), policies, prop::collection::vec(step(), 1..40));
+    let mut runner = TestRunner::new(Config {
+        cases: 250,
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let run = |(start, policies, steps): (u64, Vec<usize>, Vec<Step>)| {
+        runtime.block_on(async {
+            server.flush();
+            let key = fresh_key();
+            let limiters = [&memory, &redis]
+                .map(|world| [false, true].map(|changed| limiter(world, &policies, changed)));
+            let (mut now, mut charged) = (start, [Vec::new(), Vec::new()]);
+            for (number, step) in steps.iter().enumerate() {
+                now += micros(step.wait);
+                let mut all_told = Vec::new();
+                for (i, world) in [&memory, &redis].into_iter().enumerate() {
+                    world.set(now);
+                    let limiter = &limiters[i][usize::from(step.changed)];
+                    if step.persist && i == 1 {
+                        for key in server.keys() {
+                            server.command(&["PERSIST", &key]).ok();
+                        }
+                    }
+                    let decision = limiter.check(key).cost(step.cost).times(step.times).await;
+                    let mut words = told(&decision);
+                    charged[i].push(decision);
+                    if let Some(of) = &step.refund {
+                        let place = of.index(charged[i].len());
+                        let given = limiter.refund(&mut charged[i][place], 2).await;
+                        let given = given.expect("a refund");
+                        words.extend(given.iter().map(|units| (*units, 0, None, ms(0))));
+                    }
+                    let seen = limiter.peek(key).cost(2).await;
+                    words.extend(told(&seen));
+                    all_told.push((words, seen));
+                }
+                let context = format!("{policies:?}, step {number}: {step:?}");
+                assert_eq!(all_told[0].0, all_told[1].0, "{context}");
+                if !step.changed {
+                    check_ends(server, &all_told[1].1, now, &context);
+                }
+            }
+        });
+        Ok(())
+    };
+    if let Err(error) = runner.run(&cases, run) {
+        panic!("{error}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_again_is_counted_by_one_command() {
+    let world = World::redis();
+    world.set(START + 1_000_000);
+    let limiter = world.single(By::Gcra, "600/min");
+    let server = world.server();
+    let calls = || ["incrby", "decrby", "set", "get"].map(|command| server.calls(command));
+    // It comes, and comes again.
+    assert_eq!(ask(&limiter, KEY, 2).await, 2);
+    server.reset_stats();
+    assert_eq!(ask(&limiter, KEY, 400).await, 400);
+    assert_eq!(calls(), [400, 0, 0, 0]);
+    // On to the next lap of its arrival time: 590 x 0.1 s.
+    assert_eq!(ask(&limiter, KEY, 198).await, 198);
+    assert_eq!(calls(), [598, 0, 1, 0]);
+    // Refusals leave all as it was.
+    let key = server.keys().concat();
+    let before = server.command(&["GET", &key]).text().to_owned();
+    assert_eq!(ask(&limiter, KEY, 1).await, 0);
+    assert_eq!(server.command(&["GET", &key]).text(), before);
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_asks_about_again_ends_when_its_quota_is_whole() {
+    let world = World::redis();
+    let limiter = world.single(By::Gcra, "10/min");
+    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    let ttl = |world: &World| {
+        let key = world.server().keys().concat();
+        world.server().command(&["PTTL", &key]).int()
+    };
+    assert_eq!(ttl(&world), 6_000);
+    // 12 s are in the first lap of 60.
+    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    assert_eq!(ttl(&world), 60_000);
+}
+
+#[tokio::test]
+async fn if_one_policy_refuses_no_other_is_charged() {
+    for world in World::both() {
+        let wide = By::Gcra.policy("wide", "1000/min");
+        let narrow = By::Gcra.policy("narrow", "3/min");
+        let other = By::Gcra.policy("other", "500/min");
+        let limiter = world.limiter([wide, narrow, other]);
+        // Singly, and merged.
+        assert_eq!(ask(&limiter, KEY, 5).await, 3);
+        assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
+        let seen = limiter.peek(KEY).await;
+        let left: Vec<_> = seen.verdicts().map(|verdict| verdict.remaining()).collect();
+        assert_eq!(left, [997, 0, 497], "{}", world.name());
+        let key = Key::new("other");
+        assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
+    }
+}
+
+#[tokio::test]
+async fn keys_of_one_call_are_counted_apart_whichever_of_them_have_room() {
+    for world in World::both() {
+        let limiter = world.limiter(["10/min", "1000/min"].map(|q| By::Gcra.policy(q, q)));
+        let tasks: Vec<_> = (0..30_u64)
+            .flat_map(|key| vec![key; key as usize])
+            .map(|key| {
+                let check = limiter.check(Key::new(format!("{key:02}")));
+                tokio::spawn(async move { (key, check.await.admitted()) })
+            })
+            .collect();
+        let mut admitted = [0; 30];
+        for task in tasks {
+            let (key, passed) = task.await.expect("a task ends well");
+            admitted[key as usize] += passed;
+        }
+        let right: Vec<_> = (0..30).map(|key| key.min(10)).collect();
+        assert_eq!(admitted[..], right, "{}", world.name());
+    }
+}
+
+/// A limiter whose user may not run some commands.
+fn without(server: &Server, rights: &[&str]) -> Limiter {
+    let mut order = vec![
+        "ACL", "SETUSER", "gate", "reset", "on", "nopass", "~*", "+@all",
+    ];
+    order.extend(rights);
+    server.command(&order).ok();
+    let url = server.url().replace("redis://", "redis://gate:any@");
+    let store = RedisStore::builder().url(url).denials(Duration::ZERO);
+    let limiter = Limiter::builder().store(store.build().expect("a store"));
+    let limiter = limiter.on_store_error(tollgate::OnStoreError::Refuse);
+    let quotas = ["10/min", "5/min"].map(|quota| By::Gcra.policy(quota, quota));
+    let limiter = quotas
+        .into_iter()
+        .fold(limiter, |on, policy| on.policy(policy));
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn whoever_may_not_add_counts_all_the_same() {
+    let server = Server::start();
+    let limiter = without(&server, &["-incrby"]);
+    assert_eq!(ask(&limiter, KEY, 20).await, 5);
+    assert_eq!(left(&limiter, KEY).await, 5);
+    assert_eq!(server.calls("incrby"), 0);
+}
+
+#[tokio::test]
+async fn whoever_may_not_set_leaves_no_key_behind() {
+    let server = Server::start();
+    let limiter = without(&server, &["-set"]);
+    for _ in 0..3 {
+        let decision = limiter.check(KEY).await;
+        assert!(
+            matches!(decision.ruling(), Ruling::Fault(_)),
+            "{decision:?}"
+        );
+    }
+    assert!(server.calls("incrby") > 0);
+    assert_eq!(server.keys(), [""; 0]);
+}
