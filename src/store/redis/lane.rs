@@ -8,7 +8,7 @@ use std::{
     task::Poll,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     Shared,
@@ -16,6 +16,7 @@ use super::{
     probe,
     question::{Lines, Question},
     queue::{Called, Put, Queue},
+    relay::Relay,
     route::Route,
     trip,
 };
@@ -40,7 +41,7 @@ pub(super) struct Lane {
     tag: usize,
     breaker: Arc<Breaker>,
     queue: Mutex<Queue<Question>>,
-    wake: Notify,
+    relay: Relay,
 }
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
@@ -54,12 +55,21 @@ impl Lane {
             shared,
             tag,
             queue: Mutex::default(),
-            wake: Notify::new(),
+            relay: Relay::default(),
         }
     }
 
-    /// Puts a question in the queue, unless nothing is to be asked now.
+    /// Puts a question in the queue, unless nothing is to be asked now, and sends it off if no trip is under way. Only to be
+    /// used within the lane's runtime.
     pub(super) fn push(&self, question: Question) -> Result<(), StoreError> {
+        if self.put(question)? {
+            self.relay.call();
+        }
+        Ok(())
+    }
+
+    /// Puts a question in the queue, unless nothing is to be asked now. Returns whether the lane has to be called.
+    fn put(&self, question: Question) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
@@ -69,15 +79,14 @@ impl Lane {
         }
         // Not under the lock: whoever is told may ask again.
         let put = self.queue().put(question, WORTH);
-        match put {
-            Put::Wake => self.wake.notify_one(),
-            Put::Wait => {}
-            Put::Closed(question) => question.fail(ended()),
+        if let Put::Closed(question) = put {
+            question.fail(ended());
+            return Ok(false);
         }
-        Ok(())
+        Ok(matches!(put, Put::Wake))
     }
 
-    /// Has something done that nobody waits for.
+    /// Has something done that nobody waits for, from anywhere.
     pub(super) fn tell(&self, ask: Ask, lines: Lines) {
         let question = Question {
             ask,
@@ -87,17 +96,24 @@ impl Lane {
             alone: false,
             waiter: None,
         };
-        let _ = self.push(question);
+        if let Ok(true) = self.put(question) {
+            self.relay.wake();
+        }
     }
 
     /// Ends the lane once its queue is empty.
     pub(super) fn close(&self) {
         self.queue().close();
-        self.wake.notify_one();
+        self.relay.wake();
     }
 
     /// Carries questions until it is closed.
     pub(super) async fn run(self: Arc<Self>, route: Route) {
+        let work = self.clone().carry(route);
+        self.relay.work(work).await;
+    }
+
+    async fn carry(self: Arc<Self>, route: Route) {
         let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
         let route = Arc::new(route);
@@ -132,7 +148,7 @@ impl Lane {
                 match called {
                     // All of them had gone. Others may have come meanwhile, and were told that a trip is under way.
                     Called::Some => {}
-                    Called::None => self.wake.notified().await,
+                    Called::None => self.relay.called().await,
                     Called::NeverAgain => return,
                 }
                 continue;
@@ -143,7 +159,7 @@ impl Lane {
                     spare.push(batch);
                     again.into_iter().rev().for_each(|q| backlog.push_front(q));
                 }
-                () = self.wake.notified() => {}
+                () = self.relay.called() => {}
             }
         }
     }

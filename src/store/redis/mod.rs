@@ -33,6 +33,7 @@ use crate::{
     strategy::Rule,
 };
 
+mod alarm;
 mod batch;
 mod builder;
 mod cluster;
@@ -50,6 +51,7 @@ mod ping;
 mod probe;
 mod question;
 mod queue;
+mod relay;
 mod reply;
 mod route;
 mod script;

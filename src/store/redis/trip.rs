@@ -1,9 +1,15 @@
 //! A trip: takes a batch to the server, and hands the answers out.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    mem,
+    sync::Arc,
+    task::{Poll, ready},
+    time::Duration,
+};
 
 use redis::{RedisError, Value};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 use super::{
     Shared,
@@ -221,12 +227,18 @@ async fn go<T>(
 /// Awaits a part of a trip, telling those whose deadline passes meanwhile; `None` once it has passed for all.
 async fn on_time<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
     let mut part = std::pin::pin!(part);
-    while let Some(deadline) = batch.next_deadline() {
-        tokio::select! {
-            biased;
-            result = &mut part => return Some(result),
-            () = sleep_until(deadline) => batch.time_out(Instant::now()),
+    poll_fn(|cx| {
+        if batch.next_deadline().is_none() {
+            return Poll::Ready(None);
         }
-    }
-    None
+        if let Poll::Ready(result) = part.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        while let Some(deadline) = batch.next_deadline() {
+            ready!(batch.alarm.poll(deadline, cx));
+            batch.time_out(Instant::now());
+        }
+        Poll::Ready(None)
+    })
+    .await
 }

@@ -9,7 +9,10 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::question::{OwnLine, Question};
+use super::{
+    alarm::Alarm,
+    question::{OwnLine, Question},
+};
 use crate::{
     error::StoreError,
     store::{Account, Ask, Manner},
@@ -40,6 +43,8 @@ pub(super) struct Batch {
     alone: bool,
     /// No one's time is up before.
     soonest: Option<Instant>,
+    /// Goes off then.
+    pub(super) alarm: Alarm,
     hasher: DefaultHashBuilder,
 }
 
