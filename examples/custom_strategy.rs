@@ -148,6 +148,7 @@ impl Rule for Once {
 
                 return { room = room, take = take, give = give, mend = mend }
             ",
+            shortcut: None,
             params: vec![self.units as i64, self.kept.as_millis() as i64],
             seen: 3,
         })

@@ -291,6 +291,7 @@ impl Rule for Bans {
         let bans = [self.first, self.longest, self.by_hand];
         Some(Script {
             source: include_str!("ban.lua"),
+            shortcut: None,
             params: [&[refusals, self.period][..], &bans].concat(),
             seen: 3,
         })

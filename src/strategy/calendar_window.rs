@@ -361,6 +361,7 @@ impl Rule for Calendar {
         };
         Some(Script {
             source: include_str!("calendar_window.lua"),
+            shortcut: None,
             params: vec![self.requests as i64, period, offset],
             seen: 2,
         })

@@ -190,6 +190,7 @@ impl Rule for Places {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("concurrency.lua"),
+            shortcut: None,
             params: vec![self.concurrent as i64, self.life.as_micros() as i64],
             seen: 1,
         })

@@ -128,6 +128,7 @@ impl Rule for Fixed {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("fixed_window.lua"),
+            shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
             seen: 3,
         })

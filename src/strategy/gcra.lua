@@ -104,7 +104,7 @@ local function settle(key, p, value, step)
     local tat = (value - value % 2) / 2 - step
     ahead, kind = max(0, unwind(tat)) + step, 2
     if tat < 0 or tat > round + 2 * lap or ahead > p[3] then
-      call('DECRBY', key, text)
+      call('INCRBY', key, '-' .. text)
       return
     end
   end
@@ -113,7 +113,7 @@ local function settle(key, p, value, step)
     if kind == 0 then
       call('DEL', key)
     else
-      call('DECRBY', key, text)
+      call('INCRBY', key, '-' .. text)
     end
     error(why, 0)
   end
@@ -142,7 +142,7 @@ end
 
 -- Undoes a grab: all that it left behind is a key that ends when it should, or with its lap.
 local function drop(key, p, units)
-  call('DECRBY', key, format('%d', 2 * units * p[2]))
+  call('INCRBY', key, format('%d', -2 * units * p[2]))
 end
 
 local function give(key, p, ahead, kind, _, at, _, left, want)

@@ -161,6 +161,7 @@ impl Rule for Cells {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("gcra.lua"),
+            shortcut: Some(include_str!("gcra_short.lua")),
             params: self.params(),
             seen: 1,
         })

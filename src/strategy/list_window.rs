@@ -152,6 +152,7 @@ impl Rule for Listed {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("list_window.lua"),
+            shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
             seen: 3,
         })

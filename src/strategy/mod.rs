@@ -212,6 +212,13 @@ impl Receipt {
 pub struct Script {
     /// The chunk. Rules with the same source share it.
     pub source: &'static str,
+    /// A piece of Lua, if there is one, that judges plain takes in the main chunk, up to the first that isn't plain to it:
+    /// half of the time of a call for one key goes to making functions. It finds `p`, the `units` of one request, the
+    /// `segment` of like questions, `upto` (how many keys there are up to its end) and, if it lists how many requests each
+    /// question stands for, in `counts` where to find the one of `KEYS[judged + 1]`. For each question it moves `judged` and
+    /// `last` on, and appends to `answer` how many requests were admitted, and the state. It must not raise errors (`try` is
+    /// `redis.pcall`). What it leaves is judged by the chunk. The default strategy's, `gcra_short.lua`, is an example.
+    pub shortcut: Option<&'static str>,
     /// `p`. The first is the capacity.
     pub params: Vec<i64>,
     /// How many of the three numbers of [`Seen`] it reports, one at least; the others are 0. Each one that is spared makes

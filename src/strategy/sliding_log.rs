@@ -157,6 +157,7 @@ impl Rule for Log {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("sliding_log.lua"),
+            shortcut: None,
             params: vec![self.requests as i64, self.period],
             seen: 3,
         })

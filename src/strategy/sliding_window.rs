@@ -310,6 +310,7 @@ impl Rule for Sliding {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("sliding_window.lua"),
+            shortcut: None,
             params: vec![
                 self.requests as i64,
                 self.buckets as i64,

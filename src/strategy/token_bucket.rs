@@ -134,6 +134,7 @@ impl Rule for Tokens {
     fn script(&self) -> Option<Script> {
         Some(Script {
             source: include_str!("token_bucket.lua"),
+            shortcut: None,
             params: self.0.params(),
             seen: 1,
         })

@@ -156,6 +156,7 @@ impl Strategy for Broken {
             units: quota.units(),
             script: Some(Script {
                 source: BROKEN,
+                shortcut: None,
                 params: vec![quota.units() as i64, i64::from(self.tidy)],
                 seen: 3,
             }),

@@ -4,7 +4,10 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
 };
 
@@ -26,6 +29,10 @@ use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
 /// wait for those it has answered. They keep their order: the connection is one.
 const TRIPS: usize = 4;
 
+/// Where no more went last time, whoever comes first sends his trip off himself. Else it's left to the lane: until it's the
+/// lane's turn, others will have come.
+const FEW: usize = 4;
+
 /// As many that wait are worth a second trip: what a call costs by itself is little beside so many keys.
 const WORTH: usize = 32;
 
@@ -42,6 +49,8 @@ pub(super) struct Lane {
     breaker: Arc<Breaker>,
     queue: Mutex<Queue<Question>>,
     relay: Relay,
+    /// How many went last time.
+    crowd: AtomicUsize,
 }
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
@@ -56,6 +65,7 @@ impl Lane {
             tag,
             queue: Mutex::default(),
             relay: Relay::default(),
+            crowd: AtomicUsize::new(0),
         }
     }
 
@@ -63,7 +73,10 @@ impl Lane {
     /// used within the lane's runtime.
     pub(super) fn push(&self, question: Question) -> Result<(), StoreError> {
         if self.put(question)? {
-            self.relay.call();
+            match self.crowd.load(Ordering::Relaxed) {
+                0..=FEW => self.relay.call(),
+                _ => self.relay.wake(),
+            }
         }
         Ok(())
     }
@@ -131,6 +144,8 @@ impl Lane {
             while trips.is_empty()
                 || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len())
             {
+                self.crowd
+                    .store(come.len() + backlog.len(), Ordering::Relaxed);
                 let mut batch = spare.pop().unwrap_or_default();
                 board(&mut batch, &mut backlog, &mut come, |late| {
                     let kept = &self.shared.kept;

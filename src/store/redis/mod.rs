@@ -19,7 +19,7 @@ use self::{
     names::Names,
     question::{Lines, OwnLine},
     route::Servers,
-    script::{Script, Scripts},
+    script::{Half, Script, Scripts},
 };
 use super::{Account, Ask, Callers, Line, Pinging, Reply, Store};
 use crate::{
@@ -241,7 +241,7 @@ impl Store for RedisStore {
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.servers.tags().cloned();
         let names = Names::new(&self.inner.prefix, tags, &*rule, policy);
-        let half = scripts.number(script.source);
+        let half = scripts.number(Half::from(&script));
         let lanes = Arc::downgrade(&self.inner.lanes);
         let known = Known::new(names, half, &*rule, &script, lanes);
         Ok(Account::new(policy, rule, known))

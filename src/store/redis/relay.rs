@@ -3,7 +3,8 @@
 //! On the way to a server and back, each task that wakes another costs a turn of the runtime, and often a thread that is
 //! woken in vain. So a request that finds its lane at rest sends its trip off by itself; what comes back wakes the lane's
 //! own task, as does everything else that it waits for. Nothing is lost with a request that is dropped: a step is taken
-//! within one poll of it, or not at all.
+//! within one poll of it, or not at all. On a runtime of one thread, where there is no other to be woken, it's the task that
+//! is: then all requests that come in one turn share a trip.
 
 use std::{
     future::{Future, poll_fn},
@@ -15,7 +16,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use tokio::sync::Notify;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Notify,
+};
 
 #[derive(Default)]
 pub(super) struct Relay {
@@ -30,18 +34,25 @@ struct Work {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The task's: what the work waits for wakes the task, whoever polled last.
     waker: Waker,
+    /// Whether others may carry it on.
+    shared: bool,
 }
 
 impl Relay {
     /// Does the work, as the task that it belongs to. It is dropped with the task.
     pub(super) async fn work(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ends = Ends(self);
+        let shared = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         let mut new = Some(Box::pin(work) as Pin<Box<_>>);
         poll_fn(|cx| {
             let mut work = self.lock();
             if let Some(future) = new.take() {
                 let waker = cx.waker().clone();
-                *work = Some(Work { future, waker });
+                *work = Some(Work {
+                    future,
+                    waker,
+                    shared,
+                });
             }
             if let Some(work) = work.as_mut() {
                 work.waker.clone_from(cx.waker());
@@ -57,7 +68,8 @@ impl Relay {
             // Somebody is at it; he may be past what he would have to see.
             return self.wake.notify_one();
         };
-        let Some(waker) = work.as_ref().map(|work| work.waker.clone()) else {
+        let shared = work.as_ref().filter(|work| work.shared);
+        let Some(waker) = shared.map(|work| work.waker.clone()) else {
             return self.wake.notify_one();
         };
         self.called.store(true, Ordering::Relaxed);
@@ -88,7 +100,7 @@ impl Relay {
 
 /// Polls the work once; ready once it's done.
 fn step(work: &mut Option<Work>) -> Poll<()> {
-    let Some(Work { future, waker }) = work else {
+    let Some(Work { future, waker, .. }) = work else {
         return Poll::Ready(());
     };
     let waker = waker.clone();
@@ -145,7 +157,7 @@ mod tests {
         matches!(timeout(patience, answered).await, Ok(Ok(())))
     }
 
-    #[tokio::test]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn whoever_calls_takes_the_step_himself() {
         let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
         let steps = Arc::new(AtomicU64::new(0));

@@ -2,14 +2,22 @@
 
 use std::sync::Arc;
 
+use crate::strategy;
+
 /// What judges by the halves.
 const DRIVER: [&str; 5] = [
-    include_str!("driver/batch.lua"),
+    include_str!("driver/leave.lua"),
     include_str!("driver/plain.lua"),
     include_str!("driver/general.lua"),
     include_str!("driver/grab.lua"),
     include_str!("driver/run.lua"),
 ];
+
+/// Half of the time of a call for one key is spent on making functions: where there is a short cut, it goes first.
+const SHORT_CUTS: (&str, &str) = (
+    include_str!("driver/short_head.lua"),
+    include_str!("driver/short_tail.lua"),
+);
 
 /// The script as it stands now.
 #[derive(Debug)]
@@ -22,26 +30,26 @@ pub(super) struct Script {
 /// The halves in use, and the script made of them.
 #[derive(Debug)]
 pub(super) struct Scripts {
-    sources: Vec<&'static str>,
+    halves: Vec<Half>,
     current: Arc<Script>,
 }
 
 impl Scripts {
     pub(super) fn new() -> Self {
         Self {
-            sources: Vec::new(),
+            halves: Vec::new(),
             current: Arc::new(Script::of(&[])),
         }
     }
 
     /// The number of a half, as the driver counts them: from one. A half that is new makes a new script.
-    pub(super) fn number(&mut self, source: &'static str) -> usize {
-        if let Some(index) = self.sources.iter().position(|known| *known == source) {
+    pub(super) fn number(&mut self, half: Half) -> usize {
+        if let Some(index) = self.halves.iter().position(|known| *known == half) {
             return index + 1;
         }
-        self.sources.push(source);
-        self.current = Arc::new(Script::of(&self.sources));
-        self.sources.len()
+        self.halves.push(half);
+        self.current = Arc::new(Script::of(&self.halves));
+        self.halves.len()
     }
 
     pub(super) fn current(&self) -> Arc<Script> {
@@ -49,17 +57,40 @@ impl Scripts {
     }
 }
 
+/// A strategy's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Half {
+    source: &'static str,
+    shortcut: Option<&'static str>,
+}
+
+impl From<&strategy::Script> for Half {
+    fn from(script: &strategy::Script) -> Self {
+        Self {
+            source: script.source,
+            shortcut: script.shortcut,
+        }
+    }
+}
+
 impl Script {
-    fn of(sources: &[&str]) -> Self {
-        let halves = sources
-            .iter()
-            .map(|source| format!("function()\n{source}\nend,\n"));
-        let text = format!(
-            "{}\nlocal strategies = {{\n{}}}\n\n{}",
-            include_str!("driver/head.lua"),
-            halves.collect::<String>(),
-            DRIVER.concat(),
-        );
+    fn of(halves: &[Half]) -> Self {
+        let mut text = String::from(include_str!("driver/open.lua"));
+        let (head, tail) = SHORT_CUTS;
+        text += head;
+        for (place, half) in halves.iter().enumerate() {
+            if let Some(shortcut) = half.shortcut {
+                text += &format!("if half == {} then\n{shortcut}\nend\n", place + 1);
+            }
+        }
+        text += tail;
+        text += include_str!("driver/head.lua");
+        text += "\nlocal strategies = {\n";
+        for half in halves {
+            text += &format!("function()\n{}\nend,\n", half.source);
+        }
+        text += "}\n\n";
+        text += &DRIVER.concat();
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self { text, sha }
     }

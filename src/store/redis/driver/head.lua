@@ -1,17 +1,8 @@
 -- What every strategy's half may use. All numbers are integers below 2^53.
 
-local call, pcall, error, tonumber, type = redis.call, pcall, error, tonumber, type
+local pcall, error = pcall, error
 local floor, ceil, min, max, abs = math.floor, math.ceil, math.min, math.max, math.abs
-local format, sub, find, match = string.format, string.sub, string.find, string.match
-
--- One instant for the whole batch, by the server's clock.
-local now_s, now_us
-do
-  local time = call('TIME')
-  now_s, now_us = tonumber(time[1]), tonumber(time[2])
-end
-local now = now_s * 1000000 + now_us
-local now_ms = floor(now / 1000)
+local sub, find, match = string.sub, string.find, string.match
 
 -- Something that this library did not write stands under the key: leaves it alone.
 local function foreign(key, why)

@@ -1,19 +1,23 @@
 -- Judges the segments, and answers.
 
-local general
+local general, from = nil, 0
 for i = unpacked[1] + 2, #unpacked do
   local segment = unpacked[i]
-  local half, p, words, signs = policy_at(segment[4])
-  if segment[1] == 1 and segment[3] == 1 and segment[6] == 0 and not signs and not half.look then
-    judge_plain(segment, half, p, words)
-  else
-    general = general or make_general()
-    if can_grab(segment) then
-      judge_grabs(segment, general)
+  local upto = from + segment[2] * segment[3]
+  if judged < upto then
+    local half, p, words, signs = policy_at(segment[4])
+    if segment[1] == 1 and segment[3] == 1 and segment[6] == 0 and not signs and not half.look then
+      judge_plain(segment, from, half, p, words)
     else
-      general(segment, 0, segment[2])
+      general = general or make_general()
+      if can_grab(segment) then
+        judge_grabs(segment, general)
+      else
+        general(segment, 0, segment[2])
+      end
     end
   end
+  from = upto
 end
 
 -- Whoever remembers that somebody was refused sees by this that it may be over.

@@ -13,26 +13,20 @@
 -- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
 --   policy the units moved (of a take, by a shadow alone) and its numbers of state.
 
+
+local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, type, string.format
+
+-- One instant for the whole batch, by the server's clock.
+local now_s, now_us
+do
+  local time = call('TIME')
+  now_s, now_us = tonumber(time[1]), tonumber(time[2])
+end
+local now = now_s * 1000000 + now_us
+local now_ms = (now - now % 1000) / 1000
+
 local KEYS, unpacked = KEYS, { cmsgpack.unpack(ARGV[1]) }
 local answer, last = { now }, 1
 -- How many keys have been judged.
 local judged = 0
-
--- What was found under a key and left as it is, with what it takes to mend it. Questions share keys, so only the last word
--- on a key counts: a state that was written since is well, and an older one must not come back.
-local mends
-local function leave(key, ...)
-  mends = mends or {}
-  mends[key] = { ... }
-end
-
-local function policy_at(place)
-  local policy = unpacked[1 + place]
-  local half = policy[1]
-  if type(half) == 'number' then
-    half = strategies[half]()
-    policy[1] = half
-  end
-  return half, policy[4], policy[3], policy[2] == 1
-end
 
