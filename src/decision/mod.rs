@@ -14,9 +14,11 @@ use crate::{
 };
 
 mod counted;
+mod said;
 mod verdict;
 
 pub(crate) use counted::{Counted, Part};
+pub(crate) use said::{Problem, Said};
 pub use verdict::Verdict;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
@@ -58,6 +60,8 @@ pub(crate) trait Permit: fmt::Debug + Send + Sync {}
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
     fn name(&self, policy: u32) -> &str;
+    /// What is said of its policies each time.
+    fn said(&self) -> &Said;
     /// The quota that was applied, and the most units that can pass at once.
     fn quota(&self, counted: &Counted) -> (Quota, u64);
     /// Charges past what is left, or gives units of a receipt back.

@@ -3,7 +3,7 @@
 use super::{Desk, Inner, Limiter};
 use crate::{
     charge::When,
-    decision::{Adjusted, Adjusting, Books, Counted, Decision},
+    decision::{Adjusted, Adjusting, Books, Counted, Decision, Said},
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
@@ -46,6 +46,10 @@ impl Limiter {
 impl Books for Desk {
     fn name(&self, policy: u32) -> &str {
         self.bound(policy).policy.name()
+    }
+
+    fn said(&self) -> &Said {
+        self.said()
     }
 
     fn quota(&self, counted: &Counted) -> (Quota, u64) {

@@ -35,9 +35,9 @@ pub(crate) fn tell<B>(
             latest: latest.unwrap_or(u64::MAX),
         };
         if fields.dialect == Dialect::Draft && !fields.closest {
-            let all = || decision.verdicts();
-            append(headers, POLICY, list(all(), policy));
-            append(headers, LIMIT, list(all(), |v, list| told.limit(v, list)));
+            let limits = list(decision.verdicts(), |v, list| told.limit(v, list));
+            append(headers, POLICY, policies(decision));
+            append(headers, LIMIT, limits.value());
         } else {
             let mut extensions = mem::take(response.extensions_mut());
             told.closest(fields, response.headers_mut(), &mut extensions);
@@ -46,7 +46,9 @@ pub(crate) fn tell<B>(
     }
     let headers = response.headers_mut();
     if let (Some(seconds), None) = (delay.seconds(), headers.get(RETRY_AFTER)) {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        if let Some(seconds) = Line::new().number(seconds).value() {
+            headers.insert(RETRY_AFTER, seconds);
+        }
     }
 }
 
@@ -55,8 +57,8 @@ fn said(headers: &HeaderMap) -> Option<u64> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
 }
 
-fn append(headers: &mut HeaderMap, name: HeaderName, list: Line) {
-    if let Some(value) = list.value() {
+fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
         headers.append(name, value);
     }
 }
@@ -113,7 +115,11 @@ impl Told<'_> {
             return;
         }
         if dialect == Dialect::Draft06 && !fields.closest {
-            append(headers, POLICY, list(self.decision.verdicts(), quota));
+            append(
+                headers,
+                POLICY,
+                list(self.decision.verdicts(), quota).value(),
+            );
         }
         let nearness = nearness(&verdict);
         if let Some(before) = before {
@@ -162,7 +168,7 @@ fn list<'a>(
     verdicts: impl IntoIterator<Item = Verdict<'a>>,
     write: impl Fn(&Verdict<'a>, &mut Line),
 ) -> Line {
-    let mut list = Line::default();
+    let mut list = Line::new();
     for verdict in verdicts {
         if !list.is_empty() {
             list.text(", ");
@@ -170,6 +176,18 @@ fn list<'a>(
         write(&verdict, &mut list);
     }
     list
+}
+
+/// `RateLimit-Policy`, which is the same for most.
+fn policies(decision: &Decision) -> Option<HeaderValue> {
+    let written = || list(decision.verdicts(), policy).value();
+    match decision.policies_said() {
+        Some(said) => match said.get() {
+            Some(policies) => Some(policies.clone()),
+            None => written().map(|policies| said.get_or_init(|| policies).clone()),
+        },
+        None => written(),
+    }
 }
 
 /// A member of `RateLimit-Policy`.

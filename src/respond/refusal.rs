@@ -29,13 +29,14 @@ pub(super) fn negotiated(
 fn with(decision: &Decision, fields: Headers, text: bool) -> Response<Bytes> {
     let delay = Delay::of(decision, fields);
     let problem = Problem::of(decision);
-    let (media_type, body) = if text {
+    let (media_type, length, body) = if text {
         let body = format!("{}\n\n{}\n", problem.status, problem.sentence(delay));
-        ("text/plain; charset=utf-8", body.into())
+        let length = HeaderValue::from(body.len());
+        ("text/plain; charset=utf-8", length, body.into())
     } else {
-        ("application/problem+json", problem.json())
+        let problem = problem.json();
+        ("application/problem+json", problem.length, problem.text)
     };
-    let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);
     *response.status_mut() = problem.status;
     // These three, and those that tell how it stands.
