@@ -179,7 +179,7 @@ impl Admission {
         for decision in &mut self.lock().decisions {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
-                counted.given_back();
+                counted.given_back(&*decision.books);
                 counted.settled();
             }
         }

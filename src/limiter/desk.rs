@@ -26,7 +26,9 @@ pub(crate) struct Desk {
 impl Desks {
     pub(super) fn new(inner: Inner) -> Self {
         let inner = Arc::new(inner);
-        let desks = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
+        let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
+        // A power of two, so that a thread's is found without a division.
+        let desks = threads.next_power_of_two();
         Self((0..desks).map(|_| Arc::new(Desk::new(&inner))).collect())
     }
 
@@ -42,7 +44,7 @@ impl Desks {
         }
         // A thread that is ending has no number any more.
         let thread = THREAD.try_with(|thread| *thread).unwrap_or(0);
-        self.0[thread % self.0.len()].clone()
+        self.0[thread & (self.0.len() - 1)].clone()
     }
 }
 

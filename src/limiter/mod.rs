@@ -23,6 +23,7 @@ mod check;
 mod decide;
 mod desk;
 mod door;
+mod draft;
 mod fallback;
 mod grant;
 mod head;
@@ -45,8 +46,7 @@ use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
-pub(crate) use judge::Judged;
-
+pub(crate) use draft::Judged;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
 pub use shadow::Compared;
