@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Desk, Pending, pending::Waits};
+use super::{Desk, Pending};
 use crate::{
     clock::Timestamp,
     decision::{Counted, Decision, Permit, Ruling},
@@ -30,7 +30,7 @@ pub(super) struct Draft {
 }
 
 /// A decision, at once or later.
-pub(crate) enum Judged {
+pub(super) enum Judged {
     Now(Decision),
     Later(Pending),
 }
@@ -69,15 +69,6 @@ impl Draft {
             at: self.at,
             counted: self.items,
             permit: self.permit,
-        }
-    }
-
-    /// Its decision, unless there is something to wait for.
-    #[inline]
-    pub(super) fn judged(self, desk: Arc<Desk>, waits: Option<Waits>) -> Judged {
-        match waits {
-            None => Judged::Now(self.finish(desk)),
-            Some(waits) => Judged::Later(Pending::new(desk, self, waits)),
         }
     }
 }

@@ -6,12 +6,12 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    Bound, Desk, Judged, Keys,
+    Bound, Desk, Judged, Keys, Pending,
     draft::Draft,
     pending::{self, Waits},
 };
 use crate::{
-    decision::{Counted, Part, Ruling},
+    decision::{Counted, Decision, Part, Ruling},
     key::Key,
     policy::Tiers,
     quota::Quota,
@@ -32,12 +32,19 @@ pub(super) struct Own {
 }
 
 impl Desk {
-    /// Judges a request by what its head says.
+    /// Judges a request by what its head says. The decision is put where it is to be, unless there is something to wait for.
     #[inline]
-    pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judged {
+    pub(super) fn judge_request(
+        self: Arc<Self>,
+        parts: &Parts,
+        place: &mut Option<Decision>,
+    ) -> Option<Pending> {
         let mut draft = Draft::new(Ask::Take(1), false);
-        let waits = self.draft_request(&mut draft, parts);
-        draft.judged(self, waits)
+        match self.draft_request(&mut draft, parts) {
+            None => *place = Some(draft.finish(self)),
+            Some(waits) => return Some(Pending::new(self, draft, waits)),
+        }
+        None
     }
 
     /// Judges a request by keys that were found elsewhere.
@@ -45,7 +52,10 @@ impl Desk {
     pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
         let mut draft = Draft::new(ask, own.is_some_and(|own| own.retries));
         let waits = self.draft_keys(&mut draft, keys, own);
-        draft.judged(self, waits)
+        match waits {
+            None => Judged::Now(draft.finish(self)),
+            Some(waits) => Judged::Later(Pending::new(self, draft, waits)),
+        }
     }
 
     fn draft_request(&self, draft: &mut Draft, parts: &Parts) -> Option<Waits> {
