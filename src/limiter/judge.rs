@@ -145,7 +145,7 @@ impl Desk {
         self.judge(draft)
     }
 
-    /// Adds that a policy applies.
+    /// Adds that a policy applies. Like what follows it is a part of one function, in which nothing large is passed about.
     #[inline(always)]
     fn push(
         &self,

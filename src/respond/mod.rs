@@ -55,7 +55,7 @@ impl Answers {
         }
         let Some(respond) = &self.on_refusal else {
             let headers = &parts.headers;
-            return refusal::negotiated(decision, fields, headers).map(RefusalBody::from);
+            return refusal::negotiated(decision, fields, headers);
         };
         let refused = Refused::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);

@@ -208,7 +208,7 @@ impl MemoryStore {
         let hash = hash(&self.inner.hasher, &line.key);
         // Of its bits, those that a table looks at neither first nor last; scaled, which is no division.
         let middle = u64::from((hash >> 24) as u32);
-        let shard = (middle * self.inner.shards.len() as u64 >> 32) as usize;
+        let shard = ((middle * self.inner.shards.len() as u64) >> 32) as usize;
         let Table(table) = *line.account.context()?;
         let guard = 0;
         Some((shard, Place { guard, table, hash }))
