@@ -1,12 +1,11 @@
 //! What a handler holds of its own request's decision, and what a refused caller gets.
 
 use std::{
-    error, fmt,
+    error, fmt, mem,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -49,8 +48,10 @@ type Turn = tokio::sync::Mutex<()>;
 
 #[derive(Default)]
 struct Judged {
-    /// The outermost layer's first.
-    decisions: SmallVec<[Decision; 1]>,
+    /// The outermost layer's.
+    first: Option<Decision>,
+    /// Those of layers further in.
+    others: Vec<Decision>,
     /// Their permits, which the layers hold.
     permits: Vec<Weak<dyn Permit>>,
     /// The permit, where there is no layer to hold it.
@@ -58,12 +59,36 @@ struct Judged {
 }
 
 impl Judged {
-    /// Notes a decision; returns its place, and its permit.
-    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
-        let permit = decision.permit.take();
+    /// Takes a decision from where it is; returns its place, and its permit.
+    fn add(&mut self, decision: &mut Option<Decision>) -> (usize, Option<Arc<dyn Permit>>) {
+        let permit = decision
+            .as_mut()
+            .and_then(|decision| decision.permit.take());
         self.permits.extend(permit.as_ref().map(Arc::downgrade));
-        self.decisions.push(decision);
-        (self.decisions.len() - 1, permit)
+        let place = match &self.first {
+            None => {
+                // It is large: moved once.
+                mem::swap(&mut self.first, decision);
+                0
+            }
+            Some(_) => {
+                self.others.extend(decision.take());
+                self.others.len()
+            }
+        };
+        (place, permit)
+    }
+
+    fn decisions(&self) -> impl Iterator<Item = &Decision> {
+        self.first.iter().chain(&self.others)
+    }
+
+    /// The decision at a place.
+    fn at(&mut self, place: usize) -> Option<&mut Decision> {
+        match place.checked_sub(1) {
+            None => self.first.as_mut(),
+            Some(place) => self.others.get_mut(place),
+        }
     }
 }
 
@@ -77,22 +102,20 @@ pub struct Hold {
 impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
-        let (admission, permit) = Self::first(decision);
+        let (admission, permit) = Self::first(&mut Some(decision));
         admission.lock().permit = permit;
         admission
     }
 
-    /// An admission for a layer that is the first; returns its permit too, which the layer holds.
-    pub(crate) fn first(mut decision: Decision) -> (Self, Option<Arc<dyn Permit>>) {
-        let permit = decision.permit.take();
-        let permits = permit.iter().map(Arc::downgrade).collect();
-        let shared = Arc::new(Shared {
-            judged: Mutex::new(Judged {
-                decisions: SmallVec::from_buf([decision]),
-                permits,
-                permit: None,
-            }),
-            turn: OnceLock::new(),
+    /// An admission for a layer that is the first, which takes the decision from where it is; returns its permit too, which
+    /// the layer holds.
+    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, Option<Arc<dyn Permit>>) {
+        let mut shared: Arc<Shared> = Arc::default();
+        // Nobody else has it yet.
+        let permit = Arc::get_mut(&mut shared).and_then(|shared| {
+            let judged = shared.judged.get_mut();
+            let judged = judged.unwrap_or_else(PoisonError::into_inner);
+            judged.add(decision).1
         });
         (Self { shared }, permit)
     }
@@ -147,39 +170,41 @@ impl Admission {
 
     /// Every layer's decision on this request, the outermost first.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.lock().decisions.to_vec()
+        self.lock().decisions().cloned().collect()
     }
 
     /// Units left under the policy of that name, after this request; `None` if it didn't apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
         let judged = self.lock();
-        let mut verdicts = judged.decisions.iter().filter_map(|d| d.verdict(policy));
+        let mut verdicts = judged.decisions().filter_map(|d| d.verdict(policy));
         verdicts.next().map(|verdict| verdict.remaining())
     }
 
-    /// Joins the decision of a layer, which holds its permit; returns where it stands.
-    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
+    /// Joins the decision of a layer, which holds its permit, and takes it from where it is; returns where it stands.
+    pub(crate) fn join(&self, decision: &mut Option<Decision>) -> (usize, Option<Arc<dyn Permit>>) {
         self.lock().add(decision)
     }
 
     /// Does something to the decision at a place.
     pub(crate) fn with<T>(&self, place: usize, with: impl FnOnce(&mut Decision) -> T) -> Option<T> {
-        self.lock().decisions.get_mut(place).map(with)
+        self.lock().at(place).map(with)
     }
 
     /// Looks at the decision at a place, as it stands now.
     pub(crate) fn look_at(&self, place: usize, look: impl FnOnce(&Decision)) {
-        if let Some(decision) = self.lock().decisions.get(place) {
+        if let Some(decision) = self.lock().at(place) {
             look(decision);
         }
     }
 
     /// A layer further in refused: gives back what the others charged, without waiting for it.
     pub(crate) fn withdraw(&self) {
-        for decision in &mut self.lock().decisions {
+        let mut judged = self.lock();
+        let Judged { first, others, .. } = &mut *judged;
+        for decision in first.iter_mut().chain(others) {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
-                counted.given_back();
+                counted.given_back(&*decision.books);
                 counted.settled();
             }
         }
@@ -188,9 +213,8 @@ impl Admission {
     /// Whether the charge of the decision at a place depends on what becomes of the request.
     pub(crate) fn settles(&self, place: usize) -> bool {
         self.lock()
-            .decisions
-            .get(place)
-            .is_some_and(Decision::settles)
+            .at(place)
+            .is_some_and(|decision| decision.settles())
     }
 
     /// Settles the decision at a place by what became of its request, without waiting for it.
@@ -199,7 +223,7 @@ impl Admission {
         let watches = Arc::strong_count(&self.shared) > 1;
         let handle = Handle::try_current().ok().filter(|_| watches);
         let mut charging = Vec::new();
-        if let Some(decision) = self.lock().decisions.get_mut(place) {
+        if let Some(decision) = self.lock().at(place) {
             for (index, counted) in decision.counted.iter_mut().enumerate() {
                 let charge = decision.books.settle(counted, outcome, handle.is_some());
                 charging.extend(charge.map(|charge| (index, counted.cost, charge)));
@@ -234,7 +258,7 @@ impl Admission {
 
 impl fmt::Debug for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.lock().decisions).finish()
+        f.debug_list().entries(self.lock().decisions()).finish()
     }
 }
 

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use ::axum::{
-    body::Body,
     extract::{FromRequestParts, OptionalFromRequestParts},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
@@ -47,6 +46,6 @@ impl<S: Sync> OptionalFromRequestParts<S> for Admission {
 /// The same as the layer's own refusal.
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        refusal::response(&self).map(Body::from)
+        refusal::response(&self)
     }
 }

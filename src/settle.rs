@@ -2,7 +2,7 @@
 
 use crate::{
     admission::Admission,
-    decision::{Counted, Decision, Part},
+    decision::{Counted, Decision, Part, Standing},
     error::StoreError,
     store::Ask,
     strategy::Receipt,
@@ -178,7 +178,9 @@ impl Settle {
             };
             (units, before) = (units - part.units, part.place);
             let adjusted = adjusting.await?;
-            self.with(at, |_, counted| counted.outlook = adjusted.outlook);
+            self.with(at, |_, counted| {
+                counted.standing = Standing::Told(adjusted.outlook)
+            });
         }
     }
 }

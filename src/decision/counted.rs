@@ -1,11 +1,9 @@
 //! What is known of a request under one policy.
 
-use std::time::Duration;
-
-use super::Adjusted;
+use super::{Adjusted, Books};
 use crate::{
     key::Key,
-    strategy::{Outlook, Receipt, Retry},
+    strategy::{Outlook, Receipt, Retry, Seen},
     tier::Tier,
 };
 
@@ -28,11 +26,19 @@ pub(crate) struct Counted {
     pub(crate) by: Option<Box<Key>>,
     /// The request's own quota, if it has one, or this process's share of it, if that is what it was judged by.
     pub(crate) tier: Option<Tier>,
-    pub(crate) outlook: Outlook,
+    pub(crate) standing: Standing,
     /// What was charged on arrival.
     pub(crate) receipt: Receipt,
     /// What became of it since.
     pub(crate) since: Option<Box<Since>>,
+}
+
+/// How a request stands with a policy: nothing but the state that was seen, until somebody wants to know what it means.
+/// Most never do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Standing {
+    Seen(Seen),
+    Told(Outlook),
 }
 
 /// What a policy has to say in a decision. In this order they stand in it.
@@ -76,14 +82,25 @@ impl Counted {
             key,
             by,
             tier,
-            outlook: Outlook {
-                remaining: 0,
-                retry: Retry::Now,
-                reset_after: Duration::ZERO,
-            },
+            standing: Standing::Seen([0; 3]),
             receipt: Receipt::NONE,
             since: None,
         }
+    }
+
+    /// What may be expected, as far as is known.
+    pub(crate) fn outlook(&self, books: &dyn Books) -> Outlook {
+        match &self.standing {
+            Standing::Seen(seen) => books.outlook(self, seen),
+            Standing::Told(outlook) => *outlook,
+        }
+    }
+
+    /// Notes what more is known of what may be expected.
+    pub(crate) fn expect(&mut self, books: &dyn Books, amend: impl FnOnce(&mut Outlook)) {
+        let mut outlook = self.outlook(books);
+        amend(&mut outlook);
+        self.standing = Standing::Told(outlook);
     }
 
     pub(crate) fn is_shadow(&self) -> bool {
@@ -158,21 +175,24 @@ impl Counted {
         if let Some(receipt) = receipt {
             receipt.left += part.units.saturating_sub(adjusted.units);
         }
-        self.outlook = adjusted.outlook;
+        self.standing = Standing::Told(adjusted.outlook);
     }
 
     /// Notes a charge that was made afterwards.
     pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
-        self.outlook = adjusted.outlook;
+        self.standing = Standing::Told(adjusted.outlook);
         self.since().more.push(adjusted.receipt);
     }
 
     /// Notes that all of it was given back.
-    pub(crate) fn given_back(&mut self) {
-        self.outlook.remaining += self.net();
-        if self.outlook.remaining >= self.cost {
-            self.outlook.retry = Retry::Now;
-        }
+    pub(crate) fn given_back(&mut self, books: &dyn Books) {
+        let (net, cost) = (self.net(), self.cost);
+        self.expect(books, |outlook| {
+            outlook.remaining += net;
+            if outlook.remaining >= cost {
+                outlook.retry = Retry::Now;
+            }
+        });
         self.receipt.left = 0;
         if let Some(since) = &mut self.since {
             since.more.clear();

@@ -10,13 +10,15 @@ use crate::{
     outcome,
     quota::Quota,
     store::{Ask, Source},
-    strategy::{Outlook, Receipt, Retry},
+    strategy::{Outlook, Receipt, Retry, Seen},
 };
 
 mod counted;
+mod said;
 mod verdict;
 
-pub(crate) use counted::{Counted, Part};
+pub(crate) use counted::{Counted, Part, Standing};
+pub(crate) use said::{Problem, Said};
 pub use verdict::Verdict;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
@@ -58,8 +60,12 @@ pub(crate) trait Permit: fmt::Debug + Send + Sync {}
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
     fn name(&self, policy: u32) -> &str;
+    /// What is said of its policies each time.
+    fn said(&self) -> &Said;
     /// The quota that was applied, and the most units that can pass at once.
     fn quota(&self, counted: &Counted) -> (Quota, u64);
+    /// What a state that was seen on arrival says to who was counted so.
+    fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook;
     /// Charges past what is left, or gives units of a receipt back.
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
     /// Gives back what was charged, without waiting for it.
@@ -145,11 +151,16 @@ impl Decision {
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.
     pub fn retry(&self) -> Retry {
-        let (enforced, _) = self.counted.split_at(self.enforced());
-        let charged = enforced.iter().filter(|counted| counted.cost > 0);
-        let waits = charged.map(|counted| counted.outlook.retry);
-        waits.max().unwrap_or(Retry::Now)
+        retry(&*self.books, &self.counted)
     }
+}
+
+/// When a request that is counted so would pass.
+pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> Retry {
+    let enforced = counted.iter().take_while(|counted| !counted.is_shadow());
+    let charged = enforced.filter(|counted| counted.cost > 0);
+    let waits = charged.map(|counted| counted.outlook(books).retry);
+    waits.max().unwrap_or(Retry::Now)
 }
 
 impl fmt::Debug for Decision {

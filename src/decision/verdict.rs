@@ -1,7 +1,10 @@
 use std::{fmt, time::Duration};
 
 use super::{Decision, Ruling, counted::Counted};
-use crate::{quota::Quota, strategy::Retry};
+use crate::{
+    quota::Quota,
+    strategy::{Outlook, Retry},
+};
 
 /// How a request stands with one policy.
 #[derive(Clone, Copy)]
@@ -11,6 +14,11 @@ pub struct Verdict<'a> {
 }
 
 impl<'a> Verdict<'a> {
+    /// What the caller may expect, all of it.
+    pub(crate) fn outlook(&self) -> Outlook {
+        self.counted.outlook(&*self.decision.books)
+    }
+
     /// The policy's name.
     pub fn policy(&self) -> &'a str {
         self.decision.books.name(self.counted.policy)
@@ -33,18 +41,18 @@ impl<'a> Verdict<'a> {
 
     /// Whole units left, after this request if it was admitted.
     pub fn remaining(&self) -> u64 {
-        self.counted.outlook.remaining
+        self.outlook().remaining
     }
 
     /// When another request of the same cost would pass this policy.
     pub fn retry(&self) -> Retry {
-        self.counted.outlook.retry
+        self.outlook().retry
     }
 
     /// How long to wait for another request of the same cost to pass, were nobody else to ask; zero if it would pass
     /// now, `None` if it never will.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.counted.outlook.retry {
+        match self.outlook().retry {
             Retry::Now => Some(Duration::ZERO),
             Retry::After(wait) => Some(wait),
             Retry::Never => None,
@@ -53,7 +61,7 @@ impl<'a> Verdict<'a> {
 
     /// How long until the full quota is available again, were nobody else to ask.
     pub fn reset_after(&self) -> Duration {
-        self.counted.outlook.reset_after
+        self.outlook().reset_after
     }
 
     /// Whether the policy is judged and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
@@ -72,7 +80,7 @@ impl<'a> Verdict<'a> {
         matches!(self.decision.ruling, Ruling::Exhausted)
             && !self.is_shadow()
             && self.counted.cost > 0
-            && self.counted.outlook.retry != Retry::Now
+            && self.outlook().retry != Retry::Now
     }
 }
 

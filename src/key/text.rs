@@ -28,28 +28,69 @@ impl Text {
             self.len += 1;
         }
     }
+}
 
-    /// Writes an IPv4 address: on the path of every request that is counted by address, and several times faster than
-    /// `Display`.
-    pub(super) fn octets(&mut self, octets: [u8; 4]) {
-        for (i, octet) in octets.into_iter().enumerate() {
-            if i > 0 {
-                self.push(b'.');
-            }
-            if octet >= 100 {
-                self.push(b'0' + octet / 100);
-            }
-            if octet >= 10 {
-                self.push(b'0' + octet / 10 % 10);
-            }
-            self.push(b'0' + octet % 10);
+/// Each octet as it is written, with a dot behind it, and how long that is.
+const OCTETS: [([u8; 4], u8); 256] = {
+    let mut octets = [([0; 4], 0); 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let digits = [octet / 100, octet / 10 % 10, octet % 10];
+        let mut place = if octet >= 100 {
+            0
+        } else if octet >= 10 {
+            1
+        } else {
+            2
+        };
+        let (mut text, mut len) = ([0; 4], 0);
+        while place < 3 {
+            text[len] = b'0' + digits[place] as u8;
+            len += 1;
+            place += 1;
         }
+        text[len] = b'.';
+        octets[octet] = (text, len as u8 + 1);
+        octet += 1;
     }
+    octets
+};
+
+/// The longest IPv4 address, and a dot.
+pub(super) const DOTTED: usize = 16;
+
+/// An IPv4 address with a dot behind it, and how long that is. It is on the path of every request that is counted by
+/// address, and many times faster than `Display`.
+pub(super) fn dotted(octets: [u8; 4]) -> ([u8; DOTTED], usize) {
+    let (mut text, mut len) = ([0; DOTTED], 0);
+    for octet in octets {
+        let (digits, more) = OCTETS[usize::from(octet)];
+        text[len..len + 4].copy_from_slice(&digits);
+        len += usize::from(more);
+    }
+    (text, len)
 }
 
 impl fmt::Write for Text {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.bytes().for_each(|byte| self.push(byte));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn an_address_is_written_as_it_is_displayed() {
+        for octet in 0..=255 {
+            for octets in [[octet, 0, 255, 10], [9, octet, 100, octet], [99; 4]] {
+                let (text, len) = dotted(octets);
+                let displayed = format!("{}.", Ipv4Addr::from(octets));
+                assert_eq!(&text[..len], displayed.as_bytes());
+            }
+        }
     }
 }

@@ -23,21 +23,20 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, ticket: Option<Ticket> },
+        Inner { #[pin] body: B, ticket: Option<Box<Ticket>> },
         Own { body: RefusalBody },
     }
 }
 
 impl<B> ResponseBody<B> {
     /// The inner service's body, whose end `ticket` waits for.
-    pub(super) fn inner(body: B, ticket: Option<Ticket>) -> Self {
+    pub(super) fn inner(body: B, ticket: Box<Ticket>) -> Self {
         // A response without a body is dropped without a look at its end.
-        let ticket = match ticket {
-            Some(ticket) if ticket.is_bodiless() => {
-                ticket.end(End::Completed);
-                None
-            }
-            ticket => ticket,
+        let ticket = if ticket.is_bodiless() {
+            ticket.end(End::Completed);
+            None
+        } else {
+            Some(ticket)
         };
         Self {
             kind: Kind::Inner { body, ticket },

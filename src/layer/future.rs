@@ -1,23 +1,21 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{ResponseBody, ticket::Ticket};
-use crate::{
-    admission::Admission,
-    decision::Decision,
-    limiter::Pending,
-    outcome::End,
-    respond::{Answers, Delay, Headers, RefusalBody, tell},
+use super::{
+    ResponseBody,
+    gate::{Entry, Gate, Pass},
 };
+use crate::{limiter::Pending, outcome::End, respond::RefusalBody};
 
 pin_project! {
     /// The future of a [`RateLimit`](crate::RateLimit) service.
@@ -36,85 +34,56 @@ pin_project! {
         // In a box, for the sake of those that are decided at once: futures are moved about as large as they may become.
         Judging { judging: Box<Judging<S, ReqBody>> },
         // Dropped in this order: the work ends before its place is given back.
-        Passed { #[pin] inner: F, ticket: Option<Ticket>, fields: Headers },
+        Passed { #[pin] inner: F, pass: Pass },
         Refused { response: Option<Response<RefusalBody>> },
     }
 }
 
 struct Judging<S, ReqBody> {
     pending: Pending,
-    held: Option<(Request<ReqBody>, S, Arc<Answers>)>,
+    held: Option<(Split<ReqBody>, S, Arc<Gate>)>,
 }
+
+/// A request that is looked at.
+type Split<ReqBody> = (Parts, ReqBody);
 
 impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
     pub(super) fn untouched(inner: S::Future) -> Self {
+        let pass = Pass::default();
         Self {
-            state: State::Passed {
-                inner,
-                ticket: None,
-                fields: Headers::none(),
-            },
+            state: State::Passed { inner, pass },
         }
     }
 
     pub(super) fn judging(
         pending: Pending,
-        request: Request<ReqBody>,
+        request: Split<ReqBody>,
         ready: S,
-        answers: Arc<Answers>,
+        gate: Arc<Gate>,
     ) -> Self {
-        let held = Some((request, ready, answers));
+        let held = Some((request, ready, gate));
         let judging = Box::new(Judging { pending, held });
         Self {
             state: State::Judging { judging },
         }
     }
 
+    /// Calls the service, or doesn't.
     #[inline]
-    pub(super) fn decided(
-        decision: Decision,
-        request: Request<ReqBody>,
-        ready: &mut S,
-        answers: &Answers,
-    ) -> Self {
-        Self {
-            state: follow(decision, request, ready, answers),
-        }
-    }
-}
-
-/// Calls the service, or doesn't.
-#[inline]
-fn follow<S, ReqBody>(
-    decision: Decision,
-    mut request: Request<ReqBody>,
-    ready: &mut S,
-    answers: &Answers,
-) -> State<S, S::Future, ReqBody>
-where
-    S: Service<Request<ReqBody>>,
-{
-    let outer = request.extensions().get::<Admission>();
-    if !decision.is_admitted() {
-        if let Some(admission) = outer {
-            admission.withdraw();
-        }
-        let (parts, _) = request.into_parts();
-        return State::Refused {
-            response: Some(answers.refuse(decision, &parts)),
+    pub(super) fn decided(entry: Entry, request: Request<ReqBody>, ready: &mut S) -> Self {
+        let state = match entry {
+            Entry::Passes(pass) => State::Passed {
+                inner: ready.call(request),
+                pass,
+            },
+            Entry::Refused(response) => State::Refused {
+                response: Some(response),
+            },
         };
-    }
-    let (ticket, first) = Ticket::new(outer, decision, request.method());
-    if let Some(admission) = first {
-        request.extensions_mut().insert(admission);
-    }
-    State::Passed {
-        ticket: Some(ticket),
-        inner: ready.call(request),
-        fields: answers.headers,
+        Self { state }
     }
 }
 
@@ -129,33 +98,33 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Judging { judging } => {
-                    let decision = ready!(Pin::new(&mut judging.pending).poll(cx));
-                    match judging.held.take() {
-                        Some((request, mut service, answers)) => {
-                            follow(decision, request, &mut service, &answers)
-                        }
-                        None => return Poll::Pending,
-                    }
-                }
-                StateProj::Passed {
-                    inner,
-                    ticket,
-                    fields,
-                } => {
-                    let response = ready!(inner.poll(cx));
-                    let Some(ticket) = ticket.take() else {
-                        return Poll::Ready(Ok(response?.map(ResponseBody::untouched)));
+                    let mut decision = Some(ready!(Pin::new(&mut judging.pending).poll(cx)));
+                    let Some(((mut parts, body), mut service, gate)) = judging.held.take() else {
+                        return Poll::Pending;
                     };
+                    let entry = gate.enter(&mut decision, &mut parts);
+                    let request = Request::from_parts(parts, body);
+                    ResponseFuture::decided(entry, request, &mut service).state
+                }
+                StateProj::Passed { inner, pass } => {
+                    let response = ready!(inner.poll(cx));
+                    let Pass { told, ticket } = mem::take(pass);
                     let mut response = match response {
                         Ok(response) => response,
                         Err(error) => {
-                            ticket.end(End::ServiceFailed);
+                            drop(told);
+                            if let Some(ticket) = ticket {
+                                ticket.end(End::ServiceFailed);
+                            }
                             return Poll::Ready(Err(error));
                         }
                     };
-                    if !fields.are_none() {
-                        ticket.look(|decision| tell(decision, *fields, Delay::NONE, &mut response));
+                    if let Some(told) = told {
+                        told.tell(&mut response);
                     }
+                    let Some(ticket) = ticket else {
+                        return Poll::Ready(Ok(response.map(ResponseBody::untouched)));
+                    };
                     let (response, ticket) = ticket.respond(response);
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }

@@ -5,7 +5,7 @@ use http::{Method, Response, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 
-use super::RateLimit;
+use super::{RateLimit, gate::Gate};
 use crate::{
     admission::Refused,
     error::ConfigError,
@@ -37,18 +37,17 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    limiter: Limiter,
+    gate: Arc<Gate>,
     enabled: bool,
-    answers: Arc<Answers>,
 }
 
 impl RateLimitLayer {
     /// A layer over `limiter`, sharing its counts.
     pub fn new(limiter: Limiter) -> Self {
+        let answers = Answers::default();
         Self {
-            limiter,
+            gate: Arc::new(Gate { limiter, answers }),
             enabled: true,
-            answers: Arc::default(),
         }
     }
 
@@ -71,7 +70,7 @@ impl RateLimitLayer {
     /// Tells clients how they stand by these fields, in place of those of [`Headers::draft`].
     #[must_use]
     pub fn headers(mut self, headers: Headers) -> Self {
-        Arc::make_mut(&mut self.answers).headers = headers;
+        Arc::make_mut(&mut self.gate).answers.headers = headers;
         self
     }
 
@@ -104,13 +103,14 @@ impl RateLimitLayer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Arc::make_mut(&mut self.answers).on_refusal(respond);
+        let gate = Arc::make_mut(&mut self.gate);
+        gate.answers.on_refusal(respond);
         self
     }
 
     /// The limiter, to ask about keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.limiter
+        &self.gate.limiter
     }
 }
 
@@ -118,8 +118,8 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let gate = (self.limiter.clone(), self.answers.clone());
-        RateLimit::new(inner, self.enabled.then_some(gate))
+        let gate = self.enabled.then(|| self.gate.clone());
+        RateLimit::new(inner, gate)
     }
 }
 
@@ -219,10 +219,10 @@ impl RateLimitLayerBuilder {
     ///
     /// See [`LimiterBuilder::build`].
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
+        let (limiter, answers) = (self.limiter.build()?, self.answers);
         Ok(RateLimitLayer {
-            limiter: self.limiter.build()?,
+            gate: Arc::new(Gate { limiter, answers }),
             enabled: self.enabled,
-            answers: Arc::new(self.answers),
         })
     }
 }

@@ -45,6 +45,7 @@
 
 mod body;
 mod future;
+mod gate;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 mod layer;
 mod service;

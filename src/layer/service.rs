@@ -7,23 +7,19 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture};
-use crate::{
-    admission::Admission,
-    limiter::{Judged, Limiter},
-    respond::Answers,
-};
+use super::{ResponseBody, ResponseFuture, gate::Gate};
+use crate::admission::Admission;
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
     /// None while switched off.
-    gate: Option<(Limiter, Arc<Answers>)>,
+    gate: Option<Arc<Gate>>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, gate: Option<(Limiter, Arc<Answers>)>) -> Self {
+    pub(super) fn new(inner: S, gate: Option<Arc<Gate>>) -> Self {
         Self { inner, gate }
     }
 
@@ -56,25 +52,26 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some((limiter, answers)) = &self.gate else {
+        let Some(gate) = &self.gate else {
             // Handlers that ask for it must not miss it only because limits are switched off.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::unlimited());
             }
             return ResponseFuture::untouched(self.inner.call(request));
         };
-        let (parts, body) = request.into_parts();
-        let judged = limiter.judge_request(&parts);
-        let request = Request::from_parts(parts, body);
-        match judged {
-            Judged::Now(decision) => {
-                ResponseFuture::decided(decision, request, &mut self.inner, answers)
+        let (mut parts, body) = request.into_parts();
+        let mut decision = None;
+        match gate.limiter.judge_request(&parts, &mut decision) {
+            None => {
+                let entry = gate.enter(&mut decision, &mut parts);
+                let request = Request::from_parts(parts, body);
+                ResponseFuture::decided(entry, request, &mut self.inner)
             }
-            Judged::Later(pending) => {
+            Some(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ResponseFuture::judging(pending, request, ready, answers.clone())
+                ResponseFuture::judging(pending, (parts, body), ready, gate.clone())
             }
         }
     }

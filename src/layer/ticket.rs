@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{
     admission::Admission,
-    decision::{Decision, Permit},
+    decision::Permit,
     outcome::{End, Head, Outcome},
 };
 
@@ -19,14 +19,14 @@ use crate::{
 pub(super) struct Ticket {
     admission: Admission,
     place: usize,
-    permit: Option<Arc<dyn Permit>>,
+    _permit: Option<Arc<dyn Permit>>,
     /// None if the charge doesn't depend on what becomes of the request.
-    course: Option<Box<Course>>,
+    course: Option<Course>,
 }
 
 /// What is known so far of what becomes of a request.
 #[derive(Debug, Default)]
-struct Course {
+pub(super) struct Course {
     head: Option<Head>,
     trailers: Option<HeaderMap>,
     /// Whether nobody polls the body, since none is sent.
@@ -37,56 +37,48 @@ struct Course {
     due: Option<u64>,
 }
 
+impl Course {
+    /// Of a request by a method.
+    pub(super) fn new(method: &Method) -> Self {
+        Self {
+            bodiless: *method == Method::HEAD,
+            ..Self::default()
+        }
+    }
+}
+
 impl Ticket {
-    /// Has the decision join those of layers further out, if there are any; returns the admission too, if there are none.
+    /// Of the decision at a place of an admission.
     pub(super) fn new(
-        outer: Option<&Admission>,
-        decision: Decision,
-        method: &Method,
-    ) -> (Self, Option<Admission>) {
-        let course = decision.settles().then(|| {
-            Box::new(Course {
-                bodiless: *method == Method::HEAD,
-                ..Course::default()
-            })
-        });
-        let (admission, (place, permit), first) = match outer {
-            Some(admission) => (admission.clone(), admission.join(decision), None),
-            None => {
-                let (admission, permit) = Admission::first(decision);
-                (admission.clone(), (0, permit), Some(admission))
-            }
-        };
-        let ticket = Self {
+        admission: Admission,
+        place: usize,
+        permit: Option<Arc<dyn Permit>>,
+        course: Option<Course>,
+    ) -> Self {
+        Self {
             admission,
             place,
-            permit,
+            _permit: permit,
             course,
-        };
-        (ticket, first)
-    }
-
-    /// Looks at the decision, as it stands now.
-    pub(super) fn look(&self, look: impl FnOnce(&Decision)) {
-        self.admission.look_at(self.place, look);
-    }
-
-    /// There is a response; returns what its body is to carry.
-    pub(super) fn respond<B>(mut self, response: Response<B>) -> (Response<B>, Option<Self>) {
-        if self.course.is_none() {
-            let holds = self.permit.is_some();
-            return (response, holds.then_some(self));
         }
+    }
+
+    /// There is a response.
+    pub(super) fn respond<B>(
+        mut self: Box<Self>,
+        response: Response<B>,
+    ) -> (Response<B>, Box<Self>) {
+        let Some(course) = &mut self.course else {
+            return (response, self);
+        };
         let (parts, body) = response.into_parts();
         let status = parts.status;
         let bodiless = status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED;
-        if let Some(course) = &mut self.course {
-            let length = parts.headers.get(http::header::CONTENT_LENGTH);
-            course.due = length.and_then(|length| length.to_str().ok()?.parse().ok());
-            course.head = Some(Head::of(&parts));
-            course.bodiless |= bodiless;
-        }
-        (Response::from_parts(parts, body), Some(self))
+        let length = parts.headers.get(http::header::CONTENT_LENGTH);
+        course.due = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        course.head = Some(Head::of(&parts));
+        course.bodiless |= bodiless;
+        (Response::from_parts(parts, body), self)
     }
 
     /// Whether nobody will ever poll the body.

@@ -83,8 +83,8 @@ impl Limiter {
         let bounds = (0..).zip(&inner.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
             if let Some(key) = keys.of(bound.policy.name()) {
-                accounts.push((account(bound)?, key));
-                under.push((policy, key));
+                accounts.push((account(bound)?, *key));
+                under.push((policy, *key));
             }
         }
         if accounts.is_empty() {

@@ -1,7 +1,6 @@
 use std::{
     fmt,
     future::{Future, IntoFuture},
-    mem,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
@@ -15,7 +14,8 @@ use crate::{decision::Decision, quota::Quota, store::Ask};
 #[must_use = "nothing is asked until this is awaited"]
 #[derive(Clone)]
 pub struct Check {
-    desk: Arc<Desk>,
+    /// None once it is asked.
+    desk: Option<Arc<Desk>>,
     ask: Ask,
     keys: Keys,
     own: Option<Box<Own>>,
@@ -24,7 +24,7 @@ pub struct Check {
 impl Check {
     pub(super) fn new(desk: Arc<Desk>, ask: Ask, keys: Keys) -> Self {
         Self {
-            desk,
+            desk: Some(desk),
             ask,
             keys,
             own: None,
@@ -59,9 +59,11 @@ impl Check {
         self
     }
 
-    fn judge(self) -> Judged {
-        let own = self.own.as_deref();
-        self.desk.judge_keys(self.ask, &self.keys, own)
+    /// Asks; `None` if it has asked already.
+    #[inline]
+    fn judge(&mut self) -> Option<Judged> {
+        let desk = self.desk.take()?;
+        Some(desk.judge_keys(self.ask, &self.keys, self.own.as_deref()))
     }
 
     fn own(&mut self) -> &mut Own {
@@ -109,7 +111,6 @@ pub struct Checking(State);
 enum State {
     Unasked(Check),
     Asked(Pending),
-    Answered,
 }
 
 impl Future for Checking {
@@ -117,16 +118,14 @@ impl Future for Checking {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         loop {
-            if let State::Asked(pending) = &mut self.0 {
-                return Pin::new(pending).poll(cx);
-            }
-            // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
-            let State::Unasked(check) = mem::replace(&mut self.0, State::Answered) else {
-                return Poll::Pending;
-            };
-            match check.judge() {
-                Judged::Now(decision) => return Poll::Ready(decision),
-                Judged::Later(pending) => self.0 = State::Asked(pending),
+            match &mut self.0 {
+                State::Asked(pending) => return Pin::new(pending).poll(cx),
+                State::Unasked(check) => match check.judge() {
+                    Some(Judged::Now(decision)) => return Poll::Ready(decision),
+                    Some(Judged::Later(pending)) => self.0 = State::Asked(pending),
+                    // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
+                    None => return Poll::Pending,
+                },
             }
         }
     }
@@ -137,7 +136,6 @@ impl fmt::Debug for State {
         f.write_str(match self {
             Self::Unasked(_) => "Unasked",
             Self::Asked(_) => "Asked",
-            Self::Answered => "Answered",
         })
     }
 }

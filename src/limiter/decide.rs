@@ -1,147 +1,133 @@
 //! From the store's answer to a decision.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Desk, judge::Items, permit::Taken};
+use super::{Desk, draft::Draft, permit::Taken};
 use crate::{
-    clock::Timestamp,
-    decision::{Counted, Decision, Part, Ruling},
+    decision::{Counted, Part, Ruling, Standing, retry},
     error::StoreError,
     store::{Answer, Ask, LineAnswer, Manner, Source},
     strategy::{Receipt, Retry},
 };
 
 impl Desk {
-    #[inline]
-    pub(super) fn decide(
-        self: Arc<Self>,
-        ask: Ask,
-        retries: bool,
-        items: Items,
-        answer: Result<Answer, StoreError>,
-    ) -> Decision {
+    /// The store has answered.
+    #[inline(always)]
+    pub(super) fn decide(&self, draft: &mut Draft, answer: Result<Answer, StoreError>) {
         match answer {
             Ok(answer) => {
                 if answer.source == Source::Store {
                     self.write_back();
                 }
-                if ask == Ask::Reset {
-                    let keys: SmallVec<[_; 1]> =
-                        items.iter().map(|item| (item.policy, item.key)).collect();
-                    self.queues.lift(&keys);
-                    self.forget_shares(&items);
+                if draft.ask == Ask::Reset {
+                    self.forget(draft);
                 }
-                self.answered(ask, retries, items, answer)
+                self.note(draft, &answer);
             }
-            Err(error) => self.fault(ask, retries, items, error),
+            Err(error) => self.fault(draft, error),
         }
     }
 
-    #[inline]
-    pub(super) fn answered(
-        self: Arc<Self>,
-        ask: Ask,
-        retries: bool,
-        mut items: Items,
-        answer: Answer,
-    ) -> Decision {
-        for (item, line) in items.iter_mut().zip(&answer.lines) {
-            self.note(item, line, &answer);
+    /// What was reset in the store is forgotten here, too.
+    #[cold]
+    fn forget(&self, draft: &Draft) {
+        let keys = draft.items.iter().map(|item| (item.policy, item.key));
+        self.queues.lift(&keys.collect::<SmallVec<[_; 1]>>());
+        self.forget_shares(&draft.items);
+    }
+
+    /// Notes what was answered.
+    #[inline(always)]
+    pub(super) fn note(&self, draft: &mut Draft, answer: &Answer) {
+        for (item, line) in draft.items.iter_mut().zip(&answer.lines) {
+            self.note_line(item, line, answer);
         }
-        if answer.source == Source::Cache {
-            let mut known = answer.lines.iter().map(|line| line.known);
-            items.retain(|_| known.next().unwrap_or(false));
+        draft.source = answer.source;
+        draft.admitted = answer.admitted;
+        draft.at = answer.at;
+        let takes = matches!(draft.ask, Ask::Take(_));
+        if takes && answer.admitted == 0 {
+            self.refuse(draft, answer);
         }
-        let ruling = match ask {
-            Ask::Take(_) if answer.admitted == 0 => Ruling::Exhausted,
-            _ => Ruling::Admitted,
-        };
-        let beside = items.last().is_some_and(|last| last.part != Part::Live);
-        let holds = matches!(ask, Ask::Take(_)) && self.life < Duration::MAX;
-        let desk = (ask == Ask::Peek || beside || holds).then(|| self.clone());
-        let mut decision = Decision {
-            books: self,
-            ruling,
-            source: answer.source,
-            admitted: answer.admitted,
-            permit: None,
-            at: answer.at,
-            counted: items,
-        };
-        if let Some(desk) = desk {
-            desk.look_closer(ask, retries, &mut decision);
+        let holds = takes && self.life < Duration::MAX;
+        let beside = draft
+            .items
+            .last()
+            .is_some_and(|last| last.part != Part::Live);
+        if draft.ask == Ask::Peek || beside || holds {
+            self.look_closer(draft);
         }
-        decision
     }
 
     /// Notes what the store answered about one policy.
-    #[inline]
-    fn note(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
-        let rule = self.account(item).rule();
+    #[inline(always)]
+    fn note_line(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
         let at = answer.at_line(line);
-        let mark = rule.mark(&line.seen, at);
-        let outlook = rule.outlook(&line.seen, at, item.cost);
-        item.outlook = outlook;
+        item.standing = Standing::Seen(line.seen);
         item.receipt = Receipt {
             at,
             left: line.units,
-            mark,
+            mark: self.account(item).rule().mark(&line.seen, at),
         };
         // `later` is 0 for whoever was refused among equals.
         if answer.later > 0 && item.part == Part::Live {
             // Equal requests were admitted after this one, so there was room for them.
-            if self.bound(item.policy).policy.manner() != Manner::Check {
-                item.outlook.remaining += answer.later * item.cost;
-            }
-            item.outlook.retry = Retry::Now;
+            let later = match self.bound(item.policy).policy.manner() {
+                Manner::Check => 0,
+                _ => answer.later * item.cost,
+            };
+            item.expect(self, |outlook| {
+                outlook.remaining += later;
+                outlook.retry = Retry::Now;
+            });
         }
         if answer.age > Duration::ZERO {
-            item.outlook.pass(answer.age);
+            item.expect(self, |outlook| outlook.pass(answer.age));
+        }
+    }
+
+    fn refuse(&self, draft: &mut Draft, answer: &Answer) {
+        draft.ruling = Ruling::Exhausted;
+        if answer.source == Source::Cache {
+            let mut known = answer.lines.iter().map(|line| line.known);
+            draft.items.retain(|_| known.next().unwrap_or(false));
+        }
+        for item in &mut draft.items {
+            // It will be told more than once.
+            item.standing = Standing::Told(item.outlook(self));
         }
     }
 
     /// What is particular to looks, bans, shadows and permits.
     #[cold]
-    fn look_closer(&self, ask: Ask, retries: bool, decision: &mut Decision) {
-        if ask == Ask::Peek && decision.retry() != Retry::Now {
-            decision.ruling = Ruling::Exhausted;
+    fn look_closer(&self, draft: &mut Draft) {
+        if draft.ask == Ask::Peek && retry(self, &draft.items) != Retry::Now {
+            draft.ruling = Ruling::Exhausted;
         }
-        if let Some(Part::Ban | Part::Shadow { .. }) = decision.counted.last().map(|last| last.part)
-        {
-            self.look_beside(ask, retries, decision);
+        if let Some(Part::Ban | Part::Shadow { .. }) = draft.items.last().map(|last| last.part) {
+            self.look_beside(draft);
         }
-        if matches!(ask, Ask::Take(_)) && decision.is_admitted() && self.life < Duration::MAX {
-            let counted = decision.counted.iter();
+        let admitted = matches!(draft.ruling, Ruling::Admitted);
+        if matches!(draft.ask, Ask::Take(_)) && admitted && self.life < Duration::MAX {
+            let counted = draft.items.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
             let places = places.filter(|counted| counted.receipt.left > 0).cloned();
-            decision.permit = Taken::hold(self.inner(), places.collect(), self.life);
+            draft.permit = Taken::hold(self.inner(), places.collect(), self.life);
         }
     }
 
     /// What is particular to bans and shadows.
-    fn look_beside(&self, ask: Ask, retries: bool, decision: &mut Decision) {
-        if matches!(ask, Ask::Take(_) | Ask::Peek) {
-            self.compare(ask, retries, decision);
+    fn look_beside(&self, draft: &mut Draft) {
+        if matches!(draft.ask, Ask::Take(_) | Ask::Peek) {
+            self.compare(draft);
         }
-        if matches!(ask, Ask::Take(_)) {
+        if matches!(draft.ask, Ask::Take(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
-            decision
-                .counted
-                .retain(|counted| counted.part != Part::Ban || counted.outlook.retry != Retry::Now);
-        }
-    }
-
-    pub(super) fn decision(self: Arc<Self>, ruling: Ruling, source: Source) -> Decision {
-        Decision {
-            books: self,
-            ruling,
-            source,
-            admitted: 0,
-            permit: None,
-            at: Timestamp::default(),
-            counted: SmallVec::new(),
+            draft.items.retain(|counted| {
+                counted.part != Part::Ban || counted.outlook(self).retry != Retry::Now
+            });
         }
     }
 }

@@ -24,7 +24,7 @@ impl Asker for Named<'_> {
     }
 
     fn key(&self, policy: &str) -> Option<Key> {
-        self.keys.of(policy)
+        self.keys.of(policy).copied()
     }
 }
 

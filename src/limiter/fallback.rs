@@ -1,10 +1,10 @@
 //! Judging in process what the store can't.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
-use super::{Desk, Inner, OnStoreError, Role, judge::Items, tiers::Known};
+use super::{Desk, Inner, OnStoreError, Role, draft::Draft, tiers::Known};
 use crate::{
-    decision::{Counted, Decision, Ruling},
+    decision::{Counted, Ruling},
     error::{StoreError, Unfit},
     on_store_error::Fallback,
     policy::Policy,
@@ -68,21 +68,15 @@ fn open(
 impl Desk {
     /// The answer to a request that the store has none for.
     #[cold]
-    pub(super) fn fault(
-        self: Arc<Self>,
-        ask: Ask,
-        retries: bool,
-        items: Items,
-        error: StoreError,
-    ) -> Decision {
-        let answer = self.answer_to_faults(&items);
+    pub(super) fn fault(&self, draft: &mut Draft, error: StoreError) {
+        let answer = self.answer_to_faults(&draft.items);
         self.faults.then(|unsaid| {
             tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
         });
         match answer {
-            OnStoreError::Admit => self.decision(Ruling::Admitted, Source::Fallback),
-            OnStoreError::Refuse => self.decision(Ruling::Fault(error), Source::Fallback),
-            OnStoreError::Fallback(_) => self.fall_back(ask, retries, items, error),
+            OnStoreError::Admit => draft.rule(Ruling::Admitted, Source::Fallback),
+            OnStoreError::Refuse => draft.rule(Ruling::Fault(error), Source::Fallback),
+            OnStoreError::Fallback(_) => self.fall_back(draft, error),
         }
     }
 
@@ -100,33 +94,26 @@ impl Desk {
     }
 
     /// Judges in process by the policies that are to be.
-    fn fall_back(
-        self: Arc<Self>,
-        ask: Ask,
-        retries: bool,
-        items: Items,
-        error: StoreError,
-    ) -> Decision {
+    fn fall_back(&self, draft: &mut Draft, error: StoreError) {
         let Some(store) = &self.in_process else {
-            return self.decision(Ruling::Fault(error), Source::Fallback);
+            draft.rule(Ruling::Fault(error), Source::Fallback);
+            return;
         };
-        let shared = items
-            .into_iter()
-            .filter_map(|item| self.shared(store, item));
-        let items: Items = shared.collect();
-        let Reply::Now(Ok(answer)) = self.ask_in(store, ask, retries, &items) else {
-            return self.decision(Ruling::Fault(error), Source::Fallback);
+        let items = mem::take(&mut draft.items).into_iter();
+        draft.items = items.filter_map(|item| self.shared(store, item)).collect();
+        let Reply::Now(Ok(answer)) = self.ask_in(store, draft) else {
+            draft.rule(Ruling::Fault(error), Source::Fallback);
+            return;
         };
-        let mut decision = self.answered(ask, retries, items, answer);
-        decision.source = Source::Fallback;
-        for counted in &mut decision.counted {
+        self.note(draft, &answer);
+        draft.source = Source::Fallback;
+        for counted in &mut draft.items {
             let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
             let fits = whole.is_some_and(|whole| counted.cost <= whole);
-            if fits && counted.outlook.retry == Retry::Never {
-                counted.outlook.retry = Retry::After(BACK);
+            if fits && counted.outlook(self).retry == Retry::Never {
+                counted.expect(self, |outlook| outlook.retry = Retry::After(BACK));
             }
         }
-        decision
     }
 
     /// The same item, to be counted by this process's share; `None` if it isn't to be.

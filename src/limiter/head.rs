@@ -172,16 +172,20 @@ impl Head {
         part.admitted = whole.admitted.min(1);
         for counted in &mut part.counted {
             if counted.is_shadow() {
-                counted.divide_shadow(i);
+                counted.divide_shadow(&*part.books, i);
                 continue;
             }
             counted.receipt.left /= k;
             if i + 1 < k {
                 // There was room for those after this one.
-                counted.outlook.retry = Retry::Now;
-                if question.is_charged_on_arrival(counted.policy) {
-                    counted.outlook.remaining += (k - 1 - i) * counted.cost;
-                }
+                let later = match question.is_charged_on_arrival(counted.policy) {
+                    true => (k - 1 - i) * counted.cost,
+                    false => 0,
+                };
+                counted.expect(&*part.books, |outlook| {
+                    outlook.retry = Retry::Now;
+                    outlook.remaining += later;
+                });
             }
         }
         part.permit = part.permit.map(|permit| -> Arc<dyn Permit> {
@@ -293,7 +297,7 @@ impl Refusal {
         decision.permit = None;
         for counted in &mut decision.counted {
             counted.receipt.left = 0;
-            counted.shadow_stands();
+            counted.shadow_stands(&*decision.books);
         }
         Self::new(decision, question)
     }
@@ -310,11 +314,12 @@ impl Refusal {
         if since > Duration::ZERO {
             decision.source = Source::Cache;
             for counted in &mut decision.counted {
-                let outlook = &mut counted.outlook;
-                if let Retry::After(wait) = outlook.retry {
-                    outlook.retry = Retry::After(wait.saturating_sub(since).max(LEAST_WAIT));
-                }
-                outlook.reset_after = outlook.reset_after.saturating_sub(since);
+                counted.expect(&*decision.books, |outlook| {
+                    if let Retry::After(wait) = outlook.retry {
+                        outlook.retry = Retry::After(wait.saturating_sub(since).max(LEAST_WAIT));
+                    }
+                    outlook.reset_after = outlook.reset_after.saturating_sub(since);
+                });
             }
         }
         decision

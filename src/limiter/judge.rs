@@ -5,23 +5,19 @@ use std::{net::IpAddr, sync::Arc};
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use super::{Bound, Desk, Keys, Pending};
+use super::{
+    Bound, Desk, Judged, Keys, Pending,
+    draft::Draft,
+    pending::{self, Waits},
+};
 use crate::{
     decision::{Counted, Decision, Part, Ruling},
+    key::Key,
     policy::Tiers,
     quota::Quota,
     store::{Ask, Line, Reply, Source, Store},
     tier::Tier,
 };
-
-/// What a request is counted by: one item for each policy that applies. What is known of it once it's answered is not, yet.
-pub(crate) type Items = SmallVec<[Counted; 1]>;
-
-/// A decision, at once or later.
-pub(crate) enum Judged {
-    Now(Decision),
-    Later(Pending),
-}
 
 /// What a question says in place of what the policies say.
 #[derive(Clone, Debug, Default)]
@@ -36,12 +32,37 @@ pub(super) struct Own {
 }
 
 impl Desk {
-    /// Judges a request by what its head says.
-    pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judged {
-        if let Some(ruling) = self.rule_request(parts) {
-            return Judged::Now(self.decision(ruling, Source::Unasked));
+    /// Judges a request by what its head says. The decision is put where it is to be, unless there is something to wait for.
+    #[inline]
+    pub(super) fn judge_request(
+        self: Arc<Self>,
+        parts: &Parts,
+        place: &mut Option<Decision>,
+    ) -> Option<Pending> {
+        let mut draft = Draft::new(Ask::Take(1), false);
+        match self.draft_request(&mut draft, parts) {
+            None => *place = Some(draft.finish(self)),
+            Some(waits) => return Some(Pending::new(self, draft, waits)),
         }
-        let mut items = Items::new();
+        None
+    }
+
+    /// Judges a request by keys that were found elsewhere.
+    #[inline]
+    pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
+        let mut draft = Draft::new(ask, own.is_some_and(|own| own.retries));
+        let waits = self.draft_keys(&mut draft, keys, own);
+        match waits {
+            None => Judged::Now(draft.finish(self)),
+            Some(waits) => Judged::Later(Pending::new(self, draft, waits)),
+        }
+    }
+
+    fn draft_request(&self, draft: &mut Draft, parts: &Parts) -> Option<Waits> {
+        if let Some(ruling) = self.rule_request(parts) {
+            draft.rule(ruling, Source::Unasked);
+            return None;
+        }
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
@@ -51,7 +72,8 @@ impl Desk {
             let found = policy.extractor().key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
-                    return Judged::Now(self.no_key(index));
+                    self.rule_no_key(draft, index);
+                    return None;
                 }
                 continue;
             };
@@ -59,30 +81,26 @@ impl Desk {
                 Tiers::None => None,
                 Tiers::Found(find) => find(parts),
                 Tiers::LookedUp(look_up, deadline) => {
-                    lookups.push((items.len(), look_up(parts), *deadline));
+                    lookups.push((draft.items.len(), look_up(parts), *deadline));
                     None
                 }
             };
-            items.push(Counted::unasked(
-                (index as u32, bound.part()),
-                key,
-                if bound.is_ban() {
-                    1
-                } else {
-                    policy.cost_of(parts)
-                },
-                bound.by(|| policy.caller_of(parts)),
-                self.tier(bound, quota),
-            ));
+            let cost = if bound.is_ban() {
+                1
+            } else {
+                policy.cost_of(parts)
+            };
+            let by = bound.by(|| policy.caller_of(parts));
+            self.push(draft, index, key, cost, by, quota);
         }
         if lookups.is_empty() {
-            return self.judge(Ask::Take(1), false, items);
+            return self.judge(draft);
         }
-        Judged::Later(Pending::looking_up(self, items, lookups))
+        Some(pending::look_up(lookups))
     }
 
-    /// Judges a request by keys that were found elsewhere.
-    pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
+    fn draft_keys(&self, draft: &mut Draft, keys: &Keys, own: Option<&Own>) -> Option<Waits> {
+        let ask = draft.ask;
         keys.warn_of_strangers(|name| {
             self.policies
                 .iter()
@@ -90,9 +108,9 @@ impl Desk {
         });
         let asks = matches!(ask, Ask::Take(_) | Ask::Peek);
         if asks && let Some(ruling) = self.rule_keys(keys, own.and_then(|own| own.address)) {
-            return Judged::Now(self.decision(ruling, Source::Unasked));
+            draft.rule(ruling, Source::Unasked);
+            return None;
         }
-        let mut items = Items::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
             let found = keys.of(policy.name());
@@ -104,9 +122,10 @@ impl Desk {
             if bound.is_ban() && ask == Ask::Force && !keys.name(policy.name()) {
                 continue;
             }
-            let Some(key) = found.or_else(|| bound.missing_key()) else {
+            let Some(key) = found.copied().or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
-                    return Judged::Now(self.no_key(index));
+                    self.rule_no_key(draft, index);
+                    return None;
                 }
                 continue;
             };
@@ -120,69 +139,88 @@ impl Desk {
                     policy.plain_cost()
                 }
             };
-            items.push(Counted::unasked(
-                (index as u32, bound.part()),
-                key,
-                cost.unwrap_or_else(plain),
-                bound.by(|| keys.caller()),
-                self.tier(bound, quota),
-            ));
+            let by = bound.by(|| keys.caller());
+            self.push(draft, index, key, cost.unwrap_or_else(plain), by, quota);
         }
-        self.judge(ask, own.is_some_and(|own| own.retries), items)
+        self.judge(draft)
+    }
+
+    /// Adds that a policy applies. Like what follows it is a part of one function, in which nothing large is passed about.
+    #[inline(always)]
+    fn push(
+        &self,
+        draft: &mut Draft,
+        index: usize,
+        key: Key,
+        cost: u64,
+        by: Option<Box<Key>>,
+        quota: Option<Quota>,
+    ) {
+        let bound = &self.policies[index];
+        let tier = quota.and_then(|quota| self.tier(bound, quota));
+        let place = (index as u32, bound.part());
+        draft
+            .items
+            .push(Counted::unasked(place, key, cost, by, tier));
     }
 
     /// A request's own quota under a policy, and its account.
-    pub(super) fn tier(&self, bound: &Bound, quota: Option<Quota>) -> Option<Tier> {
-        let quota = quota.filter(|quota| *quota != bound.policy.quota())?;
-        bound.tier(&*self.store, quota)
+    #[cold]
+    pub(super) fn tier(&self, bound: &Bound, quota: Quota) -> Option<Tier> {
+        let own = quota != bound.policy.quota();
+        own.then(|| bound.tier(&*self.store, quota)).flatten()
     }
 
-    #[inline]
-    fn judge(self: Arc<Self>, ask: Ask, retries: bool, items: Items) -> Judged {
-        if items.is_empty() {
-            return Judged::Now(self.decision(Ruling::Admitted, Source::Unasked));
+    /// Asks the store. What it answers at once is the decision.
+    #[inline(always)]
+    fn judge(&self, draft: &mut Draft) -> Option<Waits> {
+        if draft.items.is_empty() {
+            return None;
         }
-        match self.ask(ask, retries, &items) {
-            Reply::Now(answer) => Judged::Now(self.decide(ask, retries, items, answer)),
-            Reply::Later(answer) => {
-                Judged::Later(Pending::asked(self, (ask, retries), items, answer))
+        match self.ask(draft) {
+            Reply::Now(answer) => {
+                self.decide(draft, answer);
+                None
             }
+            Reply::Later(answer) => Some(Waits::Store(answer)),
         }
     }
 
-    pub(super) fn ask(&self, ask: Ask, retries: bool, items: &[Counted]) -> Reply {
-        self.ask_in(&*self.store, ask, retries, items)
+    #[inline(always)]
+    pub(super) fn ask(&self, draft: &Draft) -> Reply {
+        self.ask_in(&*self.store, draft)
     }
 
-    pub(super) fn ask_in(
-        &self,
-        store: &dyn Store,
-        ask: Ask,
-        retries: bool,
-        items: &[Counted],
-    ) -> Reply {
+    #[inline(always)]
+    pub(super) fn ask_in(&self, store: &dyn Store, draft: &Draft) -> Reply {
+        let Draft {
+            ask,
+            retries,
+            items,
+            ..
+        } = draft;
         let line = |item| {
             let mut line = self.line(item);
             line.units = item.cost;
-            line.manner = self.manner(item, items, retries);
-            if retries && item.part == Part::Ban {
+            line.manner = self.manner(item, items, *retries);
+            if *retries && item.part == Part::Ban {
                 line.units = 0;
             }
             line
         };
-        match items {
-            [item] => store.ask(ask, &[line(item)]),
+        match &items[..] {
+            [item] => store.ask(*ask, &[line(item)]),
             items => {
                 let lines: SmallVec<[Line<'_>; 4]> = items.iter().map(line).collect();
-                store.ask(ask, &lines)
+                store.ask(*ask, &lines)
             }
         }
     }
 
     #[cold]
-    fn no_key(self: Arc<Self>, policy: usize) -> Decision {
+    fn rule_no_key(&self, draft: &mut Draft, policy: usize) {
         let policy = self.policies[policy].policy.shared_name();
-        self.decision(Ruling::MissingKey { policy }, Source::Unasked)
+        draft.rule(Ruling::MissingKey { policy }, Source::Unasked);
     }
 }
 

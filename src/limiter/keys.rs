@@ -25,13 +25,14 @@ impl Keys {
         self.caller
     }
 
-    pub(super) fn of(&self, policy: &str) -> Option<Key> {
+    #[inline]
+    pub(super) fn of(&self, policy: &str) -> Option<&Key> {
         match &self.who {
-            Who::All(key) => Some(*key),
-            Who::Each(keys) => keys
-                .iter()
-                .find(|(name, _)| name == policy)
-                .map(|(_, key)| *key),
+            Who::All(key) => Some(key),
+            Who::Each(keys) => {
+                let mut named = keys.iter().filter(|(name, _)| name == policy);
+                named.next().map(|(_, key)| key)
+            }
         }
     }
 
@@ -41,6 +42,7 @@ impl Keys {
     }
 
     /// A name that no policy has is a slip of the pen, and its key would silently not be counted.
+    #[inline]
     pub(super) fn warn_of_strangers(&self, known: impl Fn(&str) -> bool) {
         if let Who::Each(keys) = &self.who {
             for (name, _) in keys.iter().filter(|(name, _)| !known(name)) {

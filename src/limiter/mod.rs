@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use crate::{
-    decision::Part,
+    decision::{Decision, Part},
     error::StoreError,
     extract::MissingKey,
     key::Key,
@@ -23,6 +23,7 @@ mod check;
 mod decide;
 mod desk;
 mod door;
+mod draft;
 mod fallback;
 mod grant;
 mod head;
@@ -45,8 +46,7 @@ use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
-pub(crate) use judge::Judged;
-
+use draft::Judged;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
 pub use shadow::Compared;
@@ -188,9 +188,13 @@ impl Limiter {
         self.desks.at_hand()
     }
 
-    /// Judges a request by what its head says.
-    pub(crate) fn judge_request(&self, parts: &Parts) -> Judged {
-        self.desk().judge_request(parts)
+    /// Judges a request by what its head says. The decision is put where it is to be, unless there is something to wait for.
+    pub(crate) fn judge_request(
+        &self,
+        parts: &Parts,
+        place: &mut Option<Decision>,
+    ) -> Option<Pending> {
+        self.desk().judge_request(parts, place)
     }
 
     /// The policies, in order: bans after those that are enforced, and shadows after both.

@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -11,29 +10,29 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{Desk, judge::Items};
+use super::{Desk, draft::Draft};
 use crate::{
     decision::Decision,
     error::StoreError,
     log::Seldom,
     policy::LookUp,
     quota::Quota,
-    store::{Answer, Ask, Reply},
+    store::{Answer, Reply},
 };
 
 /// A decision that something is being waited for.
 pub(crate) struct Pending {
     desk: Arc<Desk>,
-    ask: Ask,
-    retries: bool,
-    items: Items,
+    /// Taken when it is answered.
+    draft: Option<Draft>,
     waits: Waits,
 }
 
 /// Quotas that are being looked up, by item.
 type LookUps = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
 
-enum Waits {
+/// What a decision waits for.
+pub(super) enum Waits {
     /// For requests' own quotas.
     LookUp(LookUps),
     /// For the store.
@@ -41,35 +40,9 @@ enum Waits {
 }
 
 impl Pending {
-    /// The store has been asked.
-    pub(super) fn asked(
-        desk: Arc<Desk>,
-        (ask, retries): (Ask, bool),
-        items: Items,
-        answer: Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>,
-    ) -> Self {
-        Self {
-            desk,
-            ask,
-            retries,
-            items,
-            waits: Waits::Store(answer),
-        }
-    }
-
-    /// Requests' own quotas are looked up before the store is asked.
-    pub(super) fn looking_up(
-        desk: Arc<Desk>,
-        items: Items,
-        lookups: Vec<(usize, LookUp, Duration)>,
-    ) -> Self {
-        Self {
-            desk,
-            ask: Ask::Take(1),
-            retries: false,
-            items,
-            waits: Waits::LookUp(Box::pin(look_up(lookups))),
-        }
+    pub(super) fn new(desk: Arc<Desk>, draft: Draft, waits: Waits) -> Self {
+        let draft = Some(draft);
+        Self { desk, draft, waits }
     }
 }
 
@@ -79,32 +52,40 @@ impl Future for Pending {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
         loop {
+            // Polled again after it was ready, which futures must not be.
+            let Some(draft) = &mut this.draft else {
+                return Poll::Pending;
+            };
             match &mut this.waits {
                 Waits::LookUp(look_up) => {
                     for (item, quota) in ready!(look_up.as_mut().poll(cx)) {
-                        let bound = this.desk.bound(this.items[item].policy);
-                        this.items[item].tier = this.desk.tier(bound, Some(quota));
+                        let item = &mut draft.items[item];
+                        item.tier = this.desk.tier(this.desk.bound(item.policy), quota);
                     }
-                    match this.desk.ask(this.ask, this.retries, &this.items) {
-                        Reply::Now(answer) => {
-                            this.waits = Waits::Store(Box::pin(std::future::ready(answer)))
-                        }
-                        Reply::Later(answer) => this.waits = Waits::Store(answer),
-                    }
+                    this.waits = Waits::Store(match this.desk.ask(draft) {
+                        Reply::Now(answer) => Box::pin(std::future::ready(answer)),
+                        Reply::Later(answer) => answer,
+                    });
                 }
                 Waits::Store(answer) => {
                     let answer = ready!(answer.as_mut().poll(cx));
-                    let (items, retries) = (mem::take(&mut this.items), this.retries);
+                    this.desk.decide(draft, answer);
                     let desk = this.desk.clone();
-                    return Poll::Ready(desk.decide(this.ask, retries, items, answer));
+                    let made = this.draft.take().map(|draft| draft.finish(desk));
+                    return made.map_or(Poll::Pending, Poll::Ready);
                 }
             }
         }
     }
 }
 
+/// Looks up quotas before the store is asked, by item.
+pub(super) fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Waits {
+    Waits::LookUp(Box::pin(each(lookups)))
+}
+
 /// Awaits quotas that are being looked up, each no longer than its deadline.
-async fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
+async fn each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
     let start = Instant::now();
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups

@@ -196,6 +196,7 @@ impl Inner {
     }
 
     /// The line of what was charged, for what is left of it.
+    #[inline]
     pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> Line<'a> {
         Line {
             account: self.account(counted),
@@ -207,11 +208,13 @@ impl Inner {
         }
     }
 
+    #[inline]
     pub(super) fn bound(&self, policy: u32) -> &Bound {
         &self.policies[policy as usize]
     }
 
     /// The account of a policy, or of a request's own quota under it.
+    #[inline]
     pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a Account {
         match &counted.tier {
             Some(tier) => &tier.account,

@@ -39,7 +39,7 @@ impl Question {
     pub(super) fn id(&self) -> Id {
         let policies = self.desk.policies.iter();
         policies
-            .map(|bound| self.keys.of(bound.policy.name()))
+            .map(|bound| self.keys.of(bound.policy.name()).copied())
             .collect()
     }
 
@@ -79,7 +79,7 @@ impl Question {
     pub(super) fn key_under(&self, bound: &Bound) -> Option<Key> {
         let shared = bound.policy.when_missing() == MissingKey::Shared;
         let own = self.keys.of(bound.policy.name());
-        own.or_else(|| shared.then(Key::missing))
+        own.copied().or_else(|| shared.then(Key::missing))
     }
 
     /// Whether lists say what becomes of it, it costs more than a quota ever allows, or nothing.
@@ -105,8 +105,7 @@ impl Question {
             let cost = own.unwrap_or_else(|| policy.plain_cost());
             let mut quotas = self.own.quotas.iter();
             let quota = quotas.find(|(name, _)| name == policy.name());
-            let quota = quota.filter(|(_, quota)| *quota != policy.quota());
-            let tier = quota.and_then(|(_, quota)| bound.tier(&*self.desk.store, *quota));
+            let tier = quota.and_then(|(_, quota)| self.desk.tier(bound, *quota));
             let account = tier.as_ref().map_or(&bound.account, |tier| &tier.account);
             if cost > account.rule().capacity() {
                 return true;
@@ -124,7 +123,7 @@ impl Question {
     /// How long the other policies say that it takes.
     pub(super) fn honest_wait(&self, refused: &Decision) -> Duration {
         let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
-        let timed = timed.filter_map(|counted| match counted.outlook.retry {
+        let timed = timed.filter_map(|counted| match counted.outlook(&*refused.books).retry {
             Retry::After(wait) => Some(wait),
             Retry::Now | Retry::Never => None,
         });
@@ -140,7 +139,8 @@ impl Question {
 /// What a refused request waits for.
 fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
     let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
-    enforced.filter(|counted| counted.cost > 0 && counted.outlook.retry != Retry::Now)
+    enforced
+        .filter(|counted| counted.cost > 0 && counted.outlook(&*refused.books).retry != Retry::Now)
 }
 
 /// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.

@@ -3,12 +3,12 @@
 use super::{Desk, Inner, Limiter};
 use crate::{
     charge::When,
-    decision::{Adjusted, Adjusting, Books, Counted, Decision},
+    decision::{Adjusted, Adjusting, Books, Counted, Decision, Said},
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
     store::{Ask, Line, Reply},
-    strategy::Receipt,
+    strategy::{Outlook, Receipt, Seen},
 };
 
 impl Limiter {
@@ -48,10 +48,19 @@ impl Books for Desk {
         self.bound(policy).policy.name()
     }
 
+    fn said(&self) -> &Said {
+        self.said()
+    }
+
     fn quota(&self, counted: &Counted) -> (Quota, u64) {
         let own = self.bound(counted.policy).policy.quota();
         let quota = counted.tier.as_ref().map_or(own, |tier| tier.quota);
         (quota, self.account(counted).rule().capacity())
+    }
+
+    fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook {
+        let rule = self.account(counted).rule();
+        rule.outlook(seen, counted.receipt.at, counted.cost)
     }
 
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
@@ -105,7 +114,7 @@ impl Books for Desk {
         match charge.when {
             When::Reserve if !charges => {
                 self.give_back(std::slice::from_ref(counted));
-                counted.given_back();
+                counted.given_back(self);
             }
             // What the handler has charged by itself is not charged again.
             When::Response if charges && !counted.is_settled() => {

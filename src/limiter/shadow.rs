@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Bound, Desk, Keys, Limiter, Role};
+use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft};
 use crate::{
     charge::When,
-    decision::{Counted, Decision, Part},
+    decision::{Books, Counted, Decision, Part},
     error::{ConfigError, Unfit},
     extract::MissingKey,
     key::Key,
@@ -118,7 +118,7 @@ impl Bound {
 impl Counted {
     /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
     /// have let in.
-    pub(super) fn divide_shadow(&mut self, i: u64) {
+    pub(super) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
         let charged = self.receipt.left.checked_div(self.cost).unwrap_or(0);
         if charged == 0 {
             return;
@@ -127,15 +127,18 @@ impl Counted {
         self.part = Part::Shadow { refuses };
         self.receipt.left = if refuses { 0 } else { self.cost };
         if i + 1 < charged {
-            self.outlook.retry = Retry::Now;
-            self.outlook.remaining += (charged - 1 - i) * self.cost;
+            let later = (charged - 1 - i) * self.cost;
+            self.expect(books, |outlook| {
+                outlook.retry = Retry::Now;
+                outlook.remaining += later;
+            });
         }
     }
 
     /// What a shadow says of the next one, as it stands.
-    pub(super) fn shadow_stands(&mut self) {
+    pub(super) fn shadow_stands(&mut self, books: &dyn Books) {
         if self.is_shadow() {
-            let refuses = self.cost > 0 && self.outlook.retry != Retry::Now;
+            let refuses = self.cost > 0 && self.outlook(books).retry != Retry::Now;
             self.part = Part::Shadow { refuses };
         }
     }
@@ -144,6 +147,7 @@ impl Counted {
 impl Desk {
     /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
     /// it is admitted, not each time that it might have been.
+    #[inline]
     pub(super) fn manner(&self, item: &Counted, items: &[Counted], retries: bool) -> Manner {
         let bound = self.bound(item.policy);
         match bound.role {
@@ -159,7 +163,8 @@ impl Desk {
     }
 
     /// The key of the policy that a shadow would take the place of.
-    pub(super) fn key_of_live(&self, bound: &Bound, keys: &Keys) -> Option<Key> {
+    #[inline]
+    pub(super) fn key_of_live<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
         match bound.role {
             Role::Shadow { of: Some(live), .. } => keys.of(self.bound(live).policy.name()),
             _ => None,
@@ -168,9 +173,9 @@ impl Desk {
 
     /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer: of those
     /// who are asked about again when they are refused, only for those who are not.
-    pub(super) fn compare(&self, ask: Ask, retries: bool, decision: &mut Decision) {
-        for place in 0..decision.counted.len() {
-            let item = &decision.counted[place];
+    pub(super) fn compare(&self, draft: &mut Draft) {
+        for place in 0..draft.items.len() {
+            let item = &draft.items[place];
             let bound = self.bound(item.policy);
             let Role::Shadow { of, compared } = &bound.role else {
                 continue;
@@ -181,22 +186,24 @@ impl Desk {
             } else {
                 0
             };
-            let refuses = charged == 0 && item.cost > 0 && item.outlook.retry != Retry::Now;
-            if let Ask::Take(times) = ask {
-                let times = if retries { decision.admitted } else { times };
-                let would = match (charges, refuses || others_refuse(decision, *of)) {
+            let refuses = charged == 0 && item.cost > 0 && item.outlook(self).retry != Retry::Now;
+            if let Ask::Take(times) = draft.ask {
+                let admitted = draft.admitted;
+                let times = if draft.retries { admitted } else { times };
+                let others = admitted == 0 && self.others_refuse(&draft.items, *of);
+                let would = match (charges, refuses || others) {
                     (true, _) => charged,
                     (false, true) => 0,
-                    (false, false) => decision.admitted.max(1),
+                    (false, false) => admitted.max(1),
                 };
                 let would = would.min(times);
-                bound.note(compared, times, decision.admitted, would);
+                bound.note(compared, times, admitted, would);
                 // Nothing is in flight that a permit would be of.
-                if decision.admitted == 0 && charged > 0 && bound.is_permit() {
+                if admitted == 0 && charged > 0 && bound.is_permit() {
                     self.take_back(std::slice::from_ref(item));
                 }
             }
-            decision.counted[place].part = Part::Shadow { refuses };
+            draft.items[place].part = Part::Shadow { refuses };
         }
     }
 
@@ -209,7 +216,8 @@ impl Desk {
             let Role::Shadow { of, compared } = &bound.role else {
                 continue;
             };
-            let lets_in = match others_refuse(refused, *of) {
+            let others = refused.admitted == 0 && self.others_refuse(&refused.counted, *of);
+            let lets_in = match others {
                 true => false,
                 false => self.shadow_lets_in(bound, item).await,
             };
@@ -233,14 +241,12 @@ impl Desk {
         };
         answer.is_ok_and(|answer| answer.admitted > 0)
     }
-}
 
-/// Whether a request would have been refused without the policy that a shadow would take the place of.
-fn others_refuse(decision: &Decision, of: Option<u32>) -> bool {
-    let refuses = |counted: &Counted| counted.cost > 0 && counted.outlook.retry != Retry::Now;
-    let mut others = decision
-        .counted
-        .iter()
-        .filter(|counted| !counted.is_shadow() && of != Some(counted.policy));
-    decision.admitted == 0 && (of.is_none() || others.any(refuses))
+    /// Whether a request that was refused would have been without the policy that a shadow would take the place of.
+    fn others_refuse(&self, counted: &[Counted], of: Option<u32>) -> bool {
+        let refuses = |item: &Counted| item.cost > 0 && item.outlook(self).retry != Retry::Now;
+        let enforced = counted.iter().filter(|item| !item.is_shadow());
+        let mut others = enforced.filter(|item| of != Some(item.policy));
+        of.is_none() || others.any(refuses)
+    }
 }

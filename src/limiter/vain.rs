@@ -42,7 +42,7 @@ impl Question {
             Judged::Later(mut pending) => answer(&mut pending).await,
         };
         let banned = counted.counted.into_iter();
-        let banned = banned.filter(|item| item.outlook.retry != Retry::Now);
+        let banned = banned.filter(|item| item.outlook(&*counted.books).retry != Retry::Now);
         let shadows = refused.counted.partition_point(|item| !item.is_shadow());
         refused.counted.insert_many(shadows, banned);
     }

@@ -66,10 +66,15 @@ impl Owed {
 impl Inner {
     /// The store answers: charges there some of what counts now in process, where it is forgotten before it is sent. So it is
     /// charged once, or not at all.
+    #[inline]
     pub(super) fn write_back(&self) {
-        if !self.owed.any.load(Ordering::Relaxed) {
-            return;
+        if self.owed.any.load(Ordering::Relaxed) {
+            self.write_some_back();
         }
+    }
+
+    #[cold]
+    fn write_some_back(&self) {
         let Some(in_process) = &self.in_process else {
             return;
         };

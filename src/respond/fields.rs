@@ -14,7 +14,7 @@ use crate::{
     clock::Timestamp,
     decision::{Decision, Verdict},
     quota::Quota,
-    strategy::Retry,
+    strategy::{Outlook, Retry},
 };
 
 /// Adds the fields of `decision` to a response. Lists of layers further in stay: more lines of a list are one list (RFC
@@ -26,8 +26,11 @@ pub(crate) fn tell<B>(
     response: &mut Response<B>,
 ) {
     let headers = response.headers_mut();
+    let seconds = delay.seconds();
     // A layer further in that refused, or a handler, may have said when to come back.
-    let latest = said(headers).or(delay.seconds());
+    let there = headers.get(RETRY_AFTER);
+    let is_said = there.is_some();
+    let latest = there.and_then(said).or(seconds);
     if decision.verdicts().len() > 0 && fields.dialect != Dialect::None {
         let told = Told {
             decision,
@@ -35,28 +38,29 @@ pub(crate) fn tell<B>(
             latest: latest.unwrap_or(u64::MAX),
         };
         if fields.dialect == Dialect::Draft && !fields.closest {
-            let all = || decision.verdicts();
-            append(headers, POLICY, list(all(), policy));
-            append(headers, LIMIT, list(all(), |v, list| told.limit(v, list)));
+            let limits = list(decision.verdicts(), |v, list| told.limit(v, list));
+            append(headers, POLICY, policies(decision));
+            append(headers, LIMIT, limits.value());
         } else {
             let mut extensions = mem::take(response.extensions_mut());
             told.closest(fields, response.headers_mut(), &mut extensions);
             *response.extensions_mut() = extensions;
         }
     }
-    let headers = response.headers_mut();
-    if let (Some(seconds), None) = (delay.seconds(), headers.get(RETRY_AFTER)) {
-        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    if let Some(seconds) = seconds.filter(|_| !is_said)
+        && let Some(seconds) = Line::new().number(seconds).value()
+    {
+        response.headers_mut().insert(RETRY_AFTER, seconds);
     }
 }
 
 /// The `Retry-After` that is there already, if it is in seconds.
-fn said(headers: &HeaderMap) -> Option<u64> {
-    headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()
+fn said(retry_after: &HeaderValue) -> Option<u64> {
+    retry_after.to_str().ok()?.parse().ok()
 }
 
-fn append(headers: &mut HeaderMap, name: HeaderName, list: Line) {
-    if let Some(value) = list.value() {
+fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
         headers.append(name, value);
     }
 }
@@ -76,23 +80,24 @@ struct Told<'a> {
 impl Told<'_> {
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
     fn limit(&self, verdict: &Verdict<'_>, list: &mut Line) {
+        let outlook = verdict.outlook();
         list.text("\"").text(verdict.policy());
-        list.text("\";r=").number(verdict.remaining());
-        list.text(";t=").number(self.seconds(verdict));
+        list.text("\";r=").number(outlook.remaining);
+        list.text(";t=").number(self.seconds(outlook));
     }
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
     /// quota is back.
-    fn wait(&self, verdict: &Verdict<'_>) -> Duration {
-        match verdict.retry() {
+    fn wait(&self, outlook: Outlook) -> Duration {
+        match outlook.retry {
             Retry::After(wait) => wait.saturating_add(self.delay.jitter),
-            _ => verdict.reset_after(),
+            _ => outlook.reset_after,
         }
     }
 
     /// The same in whole seconds, never later than `Retry-After`.
-    fn seconds(&self, verdict: &Verdict<'_>) -> u64 {
-        whole_seconds(self.wait(verdict)).min(self.latest)
+    fn seconds(&self, outlook: Outlook) -> u64 {
+        whole_seconds(self.wait(outlook)).min(self.latest)
     }
 
     /// Tells of the one policy that is the closest to refusing, in this layer and those further in.
@@ -113,7 +118,11 @@ impl Told<'_> {
             return;
         }
         if dialect == Dialect::Draft06 && !fields.closest {
-            append(headers, POLICY, list(self.decision.verdicts(), quota));
+            append(
+                headers,
+                POLICY,
+                list(self.decision.verdicts(), quota).value(),
+            );
         }
         let nearness = nearness(&verdict);
         if let Some(before) = before {
@@ -136,7 +145,7 @@ impl Told<'_> {
 
     /// The fields that tell of one policy.
     fn lines(&self, verdict: &Verdict<'_>, fields: Headers) -> Vec<(HeaderName, HeaderValue)> {
-        let one = [*verdict];
+        let (one, outlook) = ([*verdict], verdict.outlook());
         let (names, reset) = match fields.dialect {
             Dialect::Draft | Dialect::None => {
                 let lists = [
@@ -145,11 +154,11 @@ impl Told<'_> {
                 ];
                 return lists.into_iter().filter_map(line).collect();
             }
-            Dialect::Draft06 => (DRAFT_06, self.seconds(verdict)),
-            Dialect::Seconds => (X_RATELIMIT, self.seconds(verdict)),
-            Dialect::Epoch => (X_RATELIMIT, epoch(self.decision.at + self.wait(verdict))),
+            Dialect::Draft06 => (DRAFT_06, self.seconds(outlook)),
+            Dialect::Seconds => (X_RATELIMIT, self.seconds(outlook)),
+            Dialect::Epoch => (X_RATELIMIT, epoch(self.decision.at + self.wait(outlook))),
         };
-        let values = [verdict.limit(), verdict.remaining(), reset];
+        let values = [verdict.limit(), outlook.remaining, reset];
         let triple = names.into_iter().zip(values.map(HeaderValue::from));
         let policy = fields.dialect == Dialect::Draft06 && fields.closest;
         let policy = policy.then(|| line((POLICY, list(one, quota)))).flatten();
@@ -162,7 +171,7 @@ fn list<'a>(
     verdicts: impl IntoIterator<Item = Verdict<'a>>,
     write: impl Fn(&Verdict<'a>, &mut Line),
 ) -> Line {
-    let mut list = Line::default();
+    let mut list = Line::new();
     for verdict in verdicts {
         if !list.is_empty() {
             list.text(", ");
@@ -170,6 +179,18 @@ fn list<'a>(
         write(&verdict, &mut list);
     }
     list
+}
+
+/// `RateLimit-Policy`, which is the same for most.
+fn policies(decision: &Decision) -> Option<HeaderValue> {
+    let written = || list(decision.verdicts(), policy).value();
+    match decision.policies_said() {
+        Some(said) => match said.get() {
+            Some(policies) => Some(policies.clone()),
+            None => written().map(|policies| said.get_or_init(|| policies).clone()),
+        },
+        None => written(),
+    }
 }
 
 /// A member of `RateLimit-Policy`.

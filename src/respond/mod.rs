@@ -48,16 +48,16 @@ impl Answers {
     }
 
     /// The answer to a request that was refused.
-    pub(crate) fn refuse(&self, decision: Decision, parts: &Parts) -> Response<RefusalBody> {
+    pub(crate) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
         let fields = self.headers;
         if let Some(protocol) = grpc::Protocol::of(parts) {
-            return grpc::response(&decision, fields, protocol).map(RefusalBody::from);
+            return grpc::response(decision, fields, protocol).map(RefusalBody::from);
         }
         let Some(respond) = &self.on_refusal else {
             let headers = &parts.headers;
-            return refusal::negotiated(&decision, fields, headers).map(RefusalBody::from);
+            return refusal::negotiated(decision, fields, headers);
         };
-        let refused = Refused::new(decision).headers(fields);
+        let refused = Refused::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);
         let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {

@@ -1,10 +1,9 @@
 //! Why a request was refused, for everybody who is told.
 
-use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderValue, StatusCode};
 
 use super::{Delay, line::Line};
-use crate::decision::{Decision, Ruling, Verdict};
+use crate::decision::{self, Decision, Ruling, Verdict};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
@@ -72,10 +71,17 @@ impl<'a> Problem<'a> {
         self.decision.verdicts().filter(|verdict| verdict.refused())
     }
 
-    /// Problem details (RFC 9457). Names hold neither quotes nor backslashes nor control characters, so that JSON takes
-    /// them as they are.
-    pub(super) fn json(&self) -> Bytes {
-        let mut json = Line::default();
+    /// Problem details (RFC 9457), which are the same for all whom the same policy refused.
+    pub(super) fn json(&self) -> decision::Problem {
+        match self.decision.problem_said() {
+            Some(said) => said.get_or_init(|| self.write()).clone(),
+            None => self.write(),
+        }
+    }
+
+    /// Names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
+    fn write(&self) -> decision::Problem {
+        let mut json = Line::new();
         json.text("{\"type\":\"").text(self.kind);
         json.text("\",\"title\":\"").text(self.title);
         json.text("\",\"status\":");
@@ -92,7 +98,9 @@ impl<'a> Problem<'a> {
             json.text("\"]");
         }
         json.text("}");
-        json.body()
+        let text = json.body();
+        let length = HeaderValue::from(text.len());
+        decision::Problem { text, length }
     }
 
     /// A line for people.

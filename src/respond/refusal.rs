@@ -13,37 +13,38 @@ use crate::decision::Decision;
 
 /// The response to a caller of whom nothing is known.
 #[cfg(feature = "axum")]
-pub(crate) fn response(refused: &Refused) -> Response<Bytes> {
+pub(crate) fn response<B: From<Bytes>>(refused: &Refused) -> Response<B> {
     with(refused.decision(), refused.fields(), false)
 }
 
 /// The response to a request of these header fields.
-pub(super) fn negotiated(
+pub(super) fn negotiated<B: From<Bytes>>(
     decision: &Decision,
     fields: Headers,
     request: &HeaderMap,
-) -> Response<Bytes> {
+) -> Response<B> {
     with(decision, fields, wants_text(request))
 }
 
-fn with(decision: &Decision, fields: Headers, text: bool) -> Response<Bytes> {
+fn with<B: From<Bytes>>(decision: &Decision, fields: Headers, text: bool) -> Response<B> {
     let delay = Delay::of(decision, fields);
     let problem = Problem::of(decision);
-    let (media_type, body) = if text {
+    let (media_type, length, body) = if text {
         let body = format!("{}\n\n{}\n", problem.status, problem.sentence(delay));
-        ("text/plain; charset=utf-8", body.into())
+        let length = HeaderValue::from(body.len());
+        ("text/plain; charset=utf-8", length, body.into())
     } else {
-        ("application/problem+json", problem.json())
+        let problem = problem.json();
+        ("application/problem+json", problem.length, problem.text)
     };
-    let length = HeaderValue::from(body.len());
-    let mut response = Response::new(body);
+    let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
     // These three, and those that tell how it stands.
-    let mut headers = HeaderMap::with_capacity(6);
+    let headers = response.headers_mut();
+    headers.reserve(6);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(CONTENT_LENGTH, length);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    *response.headers_mut() = headers;
     tell(decision, fields, delay, &mut response);
     response
 }

@@ -280,7 +280,7 @@ pub struct LineAnswer {
 impl Answer {
     /// The instant at which a line was judged.
     pub(crate) fn at_line(&self, line: &LineAnswer) -> Timestamp {
-        self.at + Duration::from_micros(line.lag_us.into())
+        Timestamp::from_micros(self.at.as_micros() + i64::from(line.lag_us))
     }
 }
 

@@ -69,8 +69,14 @@ impl<S> States<S> {
     }
 }
 
+/// Where a key stands.
+#[inline]
+pub(crate) fn hash(hasher: &Hashing, key: &Key) -> u64 {
+    hasher.hash_one(key.words())
+}
+
 fn hash_of<S>(hasher: &Hashing, slot: &Slot<S>) -> u64 {
-    hasher.hash_one(slot.key)
+    hash(hasher, &slot.key)
 }
 
 impl<S: State> Table for States<S> {

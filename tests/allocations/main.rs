@@ -123,5 +123,5 @@ where
 
 /// Measured, with a little room for what other dependencies may do.
 const MOST_THREE: f64 = 4.0;
-const MOST_ADMITTED: f64 = 7.0;
-const MOST_REFUSED: f64 = 10.0;
+const MOST_ADMITTED: f64 = 6.0;
+const MOST_REFUSED: f64 = 5.0;

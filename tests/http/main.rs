@@ -20,6 +20,7 @@ mod on_refusal;
 mod or_else;
 mod proxy_headers;
 mod refusal;
+mod said;
 mod service;
 mod skip;
 mod stacked;

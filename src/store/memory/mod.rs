@@ -3,7 +3,6 @@
 use std::{
     fmt,
     future::ready,
-    hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -20,10 +19,10 @@ use self::{
 };
 use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Source, Store};
 use crate::{
-    clock::Clock,
+    clock::{Clock, Timestamp},
     error::{StoreError, Unfit},
     key::Key,
-    strategy::{AnyMemory, Receipt, Rule},
+    strategy::{AnyMemory, Receipt, Rule, Seen, table::hash},
 };
 
 mod builder;
@@ -191,7 +190,8 @@ impl MemoryStore {
     }
 
     /// Answers what most requests ask: under one policy, by a key that is known. `None` if it isn't that.
-    fn answer_plain(&self, ask: Ask, line: &Line<'_>) -> Option<Answer> {
+    #[inline]
+    fn take_known(&self, ask: Ask, line: &Line<'_>) -> Option<(Timestamp, u64, Seen)> {
         let (Ask::Take(times), Manner::Charge, false) = (ask, line.manner, line.account.signs())
         else {
             return None;
@@ -200,22 +200,15 @@ impl MemoryStore {
         let mut shard = lock(&self.inner.shards[shard].0);
         let now = self.inner.clock.now();
         let (admitted, seen) = shard.take(line, &place, now, times)?;
-        drop(shard);
-        let units = admitted * line.units;
-        Some(Answer {
-            admitted,
-            at: now,
-            age: Duration::ZERO,
-            later: 0,
-            source: Source::Store,
-            lines: SmallVec::from_buf([LineAnswer::of(units, seen)]),
-        })
+        Some((now, admitted, seen))
     }
 
     /// Which shard a line's key is in, and where.
     fn place(&self, line: &Line<'_>) -> Option<(usize, Place)> {
-        let hash = self.inner.hasher.hash_one(line.key);
-        let shard = (hash >> 40) as usize % self.inner.shards.len();
+        let hash = hash(&self.inner.hasher, &line.key);
+        // Of its bits, those that a table looks at neither first nor last; scaled, which is no division.
+        let middle = u64::from((hash >> 24) as u32);
+        let shard = ((middle * self.inner.shards.len() as u64) >> 32) as usize;
         let Table(table) = *line.account.context()?;
         let guard = 0;
         Some((shard, Place { guard, table, hash }))
@@ -314,9 +307,16 @@ impl Store for MemoryStore {
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
         if let [line] = lines
-            && let Some(answer) = self.answer_plain(ask, line)
+            && let Some((at, admitted, seen)) = self.take_known(ask, line)
         {
-            return Reply::Now(Ok(answer));
+            return Reply::Now(Ok(Answer {
+                admitted,
+                at,
+                age: Duration::ZERO,
+                later: 0,
+                source: Source::Store,
+                lines: SmallVec::from_buf([LineAnswer::of(admitted * line.units, seen)]),
+            }));
         }
         let locked = self.lock(lines);
         let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
