@@ -260,6 +260,7 @@ impl RedisStoreBuilder {
         let shared = Arc::new(Shared {
             generation: Generation::new(&self.prefix, servers.tags()),
             servers,
+            prefix: self.prefix,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
             breakers: (0..tags).map(|_| breaker()).collect(),
@@ -271,7 +272,6 @@ impl RedisStoreBuilder {
             inner: Arc::new(Inner {
                 lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
                 shared,
-                prefix: self.prefix,
             }),
         })
     }

@@ -45,6 +45,12 @@ impl Source {
         }
     }
 
+    /// A connection for one command, beside the lanes'.
+    pub(super) async fn loan(&self) -> Result<Loan, StoreError> {
+        let connection = self.connection().await?;
+        Ok(Loan(Some(connection)))
+    }
+
     pub(super) fn new(pool: Pool, share: usize) -> Self {
         Self::of(Origin::Pool(pool), share)
     }
@@ -129,7 +135,42 @@ impl Road {
     }
 }
 
-pub(super) async fn query_asking(
+/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, whoever
+/// came next would wait for both answers.
+pub(super) struct Loan(Option<Connection>);
+
+impl Loan {
+    pub(super) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, false).await
+    }
+
+    /// Sends it to a node of a cluster that is about to take over its key.
+    pub(super) async fn query_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, true).await
+    }
+
+    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
+        let answer = match asking {
+            false => cmd.query_async(connection).await,
+            true => query_asking(connection, cmd).await,
+        };
+        let severs = |error| fault::meant_by(error).severs;
+        if !answer.as_ref().is_err_and(severs) {
+            drop(self.0.take());
+        }
+        answer
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Connection::take));
+    }
+}
+
+async fn query_asking(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
 ) -> Result<Value, RedisError> {

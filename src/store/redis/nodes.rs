@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redis::{FromRedisValue, Value};
+use tokio::time::Instant;
 
 use super::{
     cluster::Cluster,
@@ -17,21 +18,46 @@ pub(super) struct Node {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) source: Source,
+    /// When it was last probed, unless it has answered.
+    probed: Mutex<Option<Instant>>,
 }
 
 /// A range of slots, and the address of the node that serves it.
 pub(super) type Range = (u16, u16, String, u16);
 
 impl Node {
+    pub(super) fn new(host: String, port: u16, source: Source) -> Self {
+        Self {
+            host,
+            port,
+            source,
+            probed: Mutex::default(),
+        }
+    }
+
+    /// Whether it is to be probed: not if it was since, and hasn't answered.
+    pub(super) fn begin_probe(&self, since: Instant) -> bool {
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        if probed.is_some_and(|at| at >= since) {
+            return false;
+        }
+        *probed = Some(Instant::now());
+        true
+    }
+
+    /// It has answered.
+    pub(super) fn end_probe(&self) {
+        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     pub(super) fn is(&self, host: &str, port: u16) -> bool {
         self.host == host && self.port == port
     }
 
     /// What it knows of who serves what.
     pub(super) async fn slots(&self) -> Result<Vec<Range>, StoreError> {
-        let mut connection = self.source.connection().await?;
-        let mut slots = redis::cmd("CLUSTER");
-        let slots: Result<Value, _> = slots.arg("SLOTS").query_async(&mut *connection).await;
+        let loan = self.source.loan().await?;
+        let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
         let slots = slots.map_err(|error| fault::of(&error))?;
         let ranges = read_slots(slots, &self.host);
         match ranges.is_empty() {
