@@ -310,6 +310,27 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
+        let (breaker, now) = breaker(2);
+        for lifted in [false, true] {
+            while !breaker.note_fault(now) {}
+            let watch = breaker.watch(now).expect("a watch");
+            assert!(watch.begin(now));
+            watch.end(false, now);
+            let due = watch.due();
+            watch.end(false, now);
+            assert!(breaker.is_open() && watch.due() == due, "it failed once");
+            match lifted {
+                true => assert!(breaker.lift()),
+                false => watch.end(true, now),
+            }
+            assert!(!breaker.is_open() && watch.is_over());
+            assert!(!breaker.lift(), "it is closed");
+        }
+        assert!(breaker.note_fault(now), "one fault is remembered");
+    }
+
+    #[test]
     fn pauses_grow_to_a_second_and_no_two_are_alike() {
         for random in [0, 12_345, u64::MAX] {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();

@@ -1,6 +1,9 @@
 //! The nodes of a cluster, and the connections to them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use redis::{FromRedisValue, Value};
 use tokio::time::Instant;
@@ -18,8 +21,20 @@ pub(super) struct Node {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) source: Source,
-    /// When it was last probed, unless it has answered.
-    probed: Mutex<Option<Instant>>,
+    probed: Mutex<Probed>,
+}
+
+/// What is known of a node's last probe, unless it was answered.
+#[derive(Debug, Default)]
+struct Probed {
+    begun: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+/// A probe of a node that is under way.
+pub(super) struct Probing {
+    node: Arc<Node>,
+    begun: Instant,
 }
 
 /// A range of slots, and the address of the node that serves it.
@@ -35,19 +50,26 @@ impl Node {
         }
     }
 
-    /// Whether it is to be probed: not if it was since, and hasn't answered.
-    pub(super) fn begin_probe(&self, since: Instant) -> bool {
-        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-        if probed.is_some_and(|at| at >= since) {
-            return false;
+    /// Begins a probe, unless one has begun or ended since and wasn't answered, or is under way, and not for too long.
+    pub(super) fn begin_probe(self: &Arc<Self>, since: Instant, long: Duration) -> Option<Probing> {
+        let (mut probed, now) = (self.probed(), Instant::now());
+        let lately = probed.begun.max(probed.ended).is_some_and(|at| at > since);
+        let is_under_way = probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + long);
+        if lately || is_under_way {
+            return None;
         }
-        *probed = Some(Instant::now());
-        true
+        *probed = Probed {
+            begun: Some(now),
+            ended: None,
+        };
+        Some(Probing {
+            node: self.clone(),
+            begun: now,
+        })
     }
 
-    /// It has answered.
-    pub(super) fn end_probe(&self) {
-        *self.probed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    fn probed(&self) -> MutexGuard<'_, Probed> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is(&self, host: &str, port: u16) -> bool {
@@ -66,6 +88,22 @@ impl Node {
                 message: "no slot is served".into(),
             }),
             false => Ok(ranges),
+        }
+    }
+}
+
+impl Probing {
+    pub(super) fn is_answered(self) {
+        *self.node.probed() = Probed::default();
+    }
+}
+
+/// Answered or not, it is over.
+impl Drop for Probing {
+    fn drop(&mut self) {
+        let mut probed = self.node.probed();
+        if probed.begun == Some(self.begun) {
+            probed.ended = Some(Instant::now());
         }
     }
 }

@@ -89,8 +89,8 @@ async fn find_well(asked: &mut JoinSet<bool>, until: Instant) -> bool {
 }
 
 /// Whether the server of a hash tag's keys counts: what lives and can't be written to, such as a replica or a server that is
-/// paused, is of no use. Of a cluster's node that was probed since, for another tag, and has not answered, the same is
-/// believed.
+/// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
+/// answered, isn't asked once more.
 async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
     match &servers {
         Servers::One(_) => is_well(&servers.run::<Value>(tag, &probe).await),
@@ -98,13 +98,13 @@ async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
             let Ok(node) = cluster.owner(tag).await else {
                 return false;
             };
-            if !node.begin_probe(since) {
+            let Some(probing) = node.begin_probe(since, QUICK) else {
                 return false;
-            }
+            };
             let answer = cluster.run::<Value>(tag, &probe).await;
             if matches!(answer, Ok(_) | Err(StoreError::Server { .. })) {
                 // What is wrong may be wrong with this slot.
-                node.end_probe();
+                probing.is_answered();
             }
             is_well(&answer)
         }
