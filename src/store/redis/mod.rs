@@ -60,6 +60,7 @@ mod sentinel;
 mod spread;
 mod tags;
 mod tls;
+mod trial;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
