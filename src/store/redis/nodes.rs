@@ -93,7 +93,7 @@ impl Node {
 }
 
 impl Probing {
-    pub(super) fn is_answered(self) {
+    pub(super) fn answered(self) {
         *self.node.probed() = Probed::default();
     }
 }

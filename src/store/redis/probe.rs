@@ -104,7 +104,7 @@ async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
             let answer = cluster.run::<Value>(tag, &probe).await;
             if matches!(answer, Ok(_) | Err(StoreError::Server { .. })) {
                 // What is wrong may be wrong with this slot.
-                probing.is_answered();
+                probing.answered();
             }
             is_well(&answer)
         }
