@@ -217,7 +217,7 @@ impl Cluster {
     }
 
     /// Finds out who serves what. Those who want to know at the same time wait for one of them.
-    async fn read(&self) -> Result<(), StoreError> {
+    pub(super) async fn read(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
         if let Some(read) = self.last_read() {
             return read;

@@ -95,6 +95,8 @@ async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
     match &servers {
         Servers::One(_) => is_well(&servers.run::<Value>(tag, &probe).await),
         Servers::Cluster(cluster) => {
+            // Another may have taken its place. If nobody tells, it is asked itself.
+            let _ = timeout(QUICK / 2, cluster.read()).await;
             let Ok(node) = cluster.owner(tag).await else {
                 return false;
             };
