@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -87,7 +87,7 @@ pub(super) struct Road {
 pub(super) struct Way {
     road: Arc<Road>,
     connection: MultiplexedConnection,
-    opened: Instant,
+    is_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -95,7 +95,8 @@ struct Link {
     connection: MultiplexedConnection,
     /// None if it was detached from the pool.
     _place: Option<Place>,
-    opened: Instant,
+    /// Set by a trip that found it broken.
+    is_over: Arc<AtomicBool>,
     used: Instant,
 }
 
@@ -122,6 +123,7 @@ impl Road {
                 *link = Some(stale);
             }
         }
+        drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
         let link = match &mut *link {
             Some(link) => link,
             none => none.insert(Link::open(&self.source).await?),
@@ -130,7 +132,7 @@ impl Road {
         Ok(Way {
             road: self.clone(),
             connection: link.connection.clone(),
-            opened: link.opened,
+            is_over: link.is_over.clone(),
         })
     }
 }
@@ -197,10 +199,13 @@ impl Way {
         query_asking(&mut self.connection, cmd).await
     }
 
-    /// Closes the connection, if it is still the one in use.
-    pub(super) async fn close(&self) {
-        let mut link = self.road.link.lock().await;
-        drop(link.take_if(|link| link.opened == self.opened));
+    /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening
+    /// another one, which takes as long as his deadline; whoever is behind this trip isn't to wait for that.
+    pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Ok(mut link) = self.road.link.try_lock() {
+            drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
+        }
     }
 }
 
@@ -219,12 +224,11 @@ impl Link {
             held.fetch_sub(1, Ordering::Relaxed);
             (Connection::take(connection), None)
         };
-        let now = Instant::now();
         Ok(Self {
             connection,
             _place: place,
-            opened: now,
-            used: now,
+            is_over: Arc::default(),
+            used: Instant::now(),
         })
     }
 }
