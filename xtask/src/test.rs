@@ -44,7 +44,7 @@ pub(crate) static STEPS: [Step; 10] = [
     },
     Step {
         name: "soak",
-        about: "a minute of load on a store that fails in every way",
+        about: "a minute of load on stores that fail in every way",
         run: soak::short,
     },
     Step {
