@@ -317,9 +317,8 @@ mod tests {
             let watch = breaker.watch(now).expect("a watch");
             watch.begin(now);
             watch.end(false, now);
-            let due = watch.due();
             watch.end(false, now);
-            assert!(breaker.is_open() && watch.due() == due, "it failed once");
+            assert!(breaker.is_open());
             assert_eq!(lifted, lifted && breaker.lift());
             watch.end(!lifted, now);
             assert!(!breaker.is_open() && !breaker.lift());
