@@ -110,10 +110,8 @@ pub(crate) fn nothing_happened(epoch: &Epoch, said: &Said, wrong: &mut Vec<Strin
     let [at_once, afterwards, _] = debts(epoch);
     if faults + afterwards > 0 || admitted != due || said.used.is_none() {
         wrong.push(format!(
-            "{}: {} faults while there were none, {admitted} admitted of {due}, {:?} charged",
-            epoch.key,
-            faults + afterwards,
-            said.used
+            "{}: {faults} faults and {afterwards} debts while there were none, {admitted} admitted of {due}, {:?} charged",
+            epoch.key, said.used
         ));
     } else if said.owed != Some(at_once) {
         let owed = said.owed;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Cluster, Proxy, Sentinel, Server};
+use testkit::{Cluster, Proxy, Reply, Sentinel, Server};
 use tollgate::{RedisStore, RedisStoreBuilder};
 
 use crate::PROCESSES;
@@ -144,8 +144,10 @@ impl Ground {
     }
 
     fn serves(&self) -> bool {
-        let Self::Cluster(cluster, _) = self else {
-            return true;
+        let cluster = match self {
+            Self::One(..) => return true,
+            Self::Cluster(cluster, _) => cluster,
+            Self::Watched(group) => return group.sentinels().iter().all(|one| is_calm(one, group)),
         };
         let living = cluster.nodes().iter().filter(|node| node.pid().is_some());
         let serves = |node: &Server| {
@@ -204,6 +206,18 @@ impl Ground {
         };
         self.servers().iter().map(clients).sum()
     }
+}
+
+/// Whether a sentinel has nothing to change any more: both replicas are such by its word, and well.
+fn is_calm(sentinel: &Server, group: &Sentinel) -> bool {
+    let replicas = sentinel.command(&["SENTINEL", "REPLICAS", group.master_name()]);
+    let flags = replicas.list().into_iter().filter_map(|replica| {
+        let fields: Vec<_> = replica.list().into_iter().map(Reply::text).collect();
+        let pair = fields.chunks(2).find(|pair| pair[0] == "flags")?;
+        Some(pair[1].clone())
+    });
+    let flags: Vec<_> = flags.collect();
+    flags == ["slave", "slave"]
 }
 
 fn is(server: &Server, role: &str) -> bool {
