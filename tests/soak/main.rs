@@ -28,8 +28,11 @@ const PROCESSES: usize = 3;
 /// Longer than the default: the machine may be busy.
 const DEADLINE: Duration = Duration::from_millis(300);
 
+/// A ground's name, how it is made, and its part of the time.
+type Place = (&'static str, fn() -> Ground, u32);
+
 /// Where it takes place, by name, and the part of the time that is spent there, in percent.
-const GROUNDS: [(&str, fn() -> Ground, u32); 3] = [
+const GROUNDS: [Place; 3] = [
     ("one", Ground::one, 50),
     ("cluster", Ground::cluster, 30),
     ("sentinel", Ground::watched, 20),
