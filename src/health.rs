@@ -33,13 +33,27 @@ pub enum Problem {
         /// Why.
         error: StoreError,
     },
-    /// The user may not do what a policy needs: the message names the command.
+    /// The user may not do what a policy needs: the message names the commands. What is lacking may be needed now and then
+    /// only, such as to give back, or to end a key that would never end.
     #[error("policy {policy:?} lacks a right on {server}: {message}")]
     Right {
         /// The policy's name.
         policy: Arc<str>,
         /// The store, or one of its servers.
         server: Arc<str>,
+        /// The server's words.
+        message: Arc<str>,
+    },
+    /// The user may not use the key by which processes hear that somebody who was refused may pass after all: those that
+    /// remember the refusal believe it until it ends by itself.
+    #[error(
+        "refunds and resets by other processes aren't heard of: {key:?} on {server}: {message}"
+    )]
+    Unheard {
+        /// The store, or one of its servers.
+        server: Arc<str>,
+        /// The key.
+        key: Arc<str>,
         /// The server's words.
         message: Arc<str>,
     },

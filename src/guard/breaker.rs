@@ -25,7 +25,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Closed, it lets all questions through and counts the faults in a row. Open, it lets none through. After a pause it is half
-/// open: one probe goes, and its answer closes it or opens it for longer.
+/// open: one probe goes, and its answer closes it. If there is none in time, it is open for longer, and closes should the
+/// answer come after all.
 ///
 /// While it is closed a question reads one flag, and a trip that went well another.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ enum State {
     Closed,
     /// Until the next probe is due.
     Open(Instant),
-    /// A probe is under way, and is to be over by then.
+    /// A probe is under way, and waited for until then.
     HalfOpen(Instant),
 }
 
@@ -133,6 +134,19 @@ impl Breaker {
         true
     }
 
+    /// Closes it, if it is open, as the answer to a probe does: to one of the same server. Returns whether it was open.
+    pub(crate) fn lift(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let mut outage = self.outage();
+        let was_open = outage.state != State::Closed;
+        if was_open {
+            self.close(&mut outage, 1);
+        }
+        was_open
+    }
+
     /// The task of probing it, if it is open and nobody sees to it.
     pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<Watch> {
         let mut outage = self.outage();
@@ -185,7 +199,7 @@ impl Watch {
         !self.breaker.is_open()
     }
 
-    /// The one probe goes, and takes no longer than until then. False if it is no longer needed.
+    /// The one probe goes, and the next waits for it until then at most. False if it is no longer needed.
     pub(crate) fn begin(&self, until: Instant) -> bool {
         match self.outage() {
             Some(mut outage) if outage.state != State::Closed => {
@@ -196,18 +210,17 @@ impl Watch {
         }
     }
 
-    /// The probe was answered, or it wasn't.
+    /// The probe was answered, or it wasn't. An answer may also come late, when it is open again.
     pub(crate) fn end(&self, answered: bool, now: Instant) {
         let Some(mut outage) = self.outage() else {
             return;
         };
-        // Else a question's answer came first.
-        if let State::HalfOpen(_) = outage.state {
-            match answered {
-                // One fault is remembered until a question has been answered.
-                true => self.breaker.close(&mut outage, 1),
-                false => self.breaker.open(&mut outage, now, random()),
-            }
+        match (outage.state, answered) {
+            // A question's answer came first.
+            (State::Closed, _) | (State::Open(_), false) => {}
+            // One fault is remembered until a question has been answered.
+            (_, true) => self.breaker.close(&mut outage, 1),
+            (State::HalfOpen(_), false) => self.breaker.open(&mut outage, now, random()),
         }
     }
 
@@ -294,6 +307,23 @@ mod tests {
         watch.end(true, next);
         assert!(watch.due().is_none() && !breaker.is_open());
         assert!(!watch.begin(now), "nothing is left to probe");
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
+        let (breaker, now) = breaker(2);
+        for lifted in [false, true] {
+            while !breaker.note_fault(now) {}
+            let watch = breaker.watch(now).expect("a watch");
+            watch.begin(now);
+            watch.end(false, now);
+            watch.end(false, now);
+            assert!(breaker.is_open());
+            assert_eq!(lifted, lifted && breaker.lift());
+            watch.end(!lifted, now);
+            assert!(!breaker.is_open() && !breaker.lift());
+        }
+        assert!(breaker.note_fault(now), "one fault is remembered");
     }
 
     #[test]

@@ -219,6 +219,53 @@ async fn a_node_that_hangs_keeps_nobody_waiting_at_the_others() {
     .await;
 }
 
+/// Those who share a connection with somebody who opens it anew in vain don't wait for him.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_swallows_everything_keeps_nobody_past_his_deadline() {
+    let cluster = Cluster::start_with(3, 0, apart);
+    let proxy = before(&cluster, 0).await;
+    let deadline = Duration::from_secs(1);
+    let store = RedisStore::builder()
+        .cluster([cluster.nodes()[1].url()])
+        .deadline(deadline)
+        .no_breaker();
+    let limiter = limiter(
+        store.build().expect("a store"),
+        [By::Window.policy("p", "100000/month")],
+    );
+    let ask = |task: u64| {
+        let limiter = limiter.clone();
+        async move {
+            let (mut slowest, start) = (Duration::ZERO, Instant::now());
+            // So that they don't ask all at once.
+            tokio::time::sleep(Duration::from_millis(7 * task)).await;
+            for number in 0.. {
+                if start.elapsed() > 5 * deadline {
+                    break;
+                }
+                let key = Key::new(format!("{task}-{number}"));
+                let asked = Instant::now();
+                let _ = limiter.check(key).await;
+                slowest = slowest.max(asked.elapsed());
+                tokio::time::sleep(Duration::from_millis(3)).await;
+            }
+            slowest
+        }
+    };
+    for task in 0..9 {
+        assert!(counted(&limiter.check(Key::new(format!("{task}"))).await));
+    }
+    let asking: Vec<_> = (0..100).map(|task| tokio::spawn(ask(task))).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    proxy.hold();
+    let mut slowest = Duration::ZERO;
+    for task in asking {
+        slowest = slowest.max(task.await.expect("all are answered"));
+    }
+    assert!(slowest >= deadline, "nobody waited");
+    assert!(slowest < deadline + deadline / 2, "{slowest:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_dies_is_followed_by_its_replica_while_the_others_go_on() {
     let cluster = Cluster::start_with(3, 1, apart);

@@ -7,5 +7,6 @@ mod denials;
 mod exact;
 mod faults;
 mod moves;
+mod probes;
 mod spread;
 mod support;

@@ -185,7 +185,7 @@ async fn a_store_is_in_use_again_though_nobody_asked_meanwhile() {
         clients.lines().count() > 1
     })
     .await;
-    until("its answer", async || calls(&server) > 0).await;
+    until("its answer", async || server.calls("eval") > 0).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(
         limiter.check(Key::new("first")).await.source(),

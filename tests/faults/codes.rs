@@ -119,16 +119,7 @@ async fn readonly() {
     let limiter = begun(&server).await;
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
-    // A probe is answered, so it closes now and then.
-    until("it opens", async || {
-        let error = fault(&limiter.check(KEY).await);
-        match &error {
-            StoreError::Server { code, .. } => assert_eq!(&**code, "READONLY"),
-            error => assert!(is_open(error), "{error:?}"),
-        }
-        is_open(&error)
-    })
-    .await;
+    tells(&limiter, "READONLY", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
 }

@@ -10,6 +10,7 @@ mod give_backs;
 mod load;
 mod outages;
 mod policies;
+mod probes;
 mod settling;
 mod support;
 mod waiting;

@@ -28,6 +28,11 @@ pub(crate) struct Counts {
     /// and those that the store did not answer.
     pub(crate) shared_faults: AtomicU64,
     pub(crate) admitted: AtomicU64,
+    /// Units charged by the store to be charged there, and in its place, to be charged there afterwards;
+    pub(crate) debt_by_store: AtomicU64,
+    pub(crate) debt_in_process: AtomicU64,
+    /// those of the latter that the store may have heard of all the same.
+    pub(crate) debt_sent: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -75,6 +80,18 @@ impl Epoch {
         if is_fault {
             let since = micros(asked.saturating_duration_since(self.start));
             self.last_fault.fetch_max(since.max(1), Relaxed);
+        }
+    }
+
+    /// Notes what became of a unit that is charged in the store, at once or afterwards; whether it was asked.
+    pub(crate) fn note_debt(&self, process: usize, decision: &Decision, asked: bool) {
+        let counts = &self.counts[process];
+        let admitted = u64::from(decision.is_admitted());
+        if decision.source() == Source::Fallback {
+            counts.debt_in_process.fetch_add(admitted, Relaxed);
+            counts.debt_sent.fetch_add(asked.into(), Relaxed);
+        } else {
+            counts.debt_by_store.fetch_add(admitted, Relaxed);
         }
     }
 

@@ -1,8 +1,10 @@
-//! The ways in which a store, or the network before it, fails.
+//! The ways in which a store, or the network before it, fails or changes.
 
 use std::{fs, time::Duration};
 
 use testkit::{Proxy, Server};
+
+use crate::{dice::Dice, ground::Ground};
 
 /// What happens to the server. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +27,23 @@ pub(crate) enum Strike {
     Rude,
 }
 
+/// What becomes of a group of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Change {
+    /// A master dies, and a replica takes its place.
+    FailOver,
+    /// A slot moves from one master to another.
+    Move,
+}
+
+/// One fault, of one kind or two.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fault {
+    pub(crate) strike: Option<Strike>,
+    pub(crate) weather: Option<Weather>,
+    pub(crate) change: Option<Change>,
+}
+
 /// What happens to the network, for those who are reached through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Weather {
@@ -43,6 +62,15 @@ pub(crate) const STRIKES: [Strike; 8] = [
     Strike::Emptied,
     Strike::Stopped,
     Strike::ReadOnly,
+    Strike::Paused,
+    Strike::Full,
+    Strike::Forgetful,
+    Strike::Rude,
+];
+
+/// Those that leave a group's master a master.
+pub(crate) const SHORT_STRIKES: [Strike; 5] = [
+    Strike::Stopped,
     Strike::Paused,
     Strike::Full,
     Strike::Forgetful,
@@ -102,6 +130,54 @@ impl Strike {
             Self::Forgetful => "scripts flushed",
             Self::Rude => "connections killed",
         }
+    }
+}
+
+impl Change {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FailOver => "master dies, replica follows",
+            Self::Move => "slot moves",
+        }
+    }
+}
+
+impl Fault {
+    /// One that this ground can have.
+    pub(crate) fn choose(ground: &Ground, dice: &mut Dice) -> Self {
+        let (mut fault, what) = (Self::default(), dice.below(4));
+        match ground {
+            Ground::One(..) => {
+                fault.strike = (what != 0).then(|| dice.one_of(&STRIKES));
+                fault.weather = (what != 1 && what != 2).then(|| dice.one_of(&WEATHERS));
+            }
+            Ground::Cluster(..) => match what {
+                0 => fault.change = Some(Change::FailOver),
+                1 => fault.change = Some(Change::Move),
+                2 => fault.weather = Some(dice.one_of(&WEATHERS)),
+                _ => fault.strike = Some(dice.one_of(&SHORT_STRIKES)),
+            },
+            Ground::Watched(_) => match what {
+                0 | 1 => fault.change = Some(Change::FailOver),
+                _ => fault.strike = Some(dice.one_of(&SHORT_STRIKES)),
+            },
+        }
+        fault
+    }
+
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        let names = [
+            self.strike.map(Strike::name),
+            self.weather.map(Weather::name),
+            self.change.map(Change::name),
+        ];
+        names.into_iter().flatten()
+    }
+
+    /// How often the store may forget what it counted: a replica knows what its master told it.
+    pub(crate) fn forgets(self) -> u64 {
+        let forgets = self.strike == Some(Strike::Emptied) || self.change == Some(Change::FailOver);
+        forgets.into()
     }
 }
 

@@ -1,83 +1,94 @@
-//! The server, the network before it, and the limiters that count on it.
+//! The limiters that count on a store, each process's three.
 
 use std::time::{Duration, Instant};
 
-use testkit::{Proxy, Server};
 use tokio::{runtime::Handle, task::block_in_place};
-use tollgate::{Fallback, FixedWindow, Key, Limiter, Policy, Quota, RedisStore, Source};
+use tollgate::{
+    Concurrency, Fallback, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, Source,
+};
 
-use crate::{DEADLINE, PROCESSES};
+use crate::{DEADLINE, PROCESSES, ground::Ground};
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;
 /// What one process admits while the store is at fault.
 pub(crate) const SHARE: u64 = QUOTA.div_ceil(PROCESSES as u64);
+/// How many may be in flight, by all processes together.
+pub(crate) const PLACES: u64 = 5;
+/// What nobody gives back is free again after this. No outage is as long.
+const LIFE: Duration = Duration::from_secs(15);
+
+/// A process: its limiters share its store.
+#[derive(Clone)]
+pub(crate) struct Process {
+    /// Two policies, so that there are two counts that must agree: requests are charged under both or none.
+    pub(crate) gate: Limiter,
+    /// What it admits in the store's place is charged there afterwards.
+    pub(crate) debt: Limiter,
+    /// Requests in flight.
+    pub(crate) flight: Limiter,
+}
 
 pub(crate) struct House {
-    pub(crate) server: Server,
-    pub(crate) proxy: Proxy,
-    /// The last one is on the server itself, the others behind the proxy.
-    pub(crate) limiters: Vec<Limiter>,
+    pub(crate) ground: Ground,
+    pub(crate) processes: Vec<Process>,
 }
 
 impl House {
-    pub(crate) fn open() -> Self {
-        // What a killed server has answered, it has written. It doesn't wait for the disk, which others use, too.
-        let server = Server::builder()
-            .arg("appendonly", "yes")
-            .arg("appendfsync", "no")
-            .start();
-        let proxy = Proxy::to(server.addr());
-        let near = server.url();
-        let far = format!("redis://{}", proxy.addr());
-        let urls = (1..PROCESSES).map(|_| &far).chain([&near]);
-        let limiters = urls.map(|url| limiter(url)).collect();
-        Self {
-            server,
-            proxy,
-            limiters,
-        }
+    pub(crate) fn open(ground: Ground) -> Self {
+        let process = |process| Process::new(&ground, process);
+        let processes = (0..PROCESSES).map(process).collect();
+        Self { ground, processes }
     }
 
     /// How many units of a key are used under both policies, which must agree; `None` if the store can't say now.
     pub(crate) async fn used(&self, key: Key) -> Option<[u64; 2]> {
-        let limiter = self.limiters.last()?;
-        let seen = limiter.peek(key).await;
-        if seen.source() != Source::Store {
-            return None;
+        let gate = &self.processes.last()?.gate;
+        Some([
+            used(gate, key, "narrow").await?,
+            used(gate, key, "wide").await?,
+        ])
+    }
+
+    /// How many units of a key are charged that may be charged afterwards.
+    pub(crate) async fn owed(&self, key: Key) -> Option<u64> {
+        used(&self.processes.last()?.debt, key, "debt").await
+    }
+
+    /// How long it takes until all places are free again once nobody takes one; `None` if they aren't.
+    pub(crate) async fn all_free(&self) -> Option<Duration> {
+        let start = Instant::now();
+        let flight = &self.processes.last()?.flight;
+        while used(flight, Key::global(), "flight").await != Some(0) {
+            if start.elapsed() > LIFE + Duration::from_secs(3) {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        let used = |policy| {
-            let verdict = seen.verdict(policy)?;
-            Some(verdict.limit() - verdict.remaining())
-        };
-        Some([used("narrow")?, used("wide")?])
+        Some(start.elapsed())
     }
 
     /// What is wrong once nobody uses it any more.
     pub(crate) async fn close(self) -> Vec<String> {
-        let Self {
-            server,
-            proxy,
-            limiters,
-        } = self;
+        let Self { ground, processes } = self;
         let mut wrong = Vec::new();
-        let immortal = block_in_place(|| server.immortal_keys());
+        let immortal = |server: &testkit::Server| server.immortal_keys();
+        let immortal: Vec<_> =
+            block_in_place(|| ground.masters().into_iter().flat_map(immortal).collect());
         if !immortal.is_empty() {
             wrong.push(format!("keys that never expire: {immortal:?}"));
         }
-        drop(limiters);
+        drop(processes);
         let start = Instant::now();
         loop {
-            let clients = block_in_place(|| server.command(&["CLIENT", "LIST"]).text());
-            let clients = clients.lines().count() - 1;
+            let (clients, ways) = block_in_place(|| (ground.clients(), ground.ways()));
             let tasks = Handle::current().metrics().num_alive_tasks();
-            let ways = proxy.connections();
             if (clients, tasks, ways) == (0, 0, 0) {
                 return wrong;
             }
             if start.elapsed() > Duration::from_secs(20) {
                 wrong.push(format!(
-                    "left over: {clients} connections to the server, {ways} through the proxy, {tasks} tasks"
+                    "left over: {clients} connections to servers, {ways} through the proxy, {tasks} tasks"
                 ));
                 return wrong;
             }
@@ -86,14 +97,42 @@ impl House {
     }
 }
 
-/// Two policies, so that there are two counts that must agree: requests are charged under both or none.
-fn limiter(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).deadline(DEADLINE).build();
-    Limiter::builder()
-        .store(store.expect("a store"))
-        .policy(Policy::new("narrow", Quota::requests(QUOTA).per_month()))
-        .policy(Policy::new("wide", Quota::requests(10 * QUOTA).per_month()).strategy(FixedWindow))
-        .on_store_error(Fallback::across(PROCESSES as u32))
-        .build()
-        .expect("a limiter")
+impl Process {
+    fn new(ground: &Ground, process: usize) -> Self {
+        let store = ground.store(process).deadline(DEADLINE).build();
+        let store = store.expect("a store");
+        let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
+        let wide = Quota::requests(10 * QUOTA).per_month();
+        // Whoever is refused would owe nothing.
+        let debt = Quota::requests(1_000_000).per_month();
+        let limiter = || Limiter::builder().store(store.clone());
+        Self {
+            gate: limiter()
+                .policy(Policy::new("narrow", narrow))
+                .policy(Policy::new("wide", wide).strategy(FixedWindow))
+                .on_store_error(Fallback::across(processes))
+                .build()
+                .expect("a limiter"),
+            debt: limiter()
+                .policy(Policy::new("debt", debt).strategy(FixedWindow))
+                .on_store_error(Fallback::across(processes).write_back(true))
+                .build()
+                .expect("a limiter"),
+            flight: limiter()
+                .policy(
+                    Policy::new("flight", Quota::concurrent(PLACES))
+                        .strategy(Concurrency::life(LIFE)),
+                )
+                .on_store_error(OnStoreError::Refuse)
+                .build()
+                .expect("a limiter"),
+        }
+    }
+}
+
+/// How many units of a key are used under a policy; `None` if the store can't say now.
+async fn used(limiter: &Limiter, key: Key, policy: &str) -> Option<u64> {
+    let seen = limiter.peek(key).await;
+    let verdict = seen.verdict(policy)?;
+    (seen.source() == Source::Store).then(|| verdict.limit() - verdict.remaining())
 }

@@ -1,6 +1,7 @@
 //! A steady load from several processes' tasks.
 
 use std::{
+    future::IntoFuture,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -8,13 +9,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tollgate::{Key, Limiter};
 
-use crate::{dice::Dice, epoch::Now};
+use crate::{
+    dice::Dice,
+    epoch::Now,
+    flights::{Flights, fly},
+    house::Process,
+};
 
 /// Tasks that ask, for each process.
 const TASKS: u64 = 5;
+/// Tasks that take places in flight, for each process: together more than there are places.
+const FLIERS: u64 = 3;
 /// How long each of them rests between two requests.
 const REST: Duration = Duration::from_millis(2);
 /// Callers of each process's own.
@@ -24,6 +33,7 @@ pub(crate) struct Load {
     tasks: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,
     pub(crate) tally: Arc<Tally>,
+    pub(crate) flights: Arc<Flights>,
 }
 
 /// Requests, in all.
@@ -36,15 +46,22 @@ pub(crate) struct Tally {
 }
 
 impl Load {
-    pub(crate) fn start(limiters: &[Limiter], now: &Now, dice: &mut Dice) -> Self {
+    pub(crate) fn start(processes: &[Process], now: &Now, dice: &mut Dice) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
-        let tally = Arc::new(Tally::default());
+        let (tally, flights) = (Arc::new(Tally::default()), Arc::new(Flights::default()));
         let mut tasks = Vec::new();
-        for (process, limiter) in limiters.iter().enumerate() {
+        for (process, limiters) in processes.iter().enumerate() {
+            let debt = owe(process, limiters.debt.clone(), now.clone(), is_over.clone());
+            tasks.push(tokio::spawn(debt));
+            for _ in 0..FLIERS {
+                let (dice, flights) = (Dice::new(dice.next()), flights.clone());
+                let flier = fly(limiters.flight.clone(), flights, dice, is_over.clone());
+                tasks.push(tokio::spawn(flier));
+            }
             for _ in 0..TASKS {
                 let task = Task {
                     process,
-                    limiter: limiter.clone(),
+                    limiter: limiters.gate.clone(),
                     now: now.clone(),
                     dice: Dice::new(dice.next()),
                     tally: tally.clone(),
@@ -57,6 +74,7 @@ impl Load {
             tasks,
             is_over,
             tally,
+            flights,
         }
     }
 
@@ -106,6 +124,24 @@ impl Task {
             drop(epoch);
             tokio::time::sleep(REST).await;
         }
+    }
+}
+
+/// Asks for units that are charged in the store afterwards, should it not answer now.
+async fn owe(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool>) {
+    while !is_over.load(Relaxed) {
+        let epoch = now.get();
+        let mut check = Box::pin(limiter.check(epoch.key).into_future());
+        // Who is answered at once was not sent.
+        let at_once = (&mut check).now_or_never();
+        let asked = at_once.is_none();
+        let decision = match at_once {
+            Some(decision) => decision,
+            None => check.await,
+        };
+        epoch.note_debt(process, &decision, asked);
+        drop(epoch);
+        tokio::time::sleep(REST).await;
     }
 }
 

@@ -1,5 +1,6 @@
-//! A soak: a steady load from three processes' worth of limiters on a Redis server that fails in every way, at random
-//! moments, for as long as is wished. What must hold is counted throughout.
+//! A soak: a steady load from three processes' worth of limiters on Redis servers that fail in every way, at random
+//! moments, for as long as is wished: half of the time on one server, the rest on a cluster and on a master that sentinels
+//! watch. What must hold is counted throughout.
 //!
 //! `cargo xtask soak --seconds 600 --seed 7`
 
@@ -7,6 +8,8 @@ mod books;
 mod dice;
 mod epoch;
 mod faults;
+mod flights;
+mod ground;
 mod house;
 mod load;
 mod report;
@@ -15,24 +18,42 @@ mod soak;
 use std::{
     env,
     process::ExitCode,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
+
+use crate::{ground::Ground, report::Report};
 
 /// Limiters with stores and connections of their own.
 const PROCESSES: usize = 3;
 /// Longer than the default: the machine may be busy.
 const DEADLINE: Duration = Duration::from_millis(300);
 
+/// A ground's name, how it is made, and its part of the time.
+type Place = (&'static str, fn() -> Ground, u32);
+
+/// Where it takes place, by name, and the part of the time that is spent there, in percent.
+const GROUNDS: [Place; 3] = [
+    ("one", Ground::one, 50),
+    ("cluster", Ground::cluster, 30),
+    ("sentinel", Ground::watched, 20),
+];
+
 fn main() -> ExitCode {
-    let (mut seconds, mut seed) = (600, now());
+    let (mut seconds, mut seed, mut grounds) = (600, now(), GROUNDS.to_vec());
     let mut words = env::args().skip(1);
     while let Some(word) = words.next() {
-        let value = words.next().and_then(|value| value.parse().ok());
-        match (word.as_str(), value) {
-            ("--seconds", Some(value)) => seconds = value,
-            ("--seed", Some(value)) => seed = value,
+        let value = words.next().unwrap_or_default();
+        match (word.as_str(), value.parse()) {
+            ("--seconds", Ok(value)) => seconds = value,
+            ("--seed", Ok(value)) => seed = value,
+            ("--on", _) if GROUNDS.iter().any(|(name, ..)| *name == value) => {
+                grounds.retain(|(name, ..)| *name == value);
+                grounds[0].2 = 100;
+            }
             _ => {
-                eprintln!("usage: [--seconds N] [--seed N]; not understood: {word}");
+                eprintln!(
+                    "usage: [--seconds N] [--seed N] [--on one|cluster|sentinel]; not understood: {word} {value}"
+                );
                 return ExitCode::from(2);
             }
         }
@@ -43,7 +64,15 @@ fn main() -> ExitCode {
         .build()
         .expect("a runtime");
     println!("soak: {seconds} s, --seed {seed}");
-    let report = runtime.block_on(soak::soak(Duration::from_secs(seconds), seed));
+    let mut report = Report::default();
+    for (_, ground, share) in grounds {
+        let (time, start) = (Duration::from_secs(seconds) * share / 100, Instant::now());
+        let ground = ground();
+        // What it took to start counts.
+        let time = time.saturating_sub(start.elapsed());
+        runtime.block_on(soak::soak(ground, time, seed, &mut report));
+    }
+    report.check();
     print!("{report}");
     match report.is_well() {
         true => ExitCode::SUCCESS,

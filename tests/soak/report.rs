@@ -1,6 +1,12 @@
 //! What a soak saw.
 
-use std::{collections::BTreeMap, fmt, fs, time::Duration};
+use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duration};
+
+use crate::{
+    books,
+    epoch::{Counts, Epoch},
+    house::PLACES,
+};
 
 /// How much memory a process may gain once it is warm.
 const GAIN: u64 = 24 * 1024;
@@ -24,6 +30,13 @@ pub(crate) struct Report {
     pub(crate) recovery: Duration,
     /// In kB, once warm and at the end.
     pub(crate) memory: [u64; 2],
+    /// Places that were taken, the most of them at once, and how long until all were free again at the end.
+    pub(crate) places: u64,
+    pub(crate) flying: u64,
+    pub(crate) freed: Duration,
+    /// Units charged in the store's place, and those of them that it was charged with afterwards.
+    pub(crate) debts: u64,
+    pub(crate) paid: u64,
     pub(crate) wrong: Vec<String>,
 }
 
@@ -32,7 +45,35 @@ impl Report {
         self.wrong.is_empty()
     }
 
-    pub(crate) fn check_memory(&mut self) {
+    /// Adds an epoch's sums.
+    pub(crate) fn enter(&mut self, epoch: &Epoch, flying: u64) {
+        let sum = |what: fn(&Counts) -> &AtomicU64| epoch.sum(what);
+        self.admitted += sum(|counts| &counts.admitted);
+        self.by_store += sum(|counts| &counts.by_store);
+        self.in_process += sum(|counts| &counts.in_process);
+        self.slowest = self.slowest.max(epoch.slowest());
+        self.lag = self.lag.max(epoch.lag());
+        self.flying = self.flying.max(flying);
+    }
+
+    /// Adds what was charged afterwards.
+    pub(crate) fn enter_debts(&mut self, epoch: &Epoch, owed: Option<u64>) {
+        let [at_once, afterwards, _] = books::debts(epoch);
+        self.debts += afterwards;
+        let paid = owed.map_or(0, |owed| owed.saturating_sub(at_once));
+        self.paid += paid.min(afterwards);
+    }
+
+    /// What must hold of the whole.
+    pub(crate) fn check(&mut self) {
+        if self.places == 0 || self.debts > 1_000 && self.paid == 0 {
+            let wrong = format!(
+                "{} places taken, {} paid of {}",
+                self.places, self.paid, self.debts
+            );
+            self.wrong.push(wrong);
+        }
+
         let [warm, end] = self.memory;
         if end > warm + GAIN {
             self.wrong
@@ -76,6 +117,16 @@ impl fmt::Display for Report {
             f,
             "full service    {:?} after a store's return at the latest",
             self.recovery
+        )?;
+        writeln!(
+            f,
+            "in flight       {} in all, up to {} at once where {PLACES} may be; all free again {:?} after the end",
+            self.places, self.flying, self.freed
+        )?;
+        writeln!(
+            f,
+            "written back    {} of {} units that were charged in process",
+            self.paid, self.debts
         )?;
         let [warm, end] = self.memory;
         writeln!(

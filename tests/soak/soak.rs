@@ -1,17 +1,19 @@
 //! Calm stretches and faults in turn.
 
 use std::{
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
 use tokio::{task::block_in_place, time::sleep};
 
 use crate::{
-    books,
+    books::{self, Said},
     dice::Dice,
     epoch::{Epoch, Now},
-    faults::{STRIKES, Strike, WEATHERS, Weather},
+    faults::{Change, Fault},
+    flights::Flights,
+    ground::Ground,
     house::House,
     load::Load,
     report::{Report, resident},
@@ -22,98 +24,129 @@ const SOON: Duration = Duration::from_secs(2);
 /// All is well once there has been no fault for so long.
 const WELL: Duration = Duration::from_millis(300);
 
-struct Soak {
+struct Soak<'a> {
     house: House,
     now: Now,
+    flights: Arc<Flights>,
     dice: Dice,
     epochs: u64,
-    report: Report,
+    report: &'a mut Report,
 }
 
-pub(crate) async fn soak(time: Duration, seed: u64) -> Report {
-    let mut soak = Soak {
-        house: House::open(),
-        now: Now::new(),
-        dice: Dice::new(seed),
-        epochs: 0,
-        report: Report::default(),
-    };
-    let load = Load::start(&soak.house.limiters, &soak.now, &mut soak.dice);
+/// Loads limiters on a ground for so long. The report goes on.
+pub(crate) async fn soak(ground: Ground, time: Duration, seed: u64, report: &mut Report) {
     let start = Instant::now();
-    let mut warm = None;
+    println!("on {}, for {} s", ground.name(), time.as_secs());
+    let (house, now, mut dice) = (House::open(ground), Now::new(), Dice::new(seed));
+    let load = Load::start(&house.processes, &now, &mut dice);
+    let mut soak = Soak {
+        house,
+        now,
+        flights: load.flights.clone(),
+        dice,
+        epochs: 0,
+        report,
+    };
     while start.elapsed() < time {
         soak.calm().await;
         soak.fault().await;
-        if warm.is_none() && start.elapsed() >= time / 4 {
-            warm = Some(resident());
+        if soak.report.memory[0] == 0 && start.elapsed() >= time / 4 {
+            soak.report.memory[0] = resident();
         }
     }
     soak.calm().await;
-    let tally = load.stop().await;
-    let Soak {
-        house, mut report, ..
-    } = soak;
-    report.memory = [warm.unwrap_or(0), resident()];
-    report.check_memory();
-    report.requests = tally.asked.load(Relaxed);
-    report.left = tally.left.load(Relaxed);
-    let answered = tally.answered.load(Relaxed);
-    if answered + report.left != report.requests {
-        let wrong = format!("{answered} answers to {} requests", report.requests);
+    let (tally, flights) = (load.stop().await, soak.flights);
+    let (house, report) = (soak.house, soak.report);
+    report.memory[1] = resident();
+    let [asked, answered, left] =
+        [&tally.asked, &tally.answered, &tally.left].map(|sum| sum.load(Relaxed));
+    report.requests += asked;
+    report.left += left;
+    report.places += flights.taken.load(Relaxed);
+    if answered + left != asked {
+        let wrong = format!("{answered} answers to {asked} requests, {left} left");
         report.wrong.push(wrong);
     }
+    match house.all_free().await {
+        Some(after) => report.freed = report.freed.max(after),
+        None => report.wrong.push("places that are never free again".into()),
+    }
     if !report.is_well() {
-        // It says so if something else stood in its way, such as a disk that is full.
-        println!("the server's log:\n{}", house.server.log());
+        // They say so if something else stood in their way, such as a disk that is full.
+        for server in house.ground.servers() {
+            println!("a server's log:\n{}", server.log());
+        }
     }
     report.wrong.extend(house.close().await);
-    report
 }
 
-impl Soak {
+impl Soak<'_> {
     /// A stretch without a fault.
     async fn calm(&mut self) {
         self.turn().await;
         sleep(self.dice.ms(200, 900)).await;
-        let over = self.turn().await;
-        let used = self.house.used(over.key).await;
-        books::nothing_happened(&over, used, &mut self.report.wrong);
+        let (over, flying) = self.turn().await;
+        let said = self.ask(&over, 0, flying).await;
+        books::nothing_happened(&over, &said, &mut self.report.wrong);
         self.report.calm += 1;
         self.report.busy += u64::from(!books::had_time(&over));
     }
 
-    /// A fault of the server, of the network, or of both, until all is well again.
+    /// A fault of the servers, of the network, or of both, until all is well again.
     async fn fault(&mut self) {
         self.turn().await;
-        let (strike, weather) = self.choose();
+        let fault = Fault::choose(&self.house.ground, &mut self.dice);
+        for name in fault.names() {
+            *self.report.faults.entry(name).or_default() += 1;
+        }
         sleep(self.dice.ms(0, 400)).await;
-        let server = &self.house.server;
-        if let Some(strike) = strike {
-            block_in_place(|| strike.strike(server));
+        // Sentinels and nodes have others take the place of who is silent for longer.
+        let longest = match self.house.ground {
+            Ground::One(..) => 2_500,
+            Ground::Cluster(..) => 1_500,
+            Ground::Watched(_) => 300,
+        };
+        let long = self.dice.ms(50, longest);
+        let [first, second] = [(); 2].map(|()| self.dice.ms(0, 600));
+        let ground = &self.house.ground;
+        let masters = block_in_place(|| ground.masters());
+        let master = masters[self.dice.below(masters.len() as u64) as usize];
+        match fault.change {
+            Some(Change::FailOver) => block_in_place(|| ground.fail_over(master)),
+            Some(Change::Move) => block_in_place(|| ground.move_slot()),
+            None => {}
         }
-        if let Some(weather) = weather {
-            sleep(self.dice.ms(0, 600)).await;
-            weather.set(&self.house.proxy);
+        if let Some(strike) = fault.strike {
+            block_in_place(|| strike.strike(master));
         }
-        let long = self.dice.ms(50, 2_500);
-        sleep(long).await;
-        if let Some(strike) = strike {
-            block_in_place(|| strike.mend(server));
+        let proxy = ground.proxy().zip(fault.weather);
+        if let Some((proxy, weather)) = proxy {
+            sleep(first).await;
+            weather.set(proxy);
         }
-        if weather.is_some() {
-            sleep(self.dice.ms(0, 600)).await;
-            self.house.proxy.pass();
+        if fault.change.is_none() {
+            sleep(long).await;
+        }
+        if let Some(strike) = fault.strike {
+            block_in_place(|| strike.mend(master));
+        }
+        if let Some((proxy, _)) = proxy {
+            sleep(second).await;
+            proxy.pass();
         }
         let back = Instant::now();
         let epoch = self.now.get();
         let recovered = self.recovered(&epoch, back).await;
         drop(epoch);
-        let over = self.turn().await;
-        let used = self.house.used(over.key).await;
-        let emptied = u64::from(strike == Some(Strike::Emptied));
+        if fault.change == Some(Change::FailOver) {
+            block_in_place(|| self.house.ground.repair());
+        }
+        let (over, flying) = self.turn().await;
+        let said = self.ask(&over, fault.forgets(), flying).await;
+        self.report.enter_debts(&over, said.owed);
         let wrong = &mut self.report.wrong;
         let before = wrong.len();
-        books::whatever_happened(&over, emptied, used, wrong);
+        books::whatever_happened(&over, &said, wrong);
         if recovered > SOON + books::slack(over.lag()) {
             wrong.push(format!(
                 "{}: no full service {recovered:?} after the store's return",
@@ -121,20 +154,19 @@ impl Soak {
             ));
         }
         for wrong in &mut wrong[before..] {
-            *wrong += &format!(" ({strike:?}, {weather:?}, for {long:?})");
+            *wrong += &format!(" ({:?}, for {long:?})", fault.names().collect::<Vec<_>>());
         }
         self.report.recovery = self.report.recovery.max(recovered);
     }
 
-    fn choose(&mut self) -> (Option<Strike>, Option<Weather>) {
-        let what = self.dice.below(4);
-        let strike = (what != 0).then(|| self.dice.one_of(&STRIKES));
-        let weather = (what != 1 && what != 2).then(|| self.dice.one_of(&WEATHERS));
-        let names = strike.map(Strike::name).into_iter();
-        for name in names.chain(weather.map(Weather::name)) {
-            *self.report.faults.entry(name).or_default() += 1;
+    /// What the store says of an epoch.
+    async fn ask(&self, epoch: &Epoch, forgot: u64, flying: u64) -> Said {
+        Said {
+            forgot,
+            used: self.house.used(epoch.key).await,
+            owed: self.house.owed(epoch.key).await,
+            flying,
         }
-        (strike, weather)
     }
 
     /// How long after the store's return the last request began that it did not answer.
@@ -153,22 +185,13 @@ impl Soak {
         }
     }
 
-    /// Begins a new epoch, and returns the one that is over.
-    async fn turn(&mut self) -> std::sync::Arc<Epoch> {
+    /// Begins a new epoch, and returns the one that is over, and the most places that were held at once in it.
+    async fn turn(&mut self) -> (Arc<Epoch>, u64) {
         self.epochs += 1;
         let over = self.now.turn(self.epochs).await;
-        self.enter(&over);
-        over
-    }
-
-    /// Adds an epoch's sums to the report's.
-    fn enter(&mut self, epoch: &Epoch) {
-        let report = &mut self.report;
-        report.admitted += epoch.sum(|counts| &counts.admitted);
-        report.by_store += epoch.sum(|counts| &counts.by_store);
-        report.in_process += epoch.sum(|counts| &counts.in_process);
-        report.slowest = report.slowest.max(epoch.slowest());
-        report.lag = report.lag.max(epoch.lag());
+        let flying = self.flights.most();
+        self.report.enter(&over, flying);
+        (over, flying)
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::Outcome;
-use crate::run::{capture, cargo, line, succeed};
+use crate::run::{capture, cargo, line, succeed, target_directory};
 
 const SECONDS: u64 = 60;
 
@@ -74,6 +74,23 @@ pub(crate) fn run(root: &Path, fuzz: &Fuzz) -> Outcome {
         [] => Ok(()),
         found => Err(format!("inputs that fail: {}", found.join(", "))),
     }
+}
+
+/// That all targets compile, with the very dependencies of the workspace. They aren't linked, so libFuzzer needn't be built:
+/// any file stands for it.
+pub(crate) fn check(root: &Path) -> Outcome {
+    let folder = root.join(FOLDER);
+    let (ours, theirs) = (root.join("Cargo.lock"), folder.join("Cargo.lock"));
+    fs::copy(&ours, &theirs).map_err(|error| format!("{}: {error}", theirs.display()))?;
+    let manifest = folder.join("Cargo.toml");
+    let mut command = cargo(root, &["check", "--bins", "--manifest-path"]);
+    command
+        .arg(&manifest)
+        .arg("--target-dir")
+        .arg(target_directory(root)?.join(FOLDER))
+        .env("CUSTOM_LIBFUZZER_PATH", &manifest)
+        .env("RUSTFLAGS", "--cfg fuzzing");
+    succeed(&mut command)
 }
 
 /// How often a target was run, and its last words if it failed.

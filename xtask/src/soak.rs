@@ -10,29 +10,35 @@ const SECONDS: u64 = 600;
 const SHORT: u64 = 60;
 
 pub(crate) const USAGE: &str = "\
-soak [--seconds S] [--seed N]
+soak [--seconds S] [--seed N] [--on one|cluster|sentinel]
                              loads limiters for ten minutes, while their store fails in every way";
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Soak {
     seconds: u64,
     seed: Option<u64>,
+    /// On one kind of store, in place of all.
+    on: Option<String>,
 }
 
 /// What the options ask for.
 pub(crate) fn read(options: &[&str]) -> Outcome<Soak> {
-    let (mut seconds, mut seed) = (SECONDS, None);
+    let (mut seconds, mut seed, mut on) = (SECONDS, None, None);
     let mut words = options.iter();
     while let Some(word) = words.next() {
-        let value = words.next().and_then(|value| value.parse().ok());
-        match (*word, value) {
-            ("--seconds", Some(value)) => seconds = value,
-            ("--seed", Some(value)) => seed = Some(value),
-            ("--seconds" | "--seed", None) => return Err(format!("{word} needs a number")),
+        let value = words.next().copied().unwrap_or_default();
+        match (*word, value.parse()) {
+            ("--seconds", Ok(value)) => seconds = value,
+            ("--seed", Ok(value)) => seed = Some(value),
+            ("--seconds" | "--seed", Err(_)) => return Err(format!("{word} needs a number")),
+            ("--on", _) if ["one", "cluster", "sentinel"].contains(&value) => {
+                on = Some(value.to_owned());
+            }
+            ("--on", _) => return Err("--on needs one, cluster or sentinel".into()),
             _ => return Err(format!("no such option: {word}")),
         }
     }
-    Ok(Soak { seconds, seed })
+    Ok(Soak { seconds, seed, on })
 }
 
 /// In the profile of tests, which overflows nothing silently, and by what the tests have built.
@@ -44,6 +50,9 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> Outcome {
     if let Some(seed) = soak.seed {
         command.args(["--seed", &seed.to_string()]);
     }
+    if let Some(on) = &soak.on {
+        command.args(["--on", on]);
+    }
     succeed(&mut command)
 }
 
@@ -52,6 +61,7 @@ pub(crate) fn short(root: &Path) -> Outcome {
     let soak = Soak {
         seconds: SHORT,
         seed: None,
+        on: None,
     };
     run(root, &soak)
 }
@@ -65,7 +75,14 @@ mod tests {
         let soak = read(&["--seed", "7", "--seconds", "5"]).expect("options");
         assert_eq!((soak.seconds, soak.seed), (5, Some(7)));
         assert_eq!(read(&[]).expect("options").seconds, SECONDS);
-        for wrong in [&["--seconds"][..], &["--seed", "x"], &["5"]] {
+        let on = read(&["--on", "cluster"]).expect("options").on;
+        assert_eq!(on.as_deref(), Some("cluster"));
+        for wrong in [
+            &["--seconds"][..],
+            &["--seed", "x"],
+            &["5"],
+            &["--on", "two"],
+        ] {
             assert!(read(wrong).is_err(), "{wrong:?}");
         }
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::run::{capture, cargo, line, succeed};
-use crate::{Outcome, soak, tools, tree};
+use crate::{Outcome, fuzz, soak, tools, tree};
 
 const PACKAGE: &str = "tollgate";
 
@@ -16,7 +16,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 9] = [
+pub(crate) static STEPS: [Step; 10] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
@@ -44,7 +44,7 @@ pub(crate) static STEPS: [Step; 9] = [
     },
     Step {
         name: "soak",
-        about: "a minute of load on a store that fails in every way",
+        about: "a minute of load on stores that fail in every way",
         run: soak::short,
     },
     Step {
@@ -56,6 +56,11 @@ pub(crate) static STEPS: [Step; 9] = [
         name: "examples",
         about: "every example builds",
         run: examples,
+    },
+    Step {
+        name: "fuzz",
+        about: "every fuzz target compiles",
+        run: fuzz::check,
     },
     Step {
         name: "tree",

@@ -183,8 +183,9 @@ impl RedisStoreBuilder {
     ///
     /// From then on questions are answered at once, with [`StoreError::Open`](crate::StoreError::Open), and the limiter does
     /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time asks the
-    /// server: after 50 ms at first, later after up to a second, each time a random part of the pause earlier. As soon as
-    /// one is answered, questions are asked again.
+    /// server whether it counts: after 50 ms at first, later after up to a second, each time a random part of the pause
+    /// earlier. As soon as one is answered, questions are asked again. A probe waits as long as a request, and the next one
+    /// for it half a second at most.
     ///
     /// What counts is what says that the server can't count now: no connection, no answer within the deadline, and the errors
     /// of the [operations](crate::operations) page. Refusals don't, nor does what is wrong with one key.
@@ -260,6 +261,7 @@ impl RedisStoreBuilder {
         let shared = Arc::new(Shared {
             generation: Generation::new(&self.prefix, servers.tags()),
             servers,
+            prefix: self.prefix,
             scripts: Scripts::new().into(),
             deadline: self.deadline,
             breakers: (0..tags).map(|_| breaker()).collect(),
@@ -271,7 +273,6 @@ impl RedisStoreBuilder {
             inner: Arc::new(Inner {
                 lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
                 shared,
-                prefix: self.prefix,
             }),
         })
     }

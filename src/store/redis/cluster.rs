@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     fault,
-    link::{self, Source},
+    link::Source,
     nodes::{Node, Range},
     route::{Detour, redirection},
     sentinel,
@@ -106,7 +106,7 @@ impl Cluster {
                 }
             };
             let source = open(seed)?;
-            Ok(Arc::new(Node { host, port, source }))
+            Ok(Arc::new(Node::new(host, port, source)))
         });
         Ok(Self {
             seeds: seeds.collect::<Result<_, _>>()?,
@@ -183,6 +183,17 @@ impl Cluster {
         }
     }
 
+    /// The tags whose keys are where a tag's are.
+    pub(super) fn neighbours(&self, tag: usize) -> Vec<usize> {
+        let map = self.map.load();
+        let Some(Some(own)) = map.owners.get(tag) else {
+            return vec![tag];
+        };
+        let owners = map.owners.iter().enumerate();
+        let same = owners.filter(|(_, owner)| owner.as_ref().is_some_and(|o| Arc::ptr_eq(o, own)));
+        same.map(|(tag, _)| tag).collect()
+    }
+
     /// Has it found out who serves what, while nobody waits for it.
     pub(super) fn doubt(self: &Arc<Self>) {
         let Ok(handle) = Handle::try_current() else {
@@ -206,7 +217,7 @@ impl Cluster {
     }
 
     /// Finds out who serves what. Those who want to know at the same time wait for one of them.
-    async fn read(&self) -> Result<(), StoreError> {
+    pub(super) async fn read(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
         if let Some(read) = self.last_read() {
             return read;
@@ -278,11 +289,7 @@ impl Cluster {
         }
         let address = sentinel::at(self.pattern.addr(), host, port);
         let source = (self.open)(self.pattern.clone().set_addr(address)).ok()?;
-        Some(Arc::new(Node {
-            host: host.to_owned(),
-            port,
-            source,
-        }))
+        Some(Arc::new(Node::new(host.to_owned(), port, source)))
     }
 
     /// Runs a command that does no harm if it runs twice, where a tag's keys are.
@@ -293,11 +300,11 @@ impl Cluster {
     ) -> Result<T, StoreError> {
         let (mut node, mut asking) = (self.owner(tag).await?, false);
         for left in (0..MOST_DETOURS).rev() {
-            let connection = node.source.connection().await;
-            let mut connection = connection.inspect_err(|_| self.doubt())?;
+            let loan = node.source.loan().await;
+            let loan = loan.inspect_err(|_| self.doubt())?;
             let answer = match asking {
-                false => cmd.query_async(&mut *connection).await,
-                true => link::query_asking(&mut connection, cmd).await,
+                false => loan.query(cmd).await,
+                true => loan.query_asking(cmd).await,
             };
             let error = match answer.and_then(|value| Ok(T::from_redis_value(value)?)) {
                 Ok(answer) => return Ok(answer),

@@ -49,6 +49,10 @@ impl Generation {
         }
     }
 
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The key, if the call that gives back tells it.
     pub(super) fn declared(&self) -> Option<&str> {
         (!self.apart).then_some(self.key.as_str())

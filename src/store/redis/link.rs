@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -45,6 +45,12 @@ impl Source {
         }
     }
 
+    /// A connection for one command, beside the lanes'.
+    pub(super) async fn loan(&self) -> Result<Loan, StoreError> {
+        let connection = self.connection().await?;
+        Ok(Loan(Some(connection)))
+    }
+
     pub(super) fn new(pool: Pool, share: usize) -> Self {
         Self::of(Origin::Pool(pool), share)
     }
@@ -81,7 +87,7 @@ pub(super) struct Road {
 pub(super) struct Way {
     road: Arc<Road>,
     connection: MultiplexedConnection,
-    opened: Instant,
+    is_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
@@ -89,7 +95,8 @@ struct Link {
     connection: MultiplexedConnection,
     /// None if it was detached from the pool.
     _place: Option<Place>,
-    opened: Instant,
+    /// Set by a trip that found it broken.
+    is_over: Arc<AtomicBool>,
     used: Instant,
 }
 
@@ -116,6 +123,7 @@ impl Road {
                 *link = Some(stale);
             }
         }
+        drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
         let link = match &mut *link {
             Some(link) => link,
             none => none.insert(Link::open(&self.source).await?),
@@ -124,12 +132,47 @@ impl Road {
         Ok(Way {
             road: self.clone(),
             connection: link.connection.clone(),
-            opened: link.opened,
+            is_over: link.is_over.clone(),
         })
     }
 }
 
-pub(super) async fn query_asking(
+/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, whoever
+/// came next would wait for both answers.
+pub(super) struct Loan(Option<Connection>);
+
+impl Loan {
+    pub(super) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, false).await
+    }
+
+    /// Sends it to a node of a cluster that is about to take over its key.
+    pub(super) async fn query_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, true).await
+    }
+
+    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
+        let answer = match asking {
+            false => cmd.query_async(connection).await,
+            true => query_asking(connection, cmd).await,
+        };
+        let severs = |error| fault::meant_by(error).severs;
+        if !answer.as_ref().is_err_and(severs) {
+            drop(self.0.take());
+        }
+        answer
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Connection::take));
+    }
+}
+
+async fn query_asking(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
 ) -> Result<Value, RedisError> {
@@ -156,10 +199,13 @@ impl Way {
         query_asking(&mut self.connection, cmd).await
     }
 
-    /// Closes the connection, if it is still the one in use.
-    pub(super) async fn close(&self) {
-        let mut link = self.road.link.lock().await;
-        drop(link.take_if(|link| link.opened == self.opened));
+    /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening
+    /// another one, which takes as long as his deadline; whoever is behind this trip isn't to wait for that.
+    pub(super) fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Ok(mut link) = self.road.link.try_lock() {
+            drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
+        }
     }
 }
 
@@ -178,12 +224,11 @@ impl Link {
             held.fetch_sub(1, Ordering::Relaxed);
             (Connection::take(connection), None)
         };
-        let now = Instant::now();
         Ok(Self {
             connection,
             _place: place,
-            opened: now,
-            used: now,
+            is_over: Arc::default(),
+            used: Instant::now(),
         })
     }
 }

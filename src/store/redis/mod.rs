@@ -62,6 +62,7 @@ mod sentinel;
 mod spread;
 mod tags;
 mod tls;
+mod trial;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
@@ -96,7 +97,6 @@ pub struct RedisStore {
 
 struct Inner {
     shared: Arc<Shared>,
-    prefix: String,
     lanes: Arc<Lanes>,
 }
 
@@ -104,6 +104,7 @@ struct Inner {
 #[derive(Debug)]
 struct Shared {
     servers: Servers,
+    prefix: String,
     scripts: RwLock<Scripts>,
     deadline: Duration,
     /// One for each hash tag: one, but on a cluster, whose masters don't die together.
@@ -240,7 +241,7 @@ impl Store for RedisStore {
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.servers.tags().cloned();
-        let names = Names::new(&self.inner.prefix, tags, &*rule, policy);
+        let names = Names::new(&self.inner.shared.prefix, tags, &*rule, policy);
         let half = scripts.number(Half::from(&script));
         let lanes = Arc::downgrade(&self.inner.lanes);
         let known = Known::new(names, half, &*rule, &script, lanes);
@@ -331,7 +332,7 @@ fn asked<'a>(line: &'a Line<'_>) -> Asked<'a> {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("prefix", &self.inner.prefix)
+            .field("prefix", &self.inner.shared.prefix)
             .field("deadline", &self.inner.shared.deadline)
             .field("lanes", &self.inner.lanes.many())
             .field("servers", &self.inner.shared.servers)

@@ -90,6 +90,14 @@ impl Names {
     }
 }
 
+/// A name on a server of a hash tag's keys that no policy's key has: of those with a `#`, a strategy's tag stands before it.
+pub(super) fn of_nobody(prefix: &str, tags: Option<&Tags>, tag: usize) -> String {
+    let tag = tags.map_or_else(String::new, |tags| {
+        format!("{{{}}}", String::from_utf8_lossy(&tags.text(tag)))
+    });
+    format!("{prefix}{tag}#probe")
+}
+
 /// A key's name in ASCII, no longer than [`LONGEST`].
 pub(super) type Name = SmallVec<[u8; 32]>;
 

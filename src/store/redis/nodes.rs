@@ -1,8 +1,12 @@
 //! The nodes of a cluster, and the connections to them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use redis::{FromRedisValue, Value};
+use tokio::time::Instant;
 
 use super::{
     cluster::Cluster,
@@ -17,21 +21,65 @@ pub(super) struct Node {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) source: Source,
+    probed: Mutex<Probed>,
+}
+
+/// What is known of a node's last probe, unless it was answered.
+#[derive(Debug, Default)]
+struct Probed {
+    begun: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+/// A probe of a node that is under way.
+pub(super) struct Probing {
+    node: Arc<Node>,
+    begun: Instant,
 }
 
 /// A range of slots, and the address of the node that serves it.
 pub(super) type Range = (u16, u16, String, u16);
 
 impl Node {
+    pub(super) fn new(host: String, port: u16, source: Source) -> Self {
+        Self {
+            host,
+            port,
+            source,
+            probed: Mutex::default(),
+        }
+    }
+
+    /// Begins a probe, unless one has begun or ended since and wasn't answered, or is under way, and not for too long.
+    pub(super) fn begin_probe(self: &Arc<Self>, since: Instant, long: Duration) -> Option<Probing> {
+        let (mut probed, now) = (self.probed(), Instant::now());
+        let lately = probed.begun.max(probed.ended).is_some_and(|at| at > since);
+        let is_under_way = probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + long);
+        if lately || is_under_way {
+            return None;
+        }
+        *probed = Probed {
+            begun: Some(now),
+            ended: None,
+        };
+        Some(Probing {
+            node: self.clone(),
+            begun: now,
+        })
+    }
+
+    fn probed(&self) -> MutexGuard<'_, Probed> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn is(&self, host: &str, port: u16) -> bool {
         self.host == host && self.port == port
     }
 
     /// What it knows of who serves what.
     pub(super) async fn slots(&self) -> Result<Vec<Range>, StoreError> {
-        let mut connection = self.source.connection().await?;
-        let mut slots = redis::cmd("CLUSTER");
-        let slots: Result<Value, _> = slots.arg("SLOTS").query_async(&mut *connection).await;
+        let loan = self.source.loan().await?;
+        let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
         let slots = slots.map_err(|error| fault::of(&error))?;
         let ranges = read_slots(slots, &self.host);
         match ranges.is_empty() {
@@ -40,6 +88,22 @@ impl Node {
                 message: "no slot is served".into(),
             }),
             false => Ok(ranges),
+        }
+    }
+}
+
+impl Probing {
+    pub(super) fn answered(self) {
+        *self.node.probed() = Probed::default();
+    }
+}
+
+/// Answered or not, it is over.
+impl Drop for Probing {
+    fn drop(&mut self) {
+        let mut probed = self.node.probed();
+        if probed.begun == Some(self.begun) {
+            probed.ended = Some(Instant::now());
         }
     }
 }

@@ -2,25 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{Cmd, cmd};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use redis::cmd;
+use tokio::time::timeout;
 
-use super::{
-    RedisStore,
-    batch::Known,
-    question::{Lines, OwnLine},
-    route::Servers,
-};
+use super::{RedisStore, route::Servers};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
     health::{Health, Problem},
-    key::Key,
-    store::{Account, Answer, Ask, Line, Manner},
-    strategy::Receipt,
+    store::Account,
 };
 
 /// The oldest version that has all that scripts need: `PXAT`.
@@ -30,15 +20,12 @@ const OLDEST: (u32, u32) = (6, 2);
 const APART: Duration = Duration::from_secs(1);
 
 /// At the start of an application there is more time than requests have.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What the server says in a script that runs a command which the user may not.
-const UNNAMED: &str = "user executing the script can't run this command";
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server, and a hash tag of keys that are there.
-struct Place {
-    name: Arc<str>,
-    tag: usize,
+pub(super) struct Place {
+    pub(super) name: Arc<str>,
+    pub(super) tag: usize,
 }
 
 impl RedisStore {
@@ -55,6 +42,9 @@ impl RedisStore {
                 return health;
             }
         };
+        if let Some(first) = places.first() {
+            self.try_generation(&first.name, &mut health).await;
+        }
         for place in &places {
             if let Err(error) = self.look_at(place, &mut health).await {
                 let server = place.name.clone();
@@ -95,111 +85,6 @@ impl RedisStore {
             }
         }
         Ok(())
-    }
-
-    /// Counts a unit under a key that nobody else uses, and removes the key.
-    async fn try_out(&self, place: &Place, account: &Account, health: &mut Health) {
-        let key = self.key_at(place);
-        let Err(error) = self.count(place, account, key).await else {
-            return;
-        };
-        let (policy, server) = (account.policy().into(), place.name.clone());
-        let lacks = match &error {
-            StoreError::Server { code, message } if &**code == "NOPERM" => Some(message.clone()),
-            // From within a script the server doesn't say which.
-            StoreError::Server { message, .. } if message.contains(UNNAMED) => {
-                let named = self.first_refused(place, account, key).await;
-                Some(named.unwrap_or_else(|| message.clone()))
-            }
-            _ => None,
-        };
-        health.note(match lacks {
-            Some(message) => Problem::Right {
-                policy,
-                server,
-                message,
-            },
-            None => Problem::Policy {
-                policy,
-                server,
-                error,
-            },
-        });
-    }
-
-    /// What the server says to the first of a policy's commands that the user may not run. Their arguments make no sense, but
-    /// for the key, which nobody else uses.
-    async fn first_refused(&self, place: &Place, account: &Account, key: Key) -> Option<Arc<str>> {
-        let script = account.rule().script()?;
-        let key = account.context::<Known>()?.names.of(&key);
-        let mut named = None;
-        for command in commands(script.source)
-            .into_iter()
-            .chain(["TIME", "PTTL", "PEXPIREAT"])
-        {
-            // As many as it wants: it counts them before it looks at rights.
-            for more in 0..4 {
-                let mut cmd = cmd(command);
-                if command != "TIME" {
-                    cmd.arg(&key).arg(vec!["0"; more]);
-                }
-                if let Err(StoreError::Server { code, message }) =
-                    self.run::<redis::Value>(place.tag, cmd).await
-                    && &*code == "NOPERM"
-                    && message.contains("to run")
-                {
-                    named = named.or(Some(message));
-                }
-            }
-        }
-        let mut del = cmd("DEL");
-        del.arg(key);
-        let _ = self.run::<u64>(place.tag, del).await;
-        named
-    }
-
-    async fn count(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
-        let known = account.context::<Known>();
-        let known = known.ok_or(StoreError::Unsupported("an account opened elsewhere"))?;
-        let line = OwnLine::of(&Line {
-            account,
-            key,
-            units: 1,
-            receipt: Receipt::NONE,
-            by: key,
-            manner: Manner::Charge,
-        });
-        let counted = self.ask_about(Ask::Take(1), [line].into()).await;
-        let mut del = cmd("DEL");
-        del.arg(known.names.of(&key));
-        let removed = self.run::<u64>(place.tag, del).await;
-        counted?;
-        removed?;
-        Ok(())
-    }
-
-    async fn ask_about(&self, ask: Ask, lines: Lines) -> Result<Answer, StoreError> {
-        let ended = || StoreError::Connection("the lane has ended".into());
-        let (waiter, answer) = oneshot::channel();
-        let deadline = Instant::now() + PATIENCE;
-        self.inner.lanes.ask(ask, lines, deadline, Some(waiter))?;
-        let mut delivery = answer.await.map_err(|_| ended())??;
-        delivery.read().ok_or_else(ended)
-    }
-
-    async fn run<T: redis::FromRedisValue>(&self, tag: usize, cmd: Cmd) -> Result<T, StoreError> {
-        let answer = timeout(PATIENCE, self.inner.shared.servers.run(tag, &cmd)).await;
-        answer.unwrap_or(Err(StoreError::Timeout))
-    }
-
-    /// A key that nobody else uses, on a certain server.
-    fn key_at(&self, place: &Place) -> Key {
-        loop {
-            let key = Key::unique();
-            if self.inner.shared.servers.tag_of(&key) == place.tag {
-                return key;
-            }
-        }
     }
 }
 
@@ -259,16 +144,6 @@ impl Told<'_> {
     }
 }
 
-/// The commands that a half calls.
-fn commands(source: &'static str) -> Vec<&'static str> {
-    let calls = source.split("call(").chain(source.split("call, ")).skip(1);
-    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
-    let mut names: Vec<_> = names.collect();
-    names.sort_unstable();
-    names.dedup();
-    names
-}
-
 fn version_of(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
@@ -302,12 +177,6 @@ mod tests {
         ] {
             assert_eq!(problems(&info(new)), [""; 0], "{new}");
         }
-    }
-
-    #[test]
-    fn commands_are_found_in_a_half() {
-        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
-        assert_eq!(commands(source), ["GET", "SET"]);
     }
 
     #[test]

@@ -69,6 +69,14 @@ impl Servers {
         self.tags().map_or(0, |tags| tags.of(key))
     }
 
+    /// The hash tags whose keys are where those of one are.
+    pub(super) fn neighbours(&self, tag: usize) -> Vec<usize> {
+        match self {
+            Self::One(_) => vec![tag],
+            Self::Cluster(cluster) => cluster.neighbours(tag),
+        }
+    }
+
     /// Whoever served some keys may no longer do so.
     pub(super) fn doubt(&self) {
         if let Self::Cluster(cluster) = self {
@@ -85,8 +93,8 @@ impl Servers {
     ) -> Result<T, StoreError> {
         match self {
             Self::One(source) => {
-                let mut connection = source.connection().await?;
-                let answer = cmd.query_async(&mut *connection).await;
+                let answer = source.loan().await?.query(cmd).await;
+                let answer = answer.and_then(|value| Ok(T::from_redis_value(value)?));
                 answer.map_err(|error| fault::of(&error))
             }
             Self::Cluster(cluster) => cluster.run(tag, cmd).await,

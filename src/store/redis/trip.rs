@@ -64,7 +64,7 @@ pub(super) async fn carry(
         route.doubt();
     }
     if let Some(way) = end.way.filter(|_| end.fault.severs) {
-        way.close().await;
+        way.close();
     }
     let error = end.error.unwrap_or(StoreError::Timeout);
     let left = batch.drain();

@@ -1,0 +1,238 @@
+//! Trying an account out, on a key that nobody else uses.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value, cmd};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+use super::{
+    RedisStore,
+    batch::{Batch, Known},
+    ping::{PATIENCE, Place},
+    question::{Delivery, OwnLine, Question},
+    reply,
+};
+use crate::{
+    error::StoreError,
+    health::{Health, Problem},
+    key::Key,
+    store::{Account, Answer, Ask, Line, Manner},
+    strategy::Receipt,
+};
+
+/// What the server says in a script that runs a command which the user may not.
+const UNNAMED: &str = "user executing the script can't run this command";
+
+impl RedisStore {
+    /// Asks all that may be asked about a key under an account, looks whether the user may run each command that takes, and
+    /// removes the key.
+    pub(super) async fn try_out(&self, place: &Place, account: &Account, health: &mut Health) {
+        let Some(known) = account.context::<Known>() else {
+            return;
+        };
+        let key = self.key_at(place);
+        let tried = self.ask_all(place, account, key).await;
+        let script = account.rule().script();
+        let commands = script.map_or_else(Vec::new, |script| commands(script.source));
+        let lacking = self.lacking(place, known.names.of(&key), &commands);
+        let (policy, server): (Arc<str>, _) = (account.policy().into(), place.name.clone());
+        let right = |message: Arc<str>| Problem::Right {
+            policy: policy.clone(),
+            server: server.clone(),
+            message,
+        };
+        let named = match lacking.await {
+            Ok(lacking) if lacking.is_empty() => None,
+            Ok(lacking) => Some(right(refused(&lacking))),
+            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => Some(right(message)),
+            // Whatever that is, asking tells it, too.
+            Err(_) => None,
+        };
+        let problem = match tried {
+            Ok(()) => named,
+            Err(StoreError::Server { code, message })
+                if &*code == "NOPERM" || message.contains(UNNAMED) =>
+            {
+                Some(named.unwrap_or_else(|| right(message)))
+            }
+            Err(error) => {
+                let (policy, server) = (policy.clone(), server.clone());
+                health.note(Problem::Policy {
+                    policy,
+                    server,
+                    error,
+                });
+                named
+            }
+        };
+        if let Some(problem) = problem {
+            health.note(problem);
+        }
+    }
+
+    /// Takes a unit as requests do, and then by itself, so that nobody hears of it, all else that may become of one.
+    async fn ask_all(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
+        let line = OwnLine::of(&Line {
+            account,
+            key,
+            units: 1,
+            receipt: Receipt::NONE,
+            by: key,
+            manner: Manner::Charge,
+        });
+        let (waiter, answer) = oneshot::channel();
+        let (lanes, deadline) = (&self.inner.lanes, Instant::now() + PATIENCE);
+        let lines = [line.clone()].into();
+        lanes.ask(Ask::Take(1), lines, deadline, Some(waiter))?;
+        let taken = read(answer.await.map_err(|_| ended())??)?;
+        let charged = charged(&line, &taken);
+        if account.life().is_some() {
+            self.ask_apart(place, Ask::Renew, &charged).await?;
+        }
+        self.ask_apart(place, Ask::Give, &charged).await?;
+        let forced = self.ask_apart(place, Ask::Force, &line).await?;
+        let charged = self::charged(&line, &forced);
+        self.ask_apart(place, Ask::Withdraw, &charged).await?;
+        self.ask_apart(place, Ask::Peek, &line).await?;
+        self.ask_apart(place, Ask::Reset, &line).await?;
+        Ok(())
+    }
+
+    /// Asks beside the lanes, without a word to those who remember refusals.
+    async fn ask_apart(
+        &self,
+        place: &Place,
+        ask: Ask,
+        line: &OwnLine,
+    ) -> Result<Answer, StoreError> {
+        let (waiter, answer) = oneshot::channel();
+        let mut batch = Batch::default();
+        let pushed = batch.push(Question {
+            ask,
+            lines: [line.clone()].into(),
+            deadline: Instant::now() + PATIENCE,
+            told_time: true,
+            alone: true,
+            waiter: Some(waiter),
+        });
+        pushed.map_err(|_| ended())?;
+        let shared = &self.inner.shared;
+        let (script, now) = (shared.script(), shared.server_time());
+        let call = |whole| batch.call(&script, whole, now, None);
+        let reply = match self.run::<Value>(place.tag, call(false)).await {
+            Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
+                self.run(place.tag, call(true)).await
+            }
+            reply => reply,
+        };
+        let _ = reply::deliver(&mut batch, reply?)?;
+        read(answer.await.map_err(|_| ended())??)
+    }
+
+    /// Which of these commands the user may not run on a key.
+    async fn lacking(
+        &self,
+        place: &Place,
+        key: String,
+        commands: &[&str],
+    ) -> Result<Vec<String>, StoreError> {
+        let mut eval = cmd("EVAL");
+        eval.arg(include_str!("rights.lua")).arg(1).arg(key);
+        self.run(place.tag, eval.arg(commands).clone()).await
+    }
+
+    pub(super) async fn run<T: redis::FromRedisValue>(
+        &self,
+        tag: usize,
+        cmd: Cmd,
+    ) -> Result<T, StoreError> {
+        let answer = timeout(PATIENCE, self.inner.shared.servers.run(tag, &cmd)).await;
+        answer.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// Whether the user may read and write the word of what was given back, which stays what it is.
+    pub(super) async fn try_generation(&self, server: &Arc<str>, health: &mut Health) {
+        let shared = &self.inner.shared;
+        let mut eval = cmd("EVAL");
+        eval.arg(
+            "local word = redis.call('GET', KEYS[1]) or '0' \
+             return redis.call('SET', KEYS[1], word, 'XX', 'KEEPTTL')",
+        );
+        let eval = eval.arg(1).arg(shared.generation.key()).clone();
+        if let Err(StoreError::Server { code, message }) = self.run::<Value>(0, eval).await
+            && (&*code == "NOPERM" || message.contains("user executing the script can't"))
+        {
+            let (server, key) = (server.clone(), shared.generation.key().into());
+            health.note(Problem::Unheard {
+                server,
+                key,
+                message,
+            });
+        }
+    }
+
+    /// A key that nobody else uses, on a certain server.
+    fn key_at(&self, place: &Place) -> Key {
+        loop {
+            let key = Key::unique();
+            if self.inner.shared.servers.tag_of(&key) == place.tag {
+                return key;
+            }
+        }
+    }
+}
+
+fn read(mut delivery: Delivery) -> Result<Answer, StoreError> {
+    delivery.read().ok_or_else(ended)
+}
+
+/// The line that gives back what was charged.
+fn charged(line: &OwnLine, answer: &Answer) -> OwnLine {
+    let mut line = line.clone();
+    if let Some(seen) = answer.lines.first().map(|line| &line.seen) {
+        line.charged(1, seen, answer.at);
+    }
+    line
+}
+
+fn refused(commands: &[String]) -> Arc<str> {
+    let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
+    format!("the user may not run {}", names.join(", ")).into()
+}
+
+fn ended() -> StoreError {
+    StoreError::Connection("the lane has ended".into())
+}
+
+/// The commands that a half calls, and what the driver calls for it.
+fn commands(source: &'static str) -> Vec<&'static str> {
+    let calls = source.split("call(").chain(source.split("call, ")).skip(1);
+    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
+    let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
+    if source.contains("expiry(") || source.contains("outlive(") {
+        names.push("PEXPIRETIME");
+    }
+    if source.contains("outlive(") {
+        names.push("PEXPIREAT");
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_in_a_half() {
+        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
+        assert_eq!(commands(source), ["DEL", "GET", "SET", "TIME"]);
+        let source = "call('GET', key)\noutlive(key, 5)";
+        let found = commands(source);
+        assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
+    }
+}

@@ -1,0 +1,215 @@
+//! What a probe asks: that a server counts, and not only that it lives. And how long it is waited for.
+
+use std::{
+    future::IntoFuture,
+    io::{self, Read},
+    net::{TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use futures_util::FutureExt;
+use testkit::{Proxy, Server};
+use tollgate::{Key, Limiter, OnStoreError, RedisStore, Source, StoreError};
+
+use crate::support::{builder, fault, limiter, opened, resumed, store, until, url};
+
+fn refusing(store: RedisStore) -> Limiter {
+    limiter(store, 1_000, OnStoreError::Refuse)
+}
+
+fn order(server: &Server, command: &[&str]) {
+    server.command(command).ok();
+}
+
+/// How many probes a server has had, those included that it would not run.
+fn probes(server: &Server) -> u64 {
+    let line = server.info("commandstats", "cmdstat_eval");
+    let line = line.unwrap_or_default();
+    let fields = line.split(',').filter_map(|field| field.split_once('='));
+    let counts = fields.filter(|(name, _)| ["calls", "rejected_calls"].contains(name));
+    counts
+        .filter_map(|(_, count)| count.parse::<u64>().ok())
+        .sum()
+}
+
+/// However many probes go, the breaker stays open.
+async fn stays_open(limiter: &Limiter, server: &Server) {
+    opened(limiter).await;
+    let before = probes(server);
+    until("four more probes", async || {
+        let check = limiter.check(Key::new("key")).into_future().now_or_never();
+        let error = fault(&check.expect("an answer at once"));
+        assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+        probes(server) >= before + 4
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_is_not_taken_for_a_server_that_counts() {
+    let server = Server::start();
+    let limiter = refusing(store(&server));
+    resumed(&limiter).await;
+    order(&server, &["SCRIPT", "FLUSH"]);
+    let nowhere = testkit::free_port().to_string();
+    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    stays_open(&limiter, &server).await;
+    order(&server, &["REPLICAOF", "NO", "ONE"]);
+    resumed(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_node_that_has_no_slots_is_not_taken_for_a_server_that_counts() {
+    let server = Server::builder().arg("cluster-enabled", "yes").start();
+    let limiter = refusing(store(&server));
+    stays_open(&limiter, &server).await;
+    order(&server, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    resumed(&limiter).await;
+}
+
+/// Who has used up his quota is refused by it.
+#[tokio::test]
+async fn a_server_that_is_full_is_asked_all_the_same() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "noeviction")
+        .start();
+    let limiter = limiter(store(&server), 1, OnStoreError::Refuse);
+    assert!(limiter.check(Key::new("spent")).await.is_admitted());
+    server.pause();
+    opened(&limiter).await;
+    server.resume();
+    order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
+    until("it is asked again", async || {
+        let decision = limiter.check(Key::new("spent")).await;
+        decision.source() == Source::Store && !decision.is_admitted()
+    })
+    .await;
+    let error = fault(&limiter.check(Key::new("new")).await);
+    assert!(
+        matches!(&error, StoreError::Server { code, .. } if &**code == "OOM"),
+        "{error:?}"
+    );
+}
+
+/// Whoever may touch the keys with the prefix, and these alone, and may not remove them.
+#[tokio::test]
+async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let rights = "~ab:* +@all -del -config";
+    server.acl("gate", "secret", rights);
+    let store = builder(server.url_as("gate", "secret")).prefix("ab:");
+    let limiter = refusing(store.build().expect("a store"));
+    let nowhere = testkit::free_port().to_string();
+    order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
+    stays_open(&limiter, &server).await;
+    order(&server, &["REPLICAOF", "NO", "ONE"]);
+    resumed(&limiter).await;
+    assert_eq!(server.immortal_keys(), [""; 0]);
+    until("nothing is left but what was counted", async || {
+        server.keys() == ["ab:g1:p:whoever"]
+    })
+    .await;
+}
+
+/// Each reply takes longer than a probe is waited for before the next one goes, and there are two.
+#[tokio::test]
+async fn a_server_that_is_far_away_is_found() {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    let store = builder(url(proxy.addr())).deadline(Duration::from_secs(10));
+    let limiter = refusing(store.build().expect("a store"));
+    proxy.cut();
+    opened(&limiter).await;
+    proxy.delay(Duration::from_millis(700));
+    resumed(&limiter).await;
+}
+
+/// Takes connections on a server's port while it is away, and lets nobody know that it is not the server.
+struct Hole {
+    listener: TcpListener,
+    taken: Vec<TcpStream>,
+    many: usize,
+}
+
+impl Hole {
+    fn in_place_of(server: &Server) -> Self {
+        let listener = TcpListener::bind(server.addr()).expect("its port is free");
+        listener.set_nonblocking(true).expect("a listener");
+        Self {
+            listener,
+            taken: Vec::new(),
+            many: 0,
+        }
+    }
+
+    fn taken(&mut self) -> usize {
+        let come = std::iter::from_fn(|| match self.listener.accept() {
+            Ok((stream, _)) => Some(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => panic!("{error}"),
+        });
+        let before = self.taken.len();
+        self.taken.extend(come);
+        self.many += self.taken.len() - before;
+        self.many
+    }
+
+    /// How many of them are open still.
+    fn open(&mut self) -> usize {
+        self.taken();
+        self.taken.retain(|mut stream| {
+            stream.set_nonblocking(true).expect("a socket");
+            loop {
+                match stream.read(&mut [0; 1024]) {
+                    Ok(1..) => {}
+                    Ok(0) => return false,
+                    Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+                }
+            }
+        });
+        self.taken.len()
+    }
+}
+
+/// What was asked of a server that has gone is never answered by the one that comes in its place.
+#[tokio::test]
+async fn a_probe_that_is_never_answered_keeps_nobody_waiting_for_its_deadline() {
+    let server = Server::start();
+    let deadline = Duration::from_secs(30);
+    let store = builder(server.url()).deadline(deadline);
+    let limiter = refusing(store.build().expect("a store"));
+    server.kill();
+    opened(&limiter).await;
+    let mut hole = Hole::in_place_of(&server);
+    until("two probes that nobody answers", async || hole.taken() >= 2).await;
+    let Hole {
+        listener, taken, ..
+    } = hole;
+    drop(listener);
+    server.restart();
+    let back = Instant::now();
+    resumed(&limiter).await;
+    // Within two seconds, on a machine that has the time.
+    assert!(back.elapsed() < deadline / 3, "{:?}", back.elapsed());
+    drop(taken);
+}
+
+/// Though each is waited for as long as a request is, or nearly.
+#[tokio::test]
+async fn probes_do_not_pile_up_and_end_with_the_store() {
+    let server = Server::start();
+    let store = builder(server.url()).deadline(Duration::from_secs(20));
+    let limiter = refusing(store.build().expect("a store"));
+    server.kill();
+    opened(&limiter).await;
+    let mut hole = Hole::in_place_of(&server);
+    let mut most = 0;
+    until("a dozen probes", async || {
+        most = most.max(hole.open());
+        hole.taken() >= 12
+    })
+    .await;
+    assert!((2..=6).contains(&most), "{most} at once");
+    drop(limiter);
+    until("none is left", async || hole.open() == 0).await;
+}

@@ -1,0 +1,59 @@
+//! Places in flight, and the tasks that take them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use tokio::time::sleep;
+use tollgate::{Key, Limiter};
+
+use crate::dice::Dice;
+
+/// The places that all processes hold together, as they know it: never more than the store has given.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    held: AtomicU64,
+    /// The most at once since it was asked for the last time.
+    most: AtomicU64,
+    pub(crate) taken: AtomicU64,
+}
+
+impl Flights {
+    fn take(&self) {
+        let held = self.held.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(held, SeqCst);
+        self.taken.fetch_add(1, SeqCst);
+    }
+
+    fn leave(&self) {
+        self.held.fetch_sub(1, SeqCst);
+    }
+
+    /// The most that were held at once since the last time.
+    pub(crate) fn most(&self) -> u64 {
+        self.most.swap(self.held.load(SeqCst), SeqCst)
+    }
+}
+
+/// Takes a place, holds it for a while, and leaves it, again and again.
+pub(crate) async fn fly(
+    limiter: Limiter,
+    flights: Arc<Flights>,
+    mut dice: Dice,
+    is_over: Arc<AtomicBool>,
+) {
+    while !is_over.load(SeqCst) {
+        if let Ok(admission) = limiter.check(Key::global()).await.into_result() {
+            flights.take();
+            sleep(dice.ms(0, 40)).await;
+            // Before it is given back: from then on another may have it.
+            flights.leave();
+            drop(admission);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
