@@ -111,6 +111,17 @@ impl Server {
         }
     }
 
+    /// The name of the one key that there is.
+    ///
+    /// # Panics
+    /// If there is none, or more than one.
+    #[track_caller]
+    pub fn only_key(&self) -> String {
+        let keys = self.keys();
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys.concat()
+    }
+
     /// The keys that never expire.
     #[track_caller]
     pub fn immortal_keys(&self) -> Vec<String> {

@@ -3,9 +3,17 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+#[path = "../common/answers.rs"]
+mod answers;
+#[path = "../common/by.rs"]
+mod by;
+#[path = "../common/crowd.rs"]
+mod crowd;
 mod denials;
 mod exact;
 mod faults;
 mod moves;
 mod spread;
 mod support;
+#[path = "../common/until.rs"]
+mod until;

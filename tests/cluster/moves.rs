@@ -10,9 +10,11 @@ use std::{
 
 use futures_util::future::join_all;
 use testkit::Cluster;
-use tollgate::{Key, Limiter, RedisStore, Ruling, StoreError};
+use tollgate::{Key, Limiter, RedisStore, StoreError};
 
-use crate::support::{By, PATIENCE, Places, counted, hammer, keys, limiter, store, until, used};
+use crate::support::{
+    By, PATIENCE, Places, counted, fault, hammer, keys, limiter, store, until, used,
+};
 
 /// A store with so few tags that many keys are in each slot.
 fn crowded(cluster: &Cluster) -> RedisStore {
@@ -46,7 +48,7 @@ async fn ask_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
 #[tokio::test]
 async fn keys_that_are_here_there_and_nowhere_yet_are_all_counted() {
     let cluster = Cluster::start(3, 0);
-    for by in [By::Gcra, By::Window, By::List] {
+    for by in [By::Gcra, By::Fixed, By::List] {
         cluster.nodes().iter().for_each(|node| node.flush());
         let limiter = limiter(crowded(&cluster), [by.policy("p", "3/month")]);
         assert_eq!(ask_all(&limiter, 0..100).await, 100);
@@ -75,7 +77,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_rest() {
     let policies = || {
         [
             By::Gcra.policy("a", "3/month"),
-            By::Window.policy("b", "3/month"),
+            By::Fixed.policy("b", "3/month"),
         ]
     };
     let limiter = limiter(crowded(&cluster), policies());
@@ -190,7 +192,7 @@ async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
     let policies = || {
         [
             By::Gcra.policy("a", "3/month"),
-            By::Window.policy("b", "3/month"),
+            By::Fixed.policy("b", "3/month"),
         ]
     };
     let patient = limiter(crowded(&cluster), policies());
@@ -205,7 +207,7 @@ async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
         .expect("a store");
     let decision = limiter(store, policies()).check(Key::new("k")).await;
     assert!(
-        matches!(decision.ruling(), Ruling::Fault(StoreError::Timeout)),
+        matches!(fault(&decision), StoreError::Timeout),
         "{decision:?}"
     );
     moving.end();

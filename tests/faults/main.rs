@@ -12,5 +12,7 @@ mod outages;
 mod policies;
 mod settling;
 mod support;
+#[path = "../common/until.rs"]
+mod until;
 mod waiting;
 mod write_back;

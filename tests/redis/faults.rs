@@ -14,7 +14,8 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    By, contents, counted, fault, hello, limiter, pair, single, store, store_at, until, used,
+    By, EACH, PAIRS, contents, counted, fault, hello, limiter, pair, single, store, store_at,
+    until, used,
 };
 
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -184,7 +185,7 @@ async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
 #[tokio::test]
 async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_master() {
     let server = Server::start();
-    for order in By::PAIRS {
+    for order in PAIRS {
         let both = pair(&server, order, "10/h");
         server.flush();
         assert!(counted(&both.check(Key::new("key")).await));
@@ -301,7 +302,7 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
-    for order in By::PAIRS {
+    for order in PAIRS {
         server.flush();
         let both = pair(&server, order, "10/h");
         let alone = single(&server, order[0], "10/h");
@@ -398,7 +399,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
     let server = Server::start();
     let mut needed = BTreeSet::new();
     for command in COMMANDS {
-        for order in By::PAIRS {
+        for order in PAIRS {
             server.flush();
             server.command(&["SCRIPT", "FLUSH"]).ok();
             let all = pair(&server, order, "10/h");
@@ -466,10 +467,7 @@ async fn a_user_needs_no_other_keys_than_those_under_the_prefix() {
         &format!("~tg:* +ping +unwatch +client {commands}"),
     );
     let store = store_at(server.url_as("gate", "secret"));
-    let limiter = limiter(
-        store,
-        By::ALL.map(|by| by.policy(&format!("{by:?}"), "2/h")),
-    );
+    let limiter = limiter(store, EACH.map(|by| by.policy(&format!("{by:?}"), "2/h")));
     for admitted in [true, true, false] {
         assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);
     }
