@@ -32,7 +32,7 @@ const APART: Duration = Duration::from_secs(1);
 /// At the start of an application there is more time than requests have.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the server says in a script that runs a command which the user may not.
+/// What a server before 7.2 says in a script that runs a command which the user may not.
 const UNNAMED: &str = "user executing the script can't run this command";
 
 /// A server, and a hash tag of keys that are there.
@@ -105,12 +105,12 @@ impl RedisStore {
         };
         let (policy, server) = (account.policy().into(), place.name.clone());
         let lacks = match &error {
-            StoreError::Server { code, message } if &**code == "NOPERM" => Some(message.clone()),
-            // From within a script the server doesn't say which.
+            // From within a script not every server says which.
             StoreError::Server { message, .. } if message.contains(UNNAMED) => {
                 let named = self.first_refused(place, account, key).await;
                 Some(named.unwrap_or_else(|| message.clone()))
             }
+            StoreError::Server { code, message } if &**code == "NOPERM" => Some(message.clone()),
             _ => None,
         };
         health.note(match lacks {
