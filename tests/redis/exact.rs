@@ -165,6 +165,14 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
                     panic!("{by:?} {quota}: {refused:?}");
                 };
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);
+                // A server may remove a key as soon as its last millisecond begins.
+                let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
+                let verdict = refused.verdict("p").expect("a verdict");
+                if ends < now + verdict.reset_after().as_micros() as u64 {
+                    failures.push(format!(
+                        "{by:?} {quota}, round {round}: {ends} ends at {now}"
+                    ));
+                }
                 for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
                     clock.set(now + wait - early);
                     let decision = check().await;
