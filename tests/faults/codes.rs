@@ -150,7 +150,7 @@ async fn masterdown() {
 /// Somebody else's script runs, and runs.
 #[tokio::test]
 async fn busy() {
-    let server = Server::builder().arg("busy-reply-threshold", "1").start();
+    let server = Server::builder().arg("lua-time-limit", "1").start();
     let limiter = begun(&server).await;
     let mut other = server.connect().expect("a connection");
     let script = thread::spawn(move || other.call(&["EVAL", "while true do end", "0"]));
@@ -173,7 +173,7 @@ async fn busy() {
 async fn loading() {
     let server = Server::builder()
         .arg("key-load-delay", "1000")
-        .arg("enable-debug-command", "local")
+        .debug_command()
         .start();
     let limiter = begun(&server).await;
     // Each key takes a millisecond to load, and the server answers in between.

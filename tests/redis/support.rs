@@ -76,7 +76,7 @@ pub(crate) async fn hello(_: Request<()>) -> Result<Response<String>, Infallible
 }
 
 /// What a key holds and when it ends, whatever its type is.
-pub(crate) fn contents(server: &Server, key: &str) -> [testkit::Reply; 2] {
+pub(crate) fn contents(server: &Server, key: &str) -> (testkit::Reply, i64) {
     let dump = server.command(&["DUMP", key]).ok();
-    [dump, server.command(&["PEXPIRETIME", key]).ok()]
+    (dump, server.expires_at(key))
 }
