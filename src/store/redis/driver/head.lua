@@ -3,6 +3,8 @@
 local pcall, error = pcall, error
 local floor, ceil, min, max, abs = math.floor, math.ceil, math.min, math.max, math.abs
 local sub, find, match = string.sub, string.find, string.match
+-- Lua 5.1 has it by itself.
+local unpack = table.unpack or unpack
 
 -- Something that this library did not write stands under the key: leaves it alone.
 local function foreign(key, why)
