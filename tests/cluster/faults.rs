@@ -66,13 +66,19 @@ async fn before(cluster: &Cluster, node: usize) -> Proxy {
     let port = proxy.addr().port().to_string();
     node.command(&["CONFIG", "SET", "cluster-announce-port", &port])
         .ok();
+    if node.version() < (7, 0) {
+        // It looks there only when it starts.
+        node.command(&["CONFIG", "REWRITE"]).ok();
+        node.restart();
+    }
     until("all nodes tell of the proxy", async || {
-        let told = |node: &Server| {
-            node.command(&["CLUSTER", "NODES"])
-                .text()
-                .contains(&format!(":{port}@"))
+        let says = |node: &Server, what, word: &str| {
+            let said = node.command(&["CLUSTER", what]).text();
+            said.contains(word)
         };
-        cluster.nodes().iter().all(told)
+        let named = format!(":{port}@");
+        let mut nodes = cluster.nodes().iter();
+        nodes.all(|node| says(node, "NODES", &named) && says(node, "INFO", "cluster_state:ok"))
     })
     .await;
     proxy
