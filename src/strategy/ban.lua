@@ -91,7 +91,7 @@ end
 local function mend(key, p, till, marks, ends)
   if till > 0 or ends > 0 then
     local at = expiry(key)
-    -- before 7.0 the end is known to a millisecond or two
+    -- a key that was moved ends a millisecond or two later
     if at ~= -2 and abs(at - last_ms(p, till, marks, ends)) > 2 then
       write(key, p, till, marks, ends)
     end

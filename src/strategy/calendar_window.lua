@@ -39,7 +39,7 @@ end
 local function write(key, p, count)
   local starts, ends = window(p)
   -- a time to live that ends at once would delete the key
-  local last = max(ceil(ends / 1000) - 1, now_ms + 1)
+  local last = max(ceil(ends / 1000), now_ms + 1)
   call('SET', key, format('%d-%d:%d', starts, ends, count), 'PXAT', format('%d', last))
 end
 

@@ -1,4 +1,4 @@
--- Fixed window. State: a counter, and a time to live that is the window. The key's last millisecond is still the window's.
+-- Fixed window. State: a counter, and a time to live that is the window: it is over when the key's last millisecond begins.
 --
 -- p: 1 requests, 2 period in ms
 -- state: count, ends (of the window, in us since the epoch), fresh (1: the time to live has to be set)
@@ -13,14 +13,14 @@ local function room(key, p)
       -- a counter that would never end, or outlast its window, ends one period from now
       ends = 0
     else
-      ends = (expiry + 1) * 1000
+      ends = expiry * 1000
       if ends <= now then
         count, ends = 0, 0
       end
     end
   end
   if ends == 0 then
-    return p[1] - count, count, (ceil(now / 1000) + p[2]) * 1000, 1
+    return p[1] - count, count, (next_ms + p[2]) * 1000, 1
   end
   return p[1] - count, count, ends, 0
 end
@@ -28,7 +28,7 @@ end
 local function write(key, count, ends, fresh)
   if fresh == 1 then
     -- a time to live that ends at once would delete the key
-    call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000 - 1, now_ms + 1)))
+    call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000, now_ms + 1)))
   else
     call('SET', key, format('%d', count), 'KEEPTTL')
   end
@@ -40,7 +40,7 @@ local function take(key, p, count, ends, fresh, units)
 end
 
 local function give(key, p, count, ends, fresh, at, mark, left, want)
-  -- before 7.0 the end is known to a millisecond or two; no mark means the window at hand
+  -- a key that was moved ends a millisecond or two later; no mark means the window at hand
   if fresh == 1 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
@@ -55,7 +55,7 @@ local function mend(key, p, count, ends, fresh)
   -- a window that is over is left to end
   local at = fresh == 1 and expiry(key)
   if at and (at == -1 or at > now_ms + p[2] + 1) then
-    call('PEXPIREAT', key, format('%d', ends / 1000 - 1))
+    call('PEXPIREAT', key, format('%d', ends / 1000))
   end
 end
 

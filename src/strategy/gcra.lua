@@ -66,7 +66,7 @@ local function write_near(key, ahead, kind)
   if kind == 2 then
     call('SET', key, format('%d', value + 1), 'PXAT', lap_end(ahead))
   else
-    call('SET', key, format('%d', value), 'PXAT', format('%d', now_ms + ceil(ahead / 1e7)))
+    call('SET', key, format('%d', value), 'PXAT', format('%d', next_ms + ceil(ahead / 1e7)))
   end
 end
 
@@ -84,7 +84,7 @@ local function write(key, p, ahead, kind)
   if r > 0 then
     ms = ms + 1
   end
-  call('SET', key, format('%d%010d', at_s + s, f), 'PXAT', format('%d', now_ms + ms))
+  call('SET', key, format('%d%010d', at_s + s, f), 'PXAT', format('%d', next_ms + ms))
 end
 
 local function take(key, p, ahead, kind, _, units)

@@ -31,7 +31,7 @@ while judged < upto and p[8] == 1 do
     if new or ahead < step then
       ahead = step
     end
-    local ends, last_ms = at + ahead, now_ms + (ahead + -ahead % 1e7) / 1e7
+    local ends, last_ms = at + ahead, next_ms + (ahead + -ahead % 1e7) / 1e7
     value, kept = ((ends - lap) % round + lap) * 2, nil
     if not new then
       value, last_ms = value + 1, round_ms + (ends - ends % lap + lap) / 1e7

@@ -12,7 +12,7 @@ local function room(key, p)
   if first and first ~= header then
     foreign(key, 'not a list of callers')
   end
-  local opened = (ceil(now / 1000) + p[2]) * 1000
+  local opened = (next_ms + p[2]) * 1000
   if not first then
     return p[1], 0, opened, 1
   end
@@ -21,16 +21,16 @@ local function room(key, p)
     -- a list that would never end, or outlast its window, ends one period from now
     return p[1] - count, count, opened, 1
   end
-  local ends = (expiry + 1) * 1000
+  local ends = expiry * 1000
   if ends <= now then
     return p[1], 0, opened, 2
   end
   return p[1] - count, count, ends, 0
 end
 
--- A window's last millisecond. A time to live that ends at once would delete the key.
+-- When the key ends. A time to live that ends at once would delete the key.
 local function last(ends)
-  return max(ends / 1000 - 1, now_ms + 1)
+  return max(ends / 1000, now_ms + 1)
 end
 
 local function take(key, p, count, ends, fresh, units, by, each)
@@ -64,7 +64,7 @@ local function take(key, p, count, ends, fresh, units, by, each)
 end
 
 local function give(key, p, count, ends, fresh, at, mark, left, want, by)
-  -- before 7.0 the end is known to a millisecond or two; no mark means the window at hand
+  -- a key that was moved ends a millisecond or two later; no mark means the window at hand
   if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end

@@ -49,7 +49,7 @@ local function write(key, p, units)
       entries = {}
     end
   end
-  local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) - 1))
+  local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000)))
   if not ok then
     -- a log that never ends would stay for good
     pcall(call, 'LTRIM', key, 0, -1 - units)
@@ -87,8 +87,8 @@ local function mend(key, p, _, _, ahead)
   -- the log ends with its newest entry, also where the period was another one when that was written
   local newest = call('LINDEX', key, -1)
   if newest then
-    local last = max(ceil((tonumber(newest) + p[2]) / 1000) - 1, now_ms + 1)
-    -- before 7.0 the end is known to a millisecond or two
+    local last = max(ceil((tonumber(newest) + p[2]) / 1000), now_ms + 1)
+    -- a key that was moved ends a millisecond or two later
     if abs(expiry(key) - last) > 2 then
       call('PEXPIREAT', key, format('%d', last))
     end

@@ -66,7 +66,7 @@ end
 
 -- When a bucket has left the window, in ms since the epoch.
 local function gone(p, number)
-  return floor((number + p[2] + 1) * p[3] / p[4])
+  return ceil((number + p[2] + 1) * p[3] / p[4])
 end
 
 local function write(key, p, counts)
@@ -112,7 +112,7 @@ local function mend(key, p)
   while newest <= p[2] and counts[newest] == 0 do
     newest = newest + 1
   end
-  -- a key without an end, or with that of another number of buckets; before 7.0 its end is known to a ms or two
+  -- a key without an end, or with that of another number of buckets; one that was moved ends a ms or two later
   if off == 1 or ends < gone(p, i - newest + 1) or ends > gone(p, i) + 2 then
     write(key, p, counts)
   end

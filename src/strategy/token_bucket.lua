@@ -31,7 +31,7 @@ local function write(key, p, missing)
   local s = floor(missing / p[5])
   local f = (missing - s * p[5]) * p[4]
   local value = format('%d%010d:%d%06d', s, f, now_s, now_us)
-  call('SET', key, value, 'PXAT', format('%d', now_ms + ceil(missing / p[6])))
+  call('SET', key, value, 'PXAT', format('%d', next_ms + ceil(missing / p[6])))
 end
 
 local function take(key, p, missing, _, _, units)

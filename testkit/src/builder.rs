@@ -1,10 +1,11 @@
 //! How a server is to be started.
 
+use std::env;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::server::{Failure, Setup};
-use crate::{Clock, Server, free_port, wait};
+use crate::{Clock, Server, folder, free_port, process, wait};
 
 /// Options of a server that is about to start, from [`Server::builder`].
 #[derive(Debug)]
@@ -29,7 +30,7 @@ const DEFAULTS: [(&str, &str); 7] = [
 impl Builder {
     pub(crate) fn new() -> Self {
         Self {
-            setup: Setup::new("redis-server"),
+            setup: Setup::new(&program()),
             config: DEFAULTS
                 .map(|(name, value)| (name.into(), value.into()))
                 .into(),
@@ -82,7 +83,15 @@ impl Builder {
         self.arg("replicaof", &format!("127.0.0.1 {}", primary.port()))
     }
 
-    /// The program to run in place of `redis-server`: a name on `PATH` or a path.
+    /// Lets clients send `DEBUG`, which servers from 7.0 on refuse unless they are told.
+    pub fn debug_command(self) -> Self {
+        match process::version(&self.setup.program) {
+            Some((..7, _)) => self,
+            _ => self.arg("enable-debug-command", "local"),
+        }
+    }
+
+    /// The program to run in place of [`program`]: a name on `PATH` or a path.
     pub fn program(mut self, program: &str) -> Self {
         self.setup.program = program.into();
         self
@@ -96,10 +105,7 @@ impl Builder {
     pub fn start(self) -> Server {
         for _ in 0..20 {
             let port = free_port();
-            let folder = tempfile::Builder::new()
-                .prefix("testkit-")
-                .tempdir()
-                .expect("a folder can be made in the temporary folder");
+            let folder = folder();
             let mut setup = self.setup.clone();
             setup.socket = self.unix_socket.then(|| folder.path().join("redis.sock"));
             self.configure(port, folder.path(), setup.socket.as_deref());
@@ -124,6 +130,14 @@ impl Builder {
         std::fs::write(folder.join("redis.conf"), text)
             .expect("the server's configuration can be written");
     }
+}
+
+/// The program that servers run: `redis-server`, or what the environment variable `TOLLGATE_TEST_SERVER` names, a name on
+/// `PATH` or a path, such as that of Valkey or of another version of Redis.
+pub fn program() -> String {
+    let named = env::var("TOLLGATE_TEST_SERVER").ok();
+    let named = named.filter(|named| !named.is_empty());
+    named.unwrap_or_else(|| "redis-server".to_owned())
 }
 
 #[track_caller]

@@ -1,9 +1,7 @@
 //! The time that servers see.
 
-use std::env;
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,11 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tempfile::{NamedTempFile, TempPath};
 
+use crate::folder;
+
 /// A wall clock for servers, which stands still until it is set.
 ///
 /// Clones are the same clock, and any number of servers may follow it; each sees
 /// a new time with its next command. It works through a small C library that is
-/// compiled once per machine with `cc`, so it needs Linux and a C compiler.
+/// compiled once per process with `cc`, so it needs Linux and a C compiler.
 ///
 /// What follows at once: `TIME`, also in scripts, every kind of expiry, and what
 /// `PTTL` says. A key still exists in the millisecond in which its `PTTL` is 0, and
@@ -47,8 +47,8 @@ impl Clock {
     /// A clock that shows `unix_micros`, in microseconds since 1970; 0 stands for
     /// the real time, which runs.
     pub fn at(unix_micros: u64) -> Self {
-        let (cell, path) = NamedTempFile::new()
-            .expect("a file can be made in the temporary folder")
+        let (cell, path) = NamedTempFile::new_in(folder::common())
+            .expect("a file can be made in this process's own folder")
             .into_parts();
         let clock = Self {
             inner: Arc::new(Inner {
@@ -140,27 +140,14 @@ fn write(cell: &File, micros: u64) {
 
 const SOURCE: &str = include_str!("clock.c");
 
-/// The compiled library, kept in the temporary folder from run to run.
+/// The compiled library.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         if cfg!(not(target_os = "linux")) {
             panic!("testkit::Clock works on Linux only");
         }
-        let mut hasher = DefaultHasher::new();
-        (SOURCE, env::consts::ARCH).hash(&mut hasher);
-        let name = format!("tollgate-testkit-clock-{:016x}.so", hasher.finish());
-        let kept = env::temp_dir().join(name);
-        let work = tempfile::tempdir().expect("a folder can be made in the temporary folder");
-        // Servers run what is in this file, and others may write in the folder.
-        let owner = |path: &Path| fs::symlink_metadata(path).map(|file| file.uid());
-        if owner(&kept).ok() == owner(work.path()).ok() {
-            return kept;
-        }
-        let built = compile(work.path());
-        fs::rename(&built, &kept)
-            .unwrap_or_else(|err| panic!("cannot put the clock at {}: {err}", kept.display()));
-        kept
+        compile(folder::common())
     })
 }
 

@@ -109,15 +109,12 @@ impl Cluster {
             node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()])
                 .ok();
             if index < masters {
-                let first = index * SLOTS / masters;
-                let last = (index + 1) * SLOTS / masters - 1;
-                node.command(&[
-                    "CLUSTER",
-                    "ADDSLOTSRANGE",
-                    &first.to_string(),
-                    &last.to_string(),
-                ])
-                .ok();
+                // Ranges can be said only from 7.0 on.
+                let slots = index * SLOTS / masters..(index + 1) * SLOTS / masters;
+                let slots = slots.map(|slot| slot.to_string());
+                let words = ["CLUSTER", "ADDSLOTS"].map(str::to_owned);
+                let command: Vec<_> = words.into_iter().chain(slots).collect();
+                node.command(&command).ok();
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! Each [`Server`] runs in its own folder on its own port and dies with its
 //! owner: on drop, on a panic, and on Linux also when the test process itself is
-//! killed. [`Clock`] sets the time that servers see, [`Cluster`] and [`Sentinel`]
+//! killed. Its folder goes with it, and in any case with the test process.
+//! [`Clock`] sets the time that servers see, [`Cluster`] and [`Sentinel`]
 //! start whole groups. The API blocks and needs no async runtime; call it from
 //! async tests as it is, the calls are short.
 //!
@@ -14,6 +15,7 @@
 mod builder;
 mod clock;
 mod cluster;
+mod folder;
 mod observe;
 mod ports;
 mod process;
@@ -25,9 +27,10 @@ mod sentinel;
 mod server;
 mod wait;
 
-pub use builder::Builder;
+pub use builder::{Builder, program};
 pub use clock::Clock;
 pub use cluster::{Cluster, Move};
+pub use folder::folder;
 pub use ports::free_port;
 pub use program::Program;
 pub use proxy::Proxy;

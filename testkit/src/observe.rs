@@ -56,8 +56,39 @@ impl Server {
         line.map(str::to_owned)
     }
 
+    /// Which version of Redis it is, or for others which one they stand in for, such as `(7, 2)`.
+    #[track_caller]
+    pub fn version(&self) -> (u32, u32) {
+        let version = self.info("server", "redis_version");
+        let version = version.expect("INFO server has redis_version");
+        let mut parts = version.split('.').map(str::parse);
+        match (parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+            _ => panic!("{version} is no version"),
+        }
+    }
+
+    /// When a key ends, in milliseconds since 1970: `PEXPIRETIME`, also of servers before 7.0, which have no such command.
+    #[track_caller]
+    pub fn expires_at(&self, key: &str) -> i64 {
+        if self.version() >= (7, 0) {
+            return self.command(&["PEXPIRETIME", key]).int();
+        }
+        // Known if the clock stood still meanwhile.
+        const ASK: &str = "local function ms()
+            local time = redis.call('TIME')
+            return time[1] * 1000 + math.floor(time[2] / 1000)
+        end
+        local before, ttl, after
+        repeat
+            before, ttl, after = ms(), redis.call('PTTL', KEYS[1]), ms()
+        until before == after
+        return ttl < 0 and ttl or after + ttl";
+        self.command(&["EVAL", ASK, "1", key]).int()
+    }
+
     /// How often a command ran since [`reset_stats`](Self::reset_stats), by clients
-    /// and in scripts; subcommands are named like `config|get`. A run that failed
+    /// and in scripts; subcommands are named like `config|get`, from 7.0 on. A run that failed
     /// counts, such as `EVALSHA` of an unknown script; a command that was refused
     /// before it ran, for want of rights or memory, does not.
     #[track_caller]
@@ -109,6 +140,17 @@ impl Server {
                 return keys.into_iter().collect();
             }
         }
+    }
+
+    /// The name of the one key that there is.
+    ///
+    /// # Panics
+    /// If there is none, or more than one.
+    #[track_caller]
+    pub fn only_key(&self) -> String {
+        let keys = self.keys();
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        keys.concat()
     }
 
     /// The keys that never expire.

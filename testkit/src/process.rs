@@ -101,6 +101,19 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+/// What a server says of its version: `Redis server v=7.0.15 sha=...`.
+pub(crate) fn version(program: &str) -> Option<(u32, u32)> {
+    let output = Command::new(find(program)?)
+        .arg("--version")
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace();
+    let version = words.find_map(|word| word.strip_prefix("v="))?;
+    let mut parts = version.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
 /// `setpriv`, if it is here and knows the option: busybox has one without it.
 fn death_signal() -> Option<&'static Path> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();

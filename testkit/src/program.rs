@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
 
+use crate::folder;
 use crate::process::{self, Process};
 
 /// A program with a folder of its own, killed on drop with all that it has started, and on Linux also when the
@@ -30,15 +31,14 @@ impl Program {
         let names = names.join(" or ");
         let found = found
             .unwrap_or_else(|| panic!("{names} is not installed; `cargo xtask test` installs it"));
-        let folder = tempfile::Builder::new()
-            .prefix("testkit-")
-            .tempdir()
-            .expect("a folder can be made in the temporary folder");
+        let folder = folder();
         let log = File::create(folder.path().join("log")).expect("the program's log can be made");
         let errors = log.try_clone().expect("the program's log can be shared");
         let process = Process::spawn(&found, |command| {
             // A group of its own, so that its children can be killed with it.
             command.process_group(0).stdin(Stdio::null());
+            // What it puts aside goes with it.
+            command.env("TMPDIR", folder.path());
             command.stdout(log).stderr(errors);
             prepare(command, folder.path());
         });

@@ -37,6 +37,8 @@ struct State {
     /// Both ends of each connection.
     open: Vec<(u64, [TcpStream; 2])>,
     next: u64,
+    /// Bytes of questions that were passed on.
+    asked: u64,
     is_over: bool,
 }
 
@@ -66,6 +68,7 @@ impl Proxy {
                 weather: Weather::Pass,
                 open: Vec::new(),
                 next: 0,
+                asked: 0,
                 is_over: false,
             }),
             changed: Condvar::new(),
@@ -119,6 +122,11 @@ impl Proxy {
     /// How many connections are open through it.
     pub fn connections(&self) -> usize {
         self.shared.state().open.len()
+    }
+
+    /// How many bytes of questions lie before the server, or were read by it, on all connections so far.
+    pub fn asked(&self) -> u64 {
+        self.shared.state().asked
     }
 
     fn set(&self, weather: Weather) {
@@ -190,7 +198,13 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
             }
             _ => (len, false),
         };
-        if to.write_all(&piece[..pass]).is_err() || ends {
+        if to.write_all(&piece[..pass]).is_err() {
+            break;
+        }
+        if !replies {
+            shared.state().asked += pass as u64;
+        }
+        if ends {
             break;
         }
     }

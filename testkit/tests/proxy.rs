@@ -47,11 +47,16 @@ fn holds_and_then_passes_on_what_it_held() {
         "{error}"
     );
     assert!(server.keys().is_empty());
+    assert_eq!(proxy.asked(), 0);
     proxy.pass();
     let start = Instant::now();
     while server.keys().is_empty() {
         assert!(start.elapsed() < PATIENCE, "what was held is lost");
     }
+    assert_eq!(
+        proxy.asked(),
+        b"*3\r\n$3\r\nSET\r\n$4\r\nheld\r\n$1\r\n1\r\n".len() as u64
+    );
 }
 
 #[test]

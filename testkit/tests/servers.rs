@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate_testkit::{Connection, Reply, Server, free_port};
+use tollgate_testkit::{Clock, Connection, Reply, Server, folder, free_port, program};
 
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
@@ -90,9 +90,8 @@ fn hold_a_server() {
 }
 
 #[test]
-fn killing_the_test_process_ends_its_servers() {
-    // Nobody is left to remove the server's own folder.
-    let folder = tempfile::tempdir().unwrap();
+fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
+    let folder = folder();
     let here = std::env::current_exe().unwrap();
     let mut holder = std::process::Command::new(here)
         .args(["--exact", "hold_a_server", "--nocapture"])
@@ -119,6 +118,11 @@ fn killing_the_test_process_ends_its_servers() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert!(gone(pid), "server {pid} outlived its test process");
+    let start = Instant::now();
+    while std::fs::read_dir(folder.path()).unwrap().next().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(10), "a folder stays");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
@@ -272,9 +276,25 @@ fn commands_are_counted_also_in_scripts() {
     assert_eq!(server.calls("incr"), 3);
     assert_eq!(server.calls("eval"), 1);
     assert_eq!(server.calls("EVALSHA"), 1);
-    assert_eq!(server.calls("config|resetstat"), 1);
+    let reset = match server.version() {
+        (..7, _) => "config",
+        _ => "config|resetstat",
+    };
+    assert_eq!(server.calls(reset), 1);
     server.reset_stats();
     assert_eq!(server.calls("incr"), 0);
+}
+
+#[test]
+fn the_end_of_a_key_is_told_whatever_version_it_is() {
+    let clock = Clock::at(1_800_000_000_123_456);
+    let server = Server::builder().clock(&clock).start();
+    assert!(server.version() >= (6, 2), "{:?}", server.version());
+    server.command(&["SET", "key", "1", "PX", "1000"]).ok();
+    assert_eq!(server.expires_at("key"), 1_800_000_001_123);
+    server.command(&["PERSIST", "key"]).ok();
+    assert_eq!(server.expires_at("key"), -1);
+    assert_eq!(server.expires_at("none"), -2);
 }
 
 #[test]
@@ -347,7 +367,7 @@ fn a_wrong_option_shows_the_log() {
 fn no_other_server_on_the_port_is_taken_for_this_one() {
     let server = Server::start();
     server.kill();
-    let mut squatter = std::process::Command::new("redis-server")
+    let mut squatter = std::process::Command::new(program())
         .args([
             "--bind",
             "127.0.0.1",

@@ -2,7 +2,11 @@
 #![allow(missing_docs)]
 #![cfg(feature = "redis")]
 
+#[path = "../common/answers.rs"]
+mod answers;
 mod ban;
+#[path = "../common/by.rs"]
+mod by;
 mod denied;
 mod ledger;
 mod modes;

@@ -16,7 +16,11 @@ use testkit::Server;
 use tollgate::{Limiter, Policy, RateLimitLayer, Source, extract, layer::ResponseBody};
 use tower::{Layer, ServiceExt, service_fn};
 
-pub(crate) use crate::world::{By, KEY, World, counted, ms, secs};
+pub(crate) use crate::{
+    answers::{counted, fault},
+    by::By,
+    world::{KEY, World, ms, secs},
+};
 
 /// The keys under which something is counted: all but the one that tells when something was given back.
 pub(crate) fn books(server: &Server) -> Vec<String> {

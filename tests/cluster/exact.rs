@@ -13,7 +13,7 @@ async fn sixty_four_tasks_over_two_stores_are_admitted_exactly_the_quota() {
     for by in By::ALL {
         let name = format!("exact{by:?}");
         let limiters = [0, 1].map(|_| limiter(store(cluster()), [by.policy(&name, "500/month")]));
-        let admitted = hammer(&limiters, Key::new("hot").into(), 64, 1_500).await;
+        let admitted = hammer(&limiters, Key::new("hot"), 64, 1_500).await;
         assert_eq!(admitted, 500, "{by:?}");
         assert_eq!(used(&limiters[0], Key::new("hot")).await, [500], "{by:?}");
     }
@@ -28,7 +28,7 @@ async fn policies_on_one_key_share_its_slot_and_are_judged_in_one_call() {
         ]
     };
     let limiters = [0, 1].map(|_| limiter(store(cluster()), policies()));
-    let admitted = hammer(&limiters, Key::new("one").into(), 64, 400).await;
+    let admitted = hammer(&limiters, Key::new("one"), 64, 400).await;
     assert_eq!(admitted, 100);
     assert_eq!(used(&limiters[1], Key::new("one")).await, [100, 100]);
     let found = keys(cluster(), ":whole-");

@@ -3,6 +3,12 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+#[path = "../common/answers.rs"]
+mod answers;
+#[path = "../common/by.rs"]
+mod by;
+#[path = "../common/crowd.rs"]
+mod crowd;
 mod denials;
 mod exact;
 mod faults;
@@ -10,3 +16,5 @@ mod moves;
 mod probes;
 mod spread;
 mod support;
+#[path = "../common/until.rs"]
+mod until;

@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_millis(400);
 fn of(cluster: &Cluster) -> Limiter {
     limiter(
         store_by(cluster, DEADLINE),
-        [By::Window.policy("p", "100000/month")],
+        [By::Fixed.policy("p", "100000/month")],
     )
 }
 

@@ -4,10 +4,10 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, Retry, Ruling, StoreError};
+use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, Retry, StoreError};
 
 use crate::support::{
-    By, Places, cluster, counted, hammer, keys, limiter, store, store_by, until, used,
+    By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
 };
 
 fn three([a, b, c]: [(By, &str); 3]) -> Limiter {
@@ -33,7 +33,7 @@ fn all_used(used: &[u64], bys: [By; 3], each: u64) {
 async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
     for (round, by) in By::ALL.into_iter().enumerate() {
         let places = Places::find(cluster(), &format!("quiet{round}-")).await;
-        let bys = [by, By::ALL[(round + 3) % By::ALL.len()], By::Window];
+        let bys = [by, By::ALL[(round + 3) % By::ALL.len()], By::Fixed];
         let [a, b, c] = bys;
         let new = || three([(a, "200/month"), (b, "120/month"), (c, "160/month")]);
         let limiters = [new(), new()];
@@ -61,7 +61,7 @@ async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
 #[tokio::test]
 async fn who_asks_alone_is_told_as_on_one_server() {
     let places = Places::find(cluster(), "alone").await;
-    let limiter = three([(By::Window, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
+    let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
     let keys = places.apart();
     for left in [[4, 1, 8], [3, 0, 7]] {
         let decision = limiter.check(keys.clone()).await;
@@ -85,7 +85,7 @@ async fn who_asks_alone_is_told_as_on_one_server() {
 #[tokio::test]
 async fn several_at_once_are_admitted_as_far_as_all_have_room() {
     let places = Places::find(cluster(), "several").await;
-    let limiter = three([(By::Window, "50/h"), (By::List, "7/h"), (By::Log, "20/h")]);
+    let limiter = three([(By::Fixed, "50/h"), (By::List, "7/h"), (By::Log, "20/h")]);
     let decision = limiter.check(places.apart()).times(10).await;
     assert_eq!(decision.admitted(), 7);
     assert_eq!(used(&limiter, places.apart()).await, [7, 7, 7]);
@@ -253,11 +253,11 @@ async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
     let limiter = limiter(
         store(cluster()),
         [
-            By::Window.policy("a", "2/h"),
-            By::Window.policy("b", "6/h"),
-            By::Window.policy("looser", "4/h").shadow_of("a"),
-            By::Window.policy("stricter", "1/h").shadow_of("a"),
-            By::Window.policy("beside", "9/h").shadow(),
+            By::Fixed.policy("a", "2/h"),
+            By::Fixed.policy("b", "6/h"),
+            By::Fixed.policy("looser", "4/h").shadow_of("a"),
+            By::Fixed.policy("stricter", "1/h").shadow_of("a"),
+            By::Fixed.policy("beside", "9/h").shadow(),
         ],
     );
     let [a, b, c] = [0, 1, 2].map(|place| places.key(place));
@@ -317,7 +317,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
         .ok();
     let decision = limiter.check(places.apart()).await;
     assert!(
-        matches!(decision.ruling(), Ruling::Fault(StoreError::Foreign { .. })),
+        matches!(fault(&decision), StoreError::Foreign { .. }),
         "{decision:?}"
     );
     let others: Keys = [("a", places.key(0)), ("c", places.key(2))].into();
@@ -329,7 +329,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
     cluster.nodes()[1].pause();
     let decision = limiter.check(places.apart()).await;
     assert!(
-        matches!(decision.ruling(), Ruling::Fault(StoreError::Timeout)),
+        matches!(fault(&decision), StoreError::Timeout),
         "{decision:?}"
     );
     until("the others are given back", async || {
@@ -342,7 +342,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
     }
     let decision = limiter.check(places.apart()).await;
     assert!(
-        matches!(decision.ruling(), Ruling::Fault(StoreError::Open { .. })),
+        matches!(fault(&decision), StoreError::Open { .. }),
         "{decision:?}"
     );
     until("the others are given back", async || {

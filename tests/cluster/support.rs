@@ -1,22 +1,16 @@
 //! What the tests share.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{sync::OnceLock, time::Duration};
 
 use testkit::{Cluster, Server};
-use tollgate::{
-    CalendarWindow, Decision, FixedWindow, Gcra, Key, Keys, Limiter, ListWindow, OnStoreError,
-    Policy, RedisStore, SlidingLog, SlidingWindow, Source, TokenBucket,
-};
+use tollgate::{Key, Keys, RedisStore};
 
-/// The machine may be busy; where counting is tested, time is not.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use crate::{
+    answers::{counted, fault},
+    by::By,
+    crowd::{hammer, limiter, used},
+    until::{PATIENCE, until},
+};
 
 /// One for all tests that leave its nodes as they are. Their policies' names tell their keys apart.
 pub(crate) fn cluster() -> &'static Cluster {
@@ -35,106 +29,6 @@ pub(crate) fn store_by(cluster: &Cluster, deadline: Duration) -> RedisStore {
         .deadline(deadline)
         .denials(Duration::ZERO);
     store.build().expect("a store")
-}
-
-/// A limiter that shows faults.
-pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-    let builder = Limiter::builder().store(store);
-    let builder = policies
-        .into_iter()
-        .fold(builder, |builder, policy| builder.policy(policy));
-    let limiter = builder.on_store_error(OnStoreError::Refuse);
-    limiter.build().expect("a limiter")
-}
-
-/// How a policy is counted: whatever is promised holds for each.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum By {
-    Gcra,
-    Bucket,
-    Window,
-    Calendar,
-    List,
-    Log,
-    Sliding,
-}
-
-impl By {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Gcra,
-        Self::Bucket,
-        Self::Window,
-        Self::Calendar,
-        Self::List,
-        Self::Log,
-        Self::Sliding,
-    ];
-
-    pub(crate) fn policy(self, name: &str, quota: &str) -> Policy {
-        let policy = Policy::new(name, quota.parse().expect(quota));
-        match self {
-            Self::Gcra => policy.strategy(Gcra),
-            Self::Bucket => policy.strategy(TokenBucket),
-            Self::Window => policy.strategy(FixedWindow),
-            Self::Calendar => policy.strategy(CalendarWindow::utc()),
-            Self::List => policy.strategy(ListWindow),
-            Self::Log => policy.strategy(SlidingLog),
-            Self::Sliding => policy.strategy(SlidingWindow::new()),
-        }
-    }
-}
-
-/// Whether it was admitted, by the store itself.
-#[track_caller]
-pub(crate) fn counted(decision: &Decision) -> bool {
-    assert_eq!(decision.source(), Source::Store, "{decision:?}");
-    decision.is_admitted()
-}
-
-/// What is used of each policy's quota.
-pub(crate) async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
-    let seen = limiter.peek(keys).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdicts = seen.verdicts().chain(seen.shadows());
-    verdicts
-        .map(|verdict| verdict.limit() - verdict.remaining())
-        .collect()
-}
-
-/// Sends `requests` requests from `tasks` tasks, each over one of the limiters in turn; returns how many were admitted.
-pub(crate) async fn hammer(limiters: &[Limiter], keys: Keys, tasks: usize, requests: u64) -> u64 {
-    let tickets = Arc::new(AtomicU64::new(requests));
-    let limiters = limiters.iter().cycle().take(tasks).cloned();
-    let tasks: Vec<_> = limiters
-        .map(|limiter| {
-            let (keys, tickets) = (keys.clone(), tickets.clone());
-            tokio::spawn(async move {
-                let mut admitted = 0;
-                let next = |left: u64| left.checked_sub(1);
-                while tickets
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
-                    .is_ok()
-                {
-                    admitted += u64::from(counted(&limiter.check(keys.clone()).await));
-                }
-                admitted
-            })
-        })
-        .collect();
-    let mut admitted = 0;
-    for task in tasks {
-        admitted += task.await.expect("a task ends well");
-    }
-    admitted
-}
-
-/// Asks until it is so, for as long as [`PATIENCE`] lasts.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut probe: impl FnMut() -> F) {
-    let start = Instant::now();
-    while !probe().await {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// The masters' keys whose names hold `part`, and the index of the master that each is on.

@@ -1,12 +1,11 @@
-//! A store of either kind on a clock that stands still, and every strategy to count by.
+//! A store of either kind on a clock that stands still.
 
 use std::time::Duration;
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    CalendarWindow, Decision, FixedWindow, Gcra, Key, Limiter, LimiterBuilder, ListWindow,
-    ManualClock, MemoryStore, OnStoreError, Policy, Quota, RedisStore, SlidingLog, SlidingWindow,
-    Source, Timestamp, TokenBucket,
+    Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, OnStoreError, Policy, RedisStore,
+    Timestamp,
 };
 
 /// The machine may be busy; where counting is tested, time is not.
@@ -117,54 +116,4 @@ impl World {
     pub(crate) fn advance(&self, by: Duration) {
         self.set(self.now() + by.as_micros() as u64);
     }
-}
-
-/// How a policy is counted: whatever is promised holds for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    Gcra,
-    Bucket,
-    Fixed,
-    Calendar,
-    List,
-    Log,
-    Sliding(u32),
-}
-
-impl By {
-    pub(crate) const ALL: [Self; 8] = [
-        Self::Gcra,
-        Self::Bucket,
-        Self::Fixed,
-        Self::Calendar,
-        Self::List,
-        Self::Log,
-        Self::Sliding(1),
-        Self::Sliding(10),
-    ];
-
-    #[track_caller]
-    pub(crate) fn policy(self, name: &str, quota: &str) -> Policy {
-        self.count(name, quota.parse().expect(quota))
-    }
-
-    pub(crate) fn count(self, name: &str, quota: Quota) -> Policy {
-        let policy = Policy::new(name, quota);
-        match self {
-            Self::Gcra => policy.strategy(Gcra),
-            Self::Bucket => policy.strategy(TokenBucket),
-            Self::Fixed => policy.strategy(FixedWindow),
-            Self::Calendar => policy.strategy(CalendarWindow::utc()),
-            Self::List => policy.strategy(ListWindow),
-            Self::Log => policy.strategy(SlidingLog),
-            Self::Sliding(buckets) => policy.strategy(SlidingWindow::buckets(buckets)),
-        }
-    }
-}
-
-/// Whether it was admitted, by the store itself.
-#[track_caller]
-pub(crate) fn counted(decision: &Decision) -> bool {
-    assert_eq!(decision.source(), Source::Store, "{decision:?}");
-    decision.is_admitted()
 }

@@ -40,14 +40,20 @@ async fn replicated(group: &Sentinel) {
     .await;
 }
 
+/// A limiter that has admitted so many, of which every replica has heard.
+async fn counting(group: &Sentinel, admitted: u64) -> Limiter {
+    let limiter = watched(group);
+    for _ in 0..admitted {
+        assert!(counted(&limiter.check(key()).await));
+    }
+    replicated(group).await;
+    limiter
+}
+
 #[tokio::test]
 async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted() {
     let group = Sentinel::start();
-    let limiter = watched(&group);
-    for _ in 0..10 {
-        assert!(counted(&limiter.check(key()).await));
-    }
-    replicated(&group).await;
+    let limiter = counting(&group, 10).await;
     let old = group.master();
     old.kill();
     let faults = AtomicU64::new(0);
@@ -80,11 +86,7 @@ async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted
 #[tokio::test]
 async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     let group = Sentinel::start();
-    let limiter = watched(&group);
-    for _ in 0..10 {
-        assert!(counted(&limiter.check(key()).await));
-    }
-    replicated(&group).await;
+    let limiter = counting(&group, 10).await;
     let old = group.master();
     let failover = ["SENTINEL", "FAILOVER", group.master_name()];
     group.sentinels()[0].command(&failover).ok();
@@ -138,11 +140,7 @@ async fn a_server_that_is_named_and_no_master_is_not_even_looked_into() {
 #[tokio::test]
 async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
     let group = Sentinel::start();
-    let limiter = watched(&group);
-    for _ in 0..300 {
-        assert!(counted(&limiter.check(key()).await));
-    }
-    replicated(&group).await;
+    let limiter = counting(&group, 300).await;
     let replicas = || group.servers()[1..].iter();
     replicas().for_each(Server::pause);
     for _ in 0..200 {

@@ -6,7 +6,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair,
 };
-use testkit::{Cluster, Server, free_port};
+use testkit::{Cluster, Server, folder, free_port};
 use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
 
 use crate::support::{PATIENCE, counted, counts, fault, key, limiter};
@@ -74,7 +74,7 @@ fn at(url: String) -> RedisStoreBuilder {
 
 #[tokio::test]
 async fn who_shows_a_certificate_is_let_in_over_a_connection_that_nobody_reads() {
-    let (signed, folder) = (signed(), tempfile());
+    let (signed, folder) = (signed(), folder());
     let (server, port) = server(&signed, folder.path());
     for host in ["127.0.0.1", "localhost"] {
         let [certificate, own] = &signed.client;
@@ -88,7 +88,7 @@ async fn who_shows_a_certificate_is_let_in_over_a_connection_that_nobody_reads()
 
 #[tokio::test]
 async fn who_shows_none_or_trusts_somebody_else_is_not_connected() {
-    let (signed, other, folder) = (signed(), self::signed(), tempfile());
+    let (signed, other, folder) = (signed(), self::signed(), folder());
     let (_server, port) = server(&signed, folder.path());
     let url = || at(format!("rediss://127.0.0.1:{port}"));
     let [certificate, own] = &signed.client;
@@ -112,7 +112,7 @@ async fn who_shows_none_or_trusts_somebody_else_is_not_connected() {
 
 #[tokio::test]
 async fn a_cluster_is_encrypted_throughout() {
-    let (signed, folder) = (signed(), tempfile());
+    let (signed, folder) = (signed(), folder());
     let lines = lines(&signed, folder.path());
     let ports = std::sync::Mutex::new(Vec::new());
     let cluster = Cluster::start_with(3, 0, |node| {
@@ -162,8 +162,4 @@ fn mistakes_are_found_when_a_store_is_built() {
         !format!("{store:?}").contains(&own[40..80]),
         "a key is shown"
     );
-}
-
-fn tempfile() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a folder")
 }

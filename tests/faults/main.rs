@@ -13,5 +13,7 @@ mod policies;
 mod probes;
 mod settling;
 mod support;
+#[path = "../common/until.rs"]
+mod until;
 mod waiting;
 mod write_back;

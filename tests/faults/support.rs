@@ -1,9 +1,6 @@
 //! What the tests share.
 
-use std::{
-    future::IntoFuture,
-    time::{Duration, Instant},
-};
+use std::{future::IntoFuture, time::Duration};
 
 use futures_util::FutureExt;
 use testkit::Server;
@@ -12,11 +9,10 @@ use tollgate::{
     Ruling, Source, StoreError,
 };
 
+pub(crate) use crate::until::{PATIENCE, until};
+
 /// Longer than the default: the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
-
-/// What hangs, hangs for longer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn url(addr: impl std::fmt::Display) -> String {
     format!("redis://{addr}")
@@ -114,13 +110,4 @@ pub(crate) async fn resumed(limiter: &Limiter) {
         limiter.check(Key::new("whoever")).await.source() == Source::Store
     })
     .await;
-}
-
-/// Asks until it is so, for as long as [`PATIENCE`] lasts.
-pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !probe().await {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

@@ -1,9 +1,9 @@
 //! What else may stand under the key.
 
-use tollgate::{Ruling, StoreError};
+use tollgate::StoreError;
 
 use crate::support::{
-    Books, LIFE, PLACES, check, counted, fill, free, only_key, permits, places, strand, until_free,
+    Books, LIFE, PLACES, check, counted, fault, fill, free, permits, places, strand, until_free,
 };
 
 #[tokio::test]
@@ -14,7 +14,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
     };
     let limiter = books.limiter([places(LIFE)]);
     let held = check(&limiter).await;
-    let key = only_key(server);
+    let key = server.only_key();
     for plant in [
         ["SET", &key, "precious"].as_slice(),
         &["RPUSH", &key, "precious"],
@@ -27,8 +27,8 @@ async fn a_foreign_value_is_reported_and_left_alone() {
             check(&limiter).await,
             limiter.peek(tollgate::Key::global()).await,
         ] {
-            match decision.ruling() {
-                Ruling::Fault(StoreError::Foreign { key: named, .. }) => assert_eq!(**named, *key),
+            match fault(&decision) {
+                StoreError::Foreign { key: named, .. } => assert_eq!(*named, *key),
                 other => panic!("{other:?}"),
             }
         }
@@ -54,7 +54,7 @@ async fn every_key_has_a_time_to_live_of_one_permits_life() {
     };
     let limiter = books.limiter([places(LIFE)]);
     let held = fill(&limiter).await;
-    let key = only_key(server);
+    let key = server.only_key();
     let ttl = server.command(&["PTTL", &key]).int();
     let life = LIFE.as_millis() as i64;
     assert!((life..=life + 2).contains(&ttl), "{ttl}");
@@ -84,7 +84,7 @@ async fn permits_that_nothing_ends_are_ended_within_a_life() {
     };
     let limiter = books.limiter([places(LIFE)]);
     strand(&limiter, PLACES as usize);
-    let key = only_key(server);
+    let key = server.only_key();
     for permit in server.command(&["ZRANGE", &key, "0", "-1"]).list() {
         server.command(&["ZADD", &key, "+inf", &permit.text()]).ok();
     }

@@ -3,6 +3,8 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+#[path = "../common/answers.rs"]
+mod answers;
 mod clocks;
 mod composite;
 mod foreign;
@@ -13,3 +15,5 @@ mod merged;
 mod processes;
 mod support;
 mod units;
+#[path = "../common/until.rs"]
+mod until;

@@ -6,8 +6,7 @@ use testkit::Server;
 use tollgate::{Decision, Gcra, Key, Limiter, Policy, Quota, extract};
 
 use crate::support::{
-    Books, LONG, PLACES, build, check, counted, free, only_key, permits, places, store, until,
-    until_free,
+    Books, LONG, PLACES, build, check, counted, free, permits, places, store, until, until_free,
 };
 
 /// Asks `n` times before the lane's next trip.
@@ -24,7 +23,7 @@ async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
 
 fn members(server: &Server) -> HashSet<String> {
     let members = server
-        .command(&["ZRANGE", &only_key(server), "0", "-1"])
+        .command(&["ZRANGE", &server.only_key(), "0", "-1"])
         .list();
     members.into_iter().map(testkit::Reply::text).collect()
 }

@@ -6,13 +6,18 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
     Clock, Concurrency, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy,
     Quota, RedisStore, Source, Timestamp, extract,
+};
+
+pub(crate) use crate::{
+    answers::{counted, fault},
+    until::{PATIENCE, until},
 };
 
 /// Places for requests in flight.
@@ -23,9 +28,6 @@ pub(crate) const LIFE: Duration = Duration::from_millis(300);
 
 /// A life that no test outlasts: what comes back within it was given back.
 pub(crate) const LONG: Duration = Duration::from_secs(3_600);
-
-/// The machine may be busy.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Neither on a second nor on a millisecond.
 const START: u64 = 1_750_000_000_123_457;
@@ -143,13 +145,6 @@ pub(crate) fn build(
     builder.build().expect("a limiter")
 }
 
-/// Whether the store itself admitted it.
-#[track_caller]
-pub(crate) fn counted(decision: &Decision) -> bool {
-    assert_eq!(decision.source(), Source::Store, "{decision:?}");
-    decision.is_admitted()
-}
-
 pub(crate) async fn check(limiter: &Limiter) -> Decision {
     limiter.check(Key::global()).await
 }
@@ -187,22 +182,6 @@ pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output =
     })
 }
 
-/// Asks until it is so.
-#[track_caller]
-pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let start = Instant::now();
-        while !probe().await {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "waited in vain: {what}, at {caller}"
-            );
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
-}
-
 /// Takes `n` permits that nobody renews and nobody gives back: the runtime of those who hold them has ended.
 pub(crate) fn strand(limiter: &Limiter, n: usize) {
     let limiter = limiter.clone();
@@ -224,24 +203,16 @@ pub(crate) fn strand(limiter: &Limiter, n: usize) {
     thread.join().expect("a thread that ends well");
 }
 
-/// The one key in the server.
-#[track_caller]
-pub(crate) fn only_key(server: &Server) -> String {
-    let keys = server.keys();
-    assert_eq!(keys.len(), 1, "{keys:?}");
-    keys.concat()
-}
-
 /// How many permits the server knows, expired ones too.
 #[track_caller]
 pub(crate) fn permits(server: &Server) -> i64 {
-    server.command(&["ZCARD", &only_key(server)]).int()
+    server.command(&["ZCARD", &server.only_key()]).int()
 }
 
 /// When each permit expires, in microseconds, the next first.
 #[track_caller]
 pub(crate) fn expiries(server: &Server) -> Vec<u64> {
-    let permits = server.command(&["ZRANGE", &only_key(server), "0", "-1", "WITHSCORES"]);
+    let permits = server.command(&["ZRANGE", &server.only_key(), "0", "-1", "WITHSCORES"]);
     let texts = permits.list().into_iter().map(testkit::Reply::text);
     let scores = texts.skip(1).step_by(2);
     scores

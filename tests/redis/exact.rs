@@ -6,16 +6,16 @@ use testkit::Server;
 use tollgate::{Key, Retry};
 
 use crate::support::{
-    By, START, counted, hammer, limiter, on_a_clock, only_key, single, store, used,
+    By, EACH, START, TWO, counted, hammer, limiter, on_a_clock, single, store, used,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
     let server = Server::start();
-    for by in By::ALL {
+    for by in EACH {
         // Where units come back one by one, it takes 43 minutes for the first.
         let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
-        let (rounds, requests) = match By::TWO.contains(&by) {
+        let (rounds, requests) = match TWO.contains(&by) {
             true => (3, 20_000),
             false => (1, 5_000),
         };
@@ -32,7 +32,7 @@ async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_charged_is_what_was_admitted_whatever_each_request_costs() {
     let server = Server::start();
-    for by in By::ALL {
+    for by in EACH {
         let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
         let tasks: Vec<_> = (0..32)
             .map(|task: u64| {
@@ -71,7 +71,7 @@ async fn under_several_policies_each_is_charged_for_those_that_all_of_them_admit
             store(&server),
             [
                 By::Gcra.policy("tenant", "900/month"),
-                By::Window.policy("user", "100/month"),
+                By::Fixed.policy("user", "100/month"),
                 By::Gcra.policy("bytes", "2000/month").cost(3),
             ],
         )
@@ -120,9 +120,9 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
         (By::Gcra, "7/min"),
         (By::Gcra, "3/h burst 5"),
         (By::Gcra, "999983/s burst 10"),
-        (By::Window, "3/10s"),
-        (By::Window, "1/ms"),
-        (By::Window, "4/month"),
+        (By::Fixed, "3/10s"),
+        (By::Fixed, "1/ms"),
+        (By::Fixed, "4/month"),
         (By::Bucket, "10/s burst 3"),
         (By::Bucket, "7/min"),
         (By::Calendar, "3/10s"),
@@ -132,8 +132,8 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
         (By::List, "1/ms"),
         (By::Log, "3/10s"),
         (By::Log, "1/ms"),
-        (By::Sliding, "3/10s"),
-        (By::Sliding, "7/min"),
+        (By::Sliding(1), "3/10s"),
+        (By::Sliding(1), "7/min"),
     ];
     for (by, quota) in quotas {
         let limiter = single(&server, by, quota);
@@ -165,6 +165,14 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
                     panic!("{by:?} {quota}: {refused:?}");
                 };
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);
+                // A server may remove a key as soon as its last millisecond begins.
+                let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
+                let verdict = refused.verdict("p").expect("a verdict");
+                if ends < now + verdict.reset_after().as_micros() as u64 {
+                    failures.push(format!(
+                        "{by:?} {quota}, round {round}: {ends} ends at {now}"
+                    ));
+                }
                 for early in [1_000, 1].into_iter().filter(|early| *early <= wait) {
                     clock.set(now + wait - early);
                     let decision = check().await;
@@ -196,14 +204,14 @@ async fn a_key_made_immortal_ends_after_whatever_touches_it_next() {
         "charge",
         "refund",
     ];
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "10/h");
         for touch in touches {
             // Short of it too: left by a clock that stepped back, or by a quota of a longer period.
             for command in [["PERSIST", ""], ["PEXPIRE", "9999999999"]] {
                 server.flush();
                 let mut first = limiter.check(Key::new("key")).cost(6).await;
-                let key = only_key(&server);
+                let key = server.only_key();
                 assert_eq!(server.immortal_keys(), [""; 0]);
                 let args = [command[0], &key, command[1]];
                 let args: Vec<_> = args.into_iter().filter(|arg| !arg.is_empty()).collect();
@@ -237,7 +245,7 @@ async fn a_key_made_immortal_ends_after_whatever_touches_it_next() {
 #[tokio::test]
 async fn no_charge_and_no_refund_leaves_a_key_immortal() {
     let (_clock, server) = on_a_clock();
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let limiter = single(&server, by, "10/h");
         let check = || limiter.check(Key::new("key")).cost(2).into_future();
@@ -256,7 +264,7 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
 #[tokio::test]
 async fn a_key_that_counts_nothing_is_not_immortal_either() {
     let (clock, server) = on_a_clock();
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let limiter = single(&server, by, "10/h");
         let mut decision = limiter.check(Key::new("key")).cost(6).await;
@@ -275,7 +283,7 @@ async fn a_key_that_counts_nothing_is_not_immortal_either() {
 #[tokio::test]
 async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on() {
     let server = Server::start();
-    let policies = By::ALL.map(|by| by.policy(&format!("{by:?}"), "20/month"));
+    let policies = EACH.map(|by| by.policy(&format!("{by:?}"), "20/month"));
     let limiter = limiter(store(&server), policies);
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
     // Half of the keys are used up.
@@ -283,11 +291,11 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
         let cost = 1 + 19 * (index as u64 % 2);
         assert!(counted(&limiter.check(Key::new(key)).cost(cost).await));
     }
-    assert_eq!(server.keys().len(), 20 * By::ALL.len());
+    assert_eq!(server.keys().len(), 20 * EACH.len());
     for key in server.keys() {
         assert_eq!(server.command(&["PERSIST", &key]).int(), 1);
     }
-    assert_eq!(server.immortal_keys().len(), 20 * By::ALL.len());
+    assert_eq!(server.immortal_keys().len(), 20 * EACH.len());
     for (index, key) in keys.iter().enumerate() {
         let admitted = match index % 4 {
             0 | 1 => counted(&limiter.check(Key::new(key)).await),
@@ -303,7 +311,7 @@ async fn a_key_in_redis_is_at_most_thirty_bytes() {
     let server = Server::start();
     let long = "a name of sixty-four characters, the most that a policy may have";
     for name in ["p", "per-tenant", long] {
-        let policies = By::ALL.map(|by| by.policy(name, "10/h"));
+        let policies = EACH.map(|by| by.policy(name, "10/h"));
         for policy in policies {
             let limiter = limiter(store(&server), [policy]);
             for key in [
@@ -321,7 +329,7 @@ async fn a_key_in_redis_is_at_most_thirty_bytes() {
         }
     }
     let keys = server.keys();
-    assert_eq!(keys.len(), 3 * By::ALL.len() * 8);
+    assert_eq!(keys.len(), 3 * EACH.len() * 8);
     for key in keys {
         assert!(key.len() <= 30 && key.starts_with("tg:"), "{key}");
     }

@@ -9,7 +9,7 @@ use std::{
 use testkit::Server;
 use tollgate::{Key, Limiter, OnStoreError, Source, StoreError};
 
-use crate::support::{By, contents, counted, fault, only_key, pair, single, store, used};
+use crate::support::{EACH, PAIRS, contents, counted, fault, pair, single, store, used};
 
 const STRINGS: [&str; 14] = [
     "nan",
@@ -61,11 +61,11 @@ fn assert_foreign(decision: &tollgate::Decision, name: &str) {
 fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answers() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let limiter = single(&server, by, "10000/h");
         assert!(runtime.block_on(async { counted(&limiter.check(Key::new("planted")).await) }));
-        let name = only_key(&server);
+        let name = server.only_key();
         let mut rounds = 0;
         plantings(&server, &name, |value| {
             rounds += 1;
@@ -100,11 +100,11 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
 fn nothing_that_can_be_asked_changes_a_foreign_value() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let limiter = single(&server, by, "10/h");
         let charged = runtime.block_on(async { limiter.check(Key::new("planted")).await });
-        let name = only_key(&server);
+        let name = server.only_key();
         plantings(&server, &name, |value| {
             runtime.block_on(async {
                 let (peek, charge, reset, costly) = tokio::join!(
@@ -130,7 +130,7 @@ fn nothing_that_can_be_asked_changes_a_foreign_value() {
 fn beside_a_foreign_value_no_other_policy_is_charged() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for order in By::PAIRS {
+    for order in PAIRS {
         for foreign in [0, 1] {
             server.flush();
             let both = pair(&server, order, "100/h");
@@ -204,7 +204,7 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
         .build()
         .expect("a runtime");
     let server = Server::start();
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let limiter = Limiter::builder()
             .store(store(&server))
@@ -214,7 +214,7 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
             .expect("a limiter");
         let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
         assert!(counted(&check()));
-        let name = only_key(&server);
+        let name = server.only_key();
         plantings(&server, &name, |value| {
             let decision = check();
             assert!(decision.is_admitted(), "{value:?}: {decision:?}");

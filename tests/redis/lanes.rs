@@ -5,7 +5,7 @@ use std::{future::IntoFuture, sync::Arc, time::Duration};
 use testkit::Server;
 use tollgate::{Key, Limiter, Source};
 
-use crate::support::{By, counted, fault, limiter, single, until};
+use crate::support::{By, TWO, counted, fault, limiter, single, until};
 
 async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 {
     let tasks: Vec<_> = keys
@@ -21,7 +21,7 @@ async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_requests_at_once_on_one_key_are_far_fewer_calls() {
     let server = Server::start();
-    for by in By::TWO {
+    for by in TWO {
         let limiter = single(&server, by, "100/h");
         server.reset_stats();
         let keys = (0..10_000).map(|_| Key::new("hot"));
@@ -36,7 +36,7 @@ async fn ten_thousand_requests_at_once_on_one_key_are_far_fewer_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_requests_at_once_on_as_many_keys_share_their_calls() {
     let server = Server::start();
-    for by in By::TWO {
+    for by in TWO {
         let limiter = single(&server, by, "100/h");
         server.flush();
         server.reset_stats();
@@ -52,7 +52,7 @@ async fn ten_thousand_requests_at_once_on_as_many_keys_share_their_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
     let server = Arc::new(Server::start());
-    for by in By::TWO {
+    for by in TWO {
         let limiter = single(&server, by, "1000/month");
         let tasks: Vec<_> = (0..16)
             .map(|_| {

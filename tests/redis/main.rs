@@ -3,7 +3,13 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+#[path = "../common/answers.rs"]
+mod answers;
+#[path = "../common/by.rs"]
+mod by;
 mod config;
+#[path = "../common/crowd.rs"]
+mod crowd;
 mod denials;
 mod exact;
 mod faults;
@@ -15,4 +21,6 @@ mod runtimes;
 mod steps;
 mod support;
 mod trips;
+#[path = "../common/until.rs"]
+mod until;
 mod withdrawn;

@@ -6,8 +6,9 @@ use std::{
 };
 
 use testkit::Server;
+use tollgate::Key;
 
-use crate::support::{By, hammer, limiter, store_at};
+use crate::support::{TWO, hammer, limiter, store_at};
 
 const URL: &str = "TOLLGATE_TEST_URL";
 const REQUESTS: u64 = 5_000;
@@ -17,12 +18,12 @@ const REQUESTS: u64 = 5_000;
 fn one_of_two_processes() {
     let Ok(url) = env::var(URL) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in By::TWO {
+    for by in TWO {
         let limiters = [limiter(
             store_at(url.clone()),
             [by.policy("p", "1000/month")],
         )];
-        let admitted = runtime.block_on(hammer(&limiters, "key".into(), 32, REQUESTS));
+        let admitted = runtime.block_on(hammer(&limiters, Key::new("key"), 32, REQUESTS));
         println!("admitted={admitted}");
     }
 }
@@ -50,7 +51,7 @@ fn two_processes_admit_exactly_the_quota_between_them() {
             counts.collect()
         })
         .into();
-    for (index, by) in By::TWO.into_iter().enumerate() {
+    for (index, by) in TWO.into_iter().enumerate() {
         let counts: Vec<_> = admitted.iter().map(|counts| counts[index]).collect();
         assert_eq!(counts.iter().sum::<u64>(), 1_000, "{by:?}: {counts:?}");
     }

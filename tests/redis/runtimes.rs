@@ -75,7 +75,7 @@ fn a_limiter_outlives_its_runtimes() {
 #[test]
 fn a_runtime_that_ends_amid_requests_leaves_the_limiter_whole() {
     let server = Server::start();
-    let limiter = single(&server, By::Window, "1000/h");
+    let limiter = single(&server, By::Fixed, "1000/h");
     server.pause();
     for runtime in [current_thread(), multi_thread()] {
         runtime.block_on(async {
@@ -99,7 +99,7 @@ fn two_runtimes_at_once_share_one_count() {
         let limiter = limiter.clone();
         thread::spawn(move || {
             let limiters = [limiter];
-            current_thread().block_on(hammer(&limiters, "key".into(), 16, 1_000))
+            current_thread().block_on(hammer(&limiters, Key::new("key"), 16, 1_000))
         })
     });
     let admitted = threads.map(|thread| thread.join().expect("a thread ends well"));

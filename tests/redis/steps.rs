@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::{Clock, Server};
 use tollgate::{Key, Limiter, Retry};
 
-use crate::support::{By, START, counted, on_a_clock, single, used};
+use crate::support::{By, EACH, START, counted, on_a_clock, single, used};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const PERIOD: Duration = Duration::from_secs(60);
@@ -65,9 +65,9 @@ impl Scene {
     fn longest(&self) -> Duration {
         match self.by {
             // Windows end on whole milliseconds.
-            By::Window | By::List => PERIOD + Duration::from_millis(1),
+            By::Fixed | By::List => PERIOD + Duration::from_millis(1),
             // Out of a full bucket, the first unit slides in the next one.
-            By::Sliding => PERIOD + PERIOD / BURST as u32,
+            By::Sliding(1) => PERIOD + PERIOD / BURST as u32,
             _ => PERIOD,
         }
     }
@@ -75,7 +75,7 @@ impl Scene {
     /// Whoever waits for as long as the strategy remembers has everything again.
     async fn is_as_new_after_a_period(&self) {
         let remembers = match self.by {
-            By::Sliding => 2,
+            By::Sliding(1) => 2,
             _ => 1,
         };
         self.clock.advance(self.longest() * remembers);
@@ -92,7 +92,7 @@ impl Scene {
 
 #[tokio::test]
 async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_a_period() {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);
@@ -106,7 +106,7 @@ async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_a_period() {
 
 #[tokio::test]
 async fn a_step_forth_of_an_hour_gives_one_burst_and_no_more() {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.advance(HOUR);
@@ -120,7 +120,7 @@ async fn a_step_forth_of_an_hour_gives_one_burst_and_no_more() {
 
 #[tokio::test]
 async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.advance(HOUR);
@@ -145,7 +145,7 @@ async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
 #[tokio::test]
 async fn what_was_charged_before_a_step_back_is_forgotten_after_a_period_though_others_came_since()
 {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         let key = || Key::new("key");
         assert!(counted(&scene.limiter.check(key()).cost(4).await));
@@ -163,7 +163,7 @@ async fn what_was_charged_before_a_step_back_is_forgotten_after_a_period_though_
 /// Steps of every size; those about as long as a period are the hard ones.
 #[tokio::test]
 async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         for seconds in [1, 5, 6, 7, 30, 59, 60, 61, 90, 119, 120, 121, 600] {
             let step = Duration::from_secs(seconds);
@@ -187,7 +187,7 @@ async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
 /// The step comes while nobody asks, so that the first to ask finds it.
 #[tokio::test]
 async fn who_looks_after_a_step_back_is_told_the_same_as_who_asks() {
-    for by in By::ALL {
+    for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
         scene.clock.rewind(HOUR);

@@ -6,7 +6,7 @@ use testkit::{Clock, Server};
 use tokio::join;
 use tollgate::{Check, Decision, Key, Keys, Limiter, Retry, Source};
 
-use crate::support::{By, START, counted, limiter, on_a_clock, single, store, used};
+use crate::support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used};
 
 /// Asked from one task before its runtime's lanes run, questions share a trip, in this order.
 fn in_one_trip(server: &Server, trip: impl FnOnce()) {
@@ -20,7 +20,7 @@ fn in_one_trip(server: &Server, trip: impl FnOnce()) {
 fn a_look_does_not_undo_what_is_charged_after_it() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "10/h");
         in_one_trip(&server, || {
             runtime.block_on(async {
@@ -44,7 +44,7 @@ fn a_look_does_not_undo_what_is_charged_after_it() {
 fn a_refusal_does_not_undo_what_is_charged_after_it() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "10/h");
         in_one_trip(&server, || {
             runtime.block_on(async {
@@ -67,7 +67,7 @@ fn a_refusal_does_not_undo_what_is_charged_after_it() {
 fn a_refusal_by_one_policy_does_not_shorten_what_others_share_with_it() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = limiter(
             store(&server),
             [by.policy("tenant", "10/h"), by.policy("user", "5/h")],
@@ -188,7 +188,7 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     let mut failures = Vec::new();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "10/min");
         for before in Before::ALL {
             for first in Question::ALL {
@@ -240,7 +240,7 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
 fn equal_requests_in_one_trip_are_served_first_come_first_served() {
     let server = Server::start();
     let runtime = current_thread();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "3/h");
         in_one_trip(&server, || {
             runtime.block_on(async {
@@ -279,12 +279,9 @@ fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
     let store = store(&server);
     let both = limiter(
         store.clone(),
-        [
-            By::Gcra.policy("a", "100/h"),
-            By::Window.policy("b", "50/h"),
-        ],
+        [By::Gcra.policy("a", "100/h"), By::Fixed.policy("b", "50/h")],
     );
-    let one = limiter(store, [By::Window.policy("b", "50/h")]);
+    let one = limiter(store, [By::Fixed.policy("b", "50/h")]);
     in_one_trip(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(

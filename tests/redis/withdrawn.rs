@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tollgate::{Key, Limiter, RateLimitLayer, extract};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{By, counted, hello, limiter, on_a_clock, single, store, until, used};
+use crate::support::{EACH, counted, hello, limiter, on_a_clock, single, store, until, used};
 
 /// Sends 400 requests, of which every other is gone at once; returns how many were answered.
 async fn half_of_them_leave(limiter: &Limiter) -> u64 {
@@ -37,7 +37,7 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() {
     let (_clock, server) = on_a_clock();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
@@ -53,7 +53,7 @@ async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_costs_nothing_while_time_goes_on_either() {
     let server = Server::start();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
@@ -71,7 +71,7 @@ async fn who_leaves_costs_nothing_while_time_goes_on_either() {
 #[tokio::test]
 async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
     let server = Server::start();
-    for by in By::ALL {
+    for by in EACH {
         server.flush();
         let layer = |name: &str, quota| {
             let policy = by.policy(name, quota).key(extract::global());
@@ -98,7 +98,7 @@ async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_while_the_server_thinks_costs_nothing() {
     let (_clock, server) = on_a_clock();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "1000/month");
         assert_eq!(used(&limiter, Key::new("key")).await, [0]);
         server.pause();
@@ -133,7 +133,7 @@ async fn who_leaves_while_the_server_thinks_costs_nothing() {
 #[tokio::test]
 async fn who_leaves_after_asking_for_several_gets_all_of_them_given_back() {
     let (_clock, server) = on_a_clock();
-    for by in By::ALL {
+    for by in EACH {
         let limiter = single(&server, by, "1000/month");
         // The same trip carries a request that stays, so that it is known to be over.
         let several = limiter

@@ -16,4 +16,6 @@ mod grpc_types;
 mod grpc_unary;
 mod grpc_web;
 mod support;
+#[path = "../common/until.rs"]
+mod until;
 mod websocket;

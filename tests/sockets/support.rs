@@ -2,12 +2,11 @@
 
 use std::{
     future::Future,
-    panic::Location,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use testkit::{Clock as ServerClock, Server};
@@ -17,8 +16,8 @@ use tollgate::{
     extract, outcome, outcome::End,
 };
 
-/// The machine may be busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::until::PATIENCE;
+pub(crate) use crate::until::until;
 
 /// How long a permit lives that nobody renews, by the store's clock.
 pub(crate) const LIFE: Duration = Duration::from_millis(300);
@@ -138,22 +137,6 @@ pub(crate) fn until_taken(limiter: &Limiter, places: u64) -> impl Future<Output 
     until("so many places are taken", async move || {
         used(limiter, "places").await == places
     })
-}
-
-/// Asks until it is so.
-#[track_caller]
-pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = Location::caller();
-    async move {
-        let start = Instant::now();
-        while !probe().await {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "waited in vain: {what}, at {caller}"
-            );
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    }
 }
 
 /// What is charged under each policy of [`Books`]: reserved for successes and for failures, and charged on response for

@@ -104,7 +104,7 @@ fn check_ends(server: &Server, decision: &Decision, now: u64, context: &str) {
         .map(|verdict| now + micros(verdict.reset_after()));
     let latest = wholes.max().expect("a verdict");
     for key in server.keys().into_iter().filter(|key| key != "tg:gen") {
-        let end = server.command(&["PEXPIRETIME", &key]).int();
+        let end = server.expires_at(&key);
         assert!(end > 0, "{context}: {key} never ends");
         let last = (latest / 1_000) as i64 + LAP.as_millis() as i64 + 1;
         assert!(end <= last, "{context}: {key} ends at {end}, past {last}");

@@ -3,6 +3,10 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+#[path = "../common/answers.rs"]
+mod answers;
+#[path = "../common/by.rs"]
+mod by;
 mod changes;
 mod custom;
 mod laps;

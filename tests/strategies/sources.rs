@@ -3,7 +3,7 @@
 use testkit::{Connection, Reply, Server};
 use tollgate::{Key, StoreError};
 
-use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, left, ms, only_key, secs};
+use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, left, ms, secs};
 
 /// A client that speaks to the server as the articles' programs do.
 struct Client(Connection);
@@ -259,7 +259,7 @@ async fn a_key_that_lost_its_end_is_never_repaired() {
             world.server().flush();
             let limiter = world.single(by, "10/min");
             assert_eq!(ask(&limiter, KEY, used).await, used);
-            let key = only_key(world.server());
+            let key = world.server().only_key();
             client.call(&["PERSIST", &key]).ok();
             match touch {
                 "looks" => drop(limiter.peek(KEY).await),
@@ -488,7 +488,7 @@ async fn a_bucket_whose_time_to_live_is_in_another_unit_than_its_rate_outlives_i
     let limiter = world.single(By::Bucket, "10/s");
     for used in 1..=10 {
         assert_eq!(ask(&limiter, KEY, 1).await, 1);
-        let ttl = client.call(&["PTTL", &only_key(world.server())]).int();
+        let ttl = client.call(&["PTTL", &world.server().only_key()]).int();
         assert_eq!(ttl, 100 * used, "as long as what is missing");
     }
 }
@@ -550,7 +550,7 @@ async fn two_keys_can_part_and_the_bucket_is_full_again() {
         let limiter = world.single(by, "10/s");
         assert_eq!(ask(&limiter, KEY, 20).await, 10);
         // There is nothing that could part.
-        only_key(world.server());
+        world.server().only_key();
     }
 }
 
@@ -651,7 +651,7 @@ async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count(
             assert_eq!(ask(&limiter, KEY, 3).await, 3);
             let ttl = world
                 .server()
-                .command(&["PTTL", &only_key(world.server())])
+                .command(&["PTTL", &world.server().only_key()])
                 .int();
             world.advance(ms(ttl as u64 - 1) + micros * std::time::Duration::from_micros(500));
             assert_eq!(ask(&limiter, KEY, 1).await, 1);
@@ -806,7 +806,7 @@ async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alon
         world.server().flush();
         let limiter = world.single(by, "10/min");
         assert_eq!(ask(&limiter, KEY, 1).await, 1);
-        let key = only_key(world.server());
+        let key = world.server().only_key();
         for foreign in [
             &["SET", &key, "ten"][..],
             &["SET", &key, "-3"],

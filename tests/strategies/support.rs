@@ -4,9 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use testkit::Server;
 use tokio::task::JoinSet;
-use tollgate::{Decision, Key, Limiter, Ruling, Source, StoreError};
+use tollgate::{Key, Limiter, Source};
 
-pub(crate) use crate::world::{By, KEY, START, World, counted, ms, secs};
+pub(crate) use crate::{
+    answers::{counted, fault},
+    by::By,
+    world::{KEY, START, World, ms, secs},
+};
 
 impl World {
     #[track_caller]
@@ -63,21 +67,4 @@ pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     assert_eq!(seen.source(), Source::Store, "{seen:?}");
     let left = seen.verdicts().next().map(|verdict| verdict.remaining());
     left.expect("a verdict")
-}
-
-/// The store error that a request was refused for.
-#[track_caller]
-pub(crate) fn fault(decision: &Decision) -> StoreError {
-    match decision.ruling() {
-        Ruling::Fault(error) => error.clone(),
-        other => panic!("{other:?} in place of a fault"),
-    }
-}
-
-/// The one key in the server.
-#[track_caller]
-pub(crate) fn only_key(server: &Server) -> String {
-    let keys = server.keys();
-    assert_eq!(keys.len(), 1, "{keys:?}");
-    keys.concat()
 }

@@ -58,6 +58,7 @@ fn usage() -> String {
     for step in &test::STEPS {
         text += &format!("      {:<10} {}\n", step.name, step.about);
     }
+    text += "      on another server, if TOLLGATE_TEST_SERVER names its program\n";
     for usage in [bench::USAGE, fuzz::USAGE, soak::USAGE] {
         text += &format!("  {usage}\n");
     }

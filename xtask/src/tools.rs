@@ -14,9 +14,11 @@ struct Tool {
     why: &'static str,
 }
 
+const SERVER: &str = "redis-server";
+
 const TOOLS: &[Tool] = &[
     Tool {
-        programs: &["redis-server"],
+        programs: &[SERVER],
         apt: &["redis-server"],
         elsewhere: "brew install redis, dnf install redis, pacman -S redis",
         why: "the tests start Redis servers of their own",
@@ -70,16 +72,28 @@ pub(crate) fn ready(root: &Path) -> Outcome {
         }
         println!("    {}", text.trim());
     }
-    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| find(tool).is_none()).collect();
+    let tools = || {
+        TOOLS
+            .iter()
+            .filter(|tool| tool.programs != [SERVER] || server() == SERVER)
+    };
+    let missing: Vec<&Tool> = tools().filter(|tool| find(tool).is_none()).collect();
     if !missing.is_empty() {
         install(&missing)?;
     }
-    for tool in TOOLS {
+    for tool in tools() {
         let program = find(tool).ok_or_else(|| absent(tool))?;
         println!("    {program}: {}", tool.why);
     }
     python::ready(root)?;
     redis_version()
+}
+
+/// The server that the tests start: the environment may name another one.
+fn server() -> String {
+    let named = env::var("TOLLGATE_TEST_SERVER").ok();
+    let named = named.filter(|named| !named.is_empty());
+    named.unwrap_or_else(|| SERVER.to_owned())
 }
 
 fn find(tool: &Tool) -> Option<&'static str> {
@@ -152,14 +166,14 @@ fn is_root() -> Outcome<bool> {
 }
 
 fn redis_version() -> Outcome {
-    let mut command = command("redis-server", &["--version"]);
+    let mut command = command(&server(), &["--version"]);
     let (text, _) = capture(&mut command)?;
     let version = text
         .split_whitespace()
         .find_map(|word| word.strip_prefix("v="))
         .ok_or_else(|| format!("`{}` tells no version: {}", line(&command), text.trim()))?;
     let (major, minor) = OLDEST_REDIS;
-    println!("    Redis {version}");
+    println!("    {}", text.trim());
     if numbers(version).is_some_and(|found| found >= OLDEST_REDIS) {
         Ok(())
     } else {

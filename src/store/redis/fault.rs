@@ -96,24 +96,91 @@ pub(super) fn meant_by_code(code: &str) -> Fault {
 
 /// What an error means. Without a code it is the connection's: refused, reset, or cut amid a reply.
 pub(super) fn meant_by(error: &RedisError) -> Fault {
-    error.code().map_or(BROKEN, meant_by_code)
+    text_of(error).map_or(BROKEN, |text| meant_by_code(read(&text).0))
 }
 
 /// The store error that stands for `error`.
 pub(super) fn of(error: &RedisError) -> StoreError {
-    match error.code() {
-        Some(code) => StoreError::Server {
-            code: code.into(),
-            message: error.detail().unwrap_or_default().into(),
-        },
+    match text_of(error) {
+        Some(text) => {
+            let (code, message) = read(&text);
+            StoreError::Server {
+                code: code.into(),
+                message: message.into(),
+            }
+        }
         None if error.is_timeout() => StoreError::Timeout,
         None => StoreError::Connection(error.to_string().into()),
     }
 }
 
+/// What the server said.
+fn text_of(error: &RedisError) -> Option<String> {
+    let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
+    Some(format!("{code} {detail}"))
+}
+
+/// The code of an error and the rest of it. Whatever a script met is told as if it had been met outside: before 7.0 with the
+/// place in the script before it, and rights that are missing under any name.
+pub(super) fn read(text: &str) -> (&str, &str) {
+    let mut text = text.trim_end();
+    if let Some(rest) = text.strip_prefix("ERR Error running script (call to ") {
+        text = rest.split_once("): ").map_or(text, |(_, met)| met);
+    }
+    // A line of the script; a function of the server's own has line -1.
+    let places = ["@user_script:", "=[C]:"];
+    while let Some(rest) = places.iter().find_map(|place| text.strip_prefix(place)) {
+        let line = |c: char| c.is_ascii_digit() || " :-".contains(c);
+        text = rest.trim_start_matches(line);
+    }
+    text = text.strip_prefix('-').unwrap_or(text);
+    let plain = text.strip_prefix("ERR ").unwrap_or(text);
+    if plain.starts_with("ACL failure in script") || plain.starts_with("The user executing") {
+        return ("NOPERM", plain);
+    }
+    text.split_once(' ').unwrap_or((text, ""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_version_says_the_same_of_what_a_script_met() {
+        for (text, code, message) in [
+            ("OOM command not allowed", "OOM", "command not allowed"),
+            (
+                "@user_script: 94: -READONLY You can't.\r\n",
+                "READONLY",
+                "You can't.",
+            ),
+            (
+                "@user_script: 9: WRONGTYPE Operation",
+                "WRONGTYPE",
+                "Operation",
+            ),
+            (
+                "ERR Error running script (call to f_0a): @user_script:10: @user_script: 10: -MISCONF No.",
+                "MISCONF",
+                "No.",
+            ),
+            ("ERR no such command", "ERR", "no such command"),
+            ("LOADING", "LOADING", ""),
+        ] {
+            assert_eq!(read(text), (code, message), "{text}");
+        }
+        for right in [
+            // 6.2, 7.0, and from 7.2 on.
+            "=[C]: -1: The user executing the script can't access at least one of the keys",
+            "@user_script: 94: The user executing the script can't run this command or subcommand",
+            "ERR The user executing the script can't run this command or subcommand",
+            "ERR ACL failure in script: User a has no permissions to run the 'set' command",
+        ] {
+            let (code, message) = read(right);
+            assert_eq!(code, "NOPERM", "{right}");
+            assert!(right.ends_with(message), "{right}: {message}");
+        }
+    }
 
     #[test]
     fn each_code_stands_in_the_table_once() {

@@ -230,6 +230,14 @@ impl RedisStore {
     }
 }
 
+/// Who is in a list, behind its header. A list that is over may be there for its last millisecond.
+const CALLERS: &str = "
+    if redis.call('PTTL', KEYS[1]) == 0 then
+        return {}
+    end
+    return redis.call('LRANGE', KEYS[1], 1, -1)
+";
+
 impl Store for RedisStore {
     fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
         let Some(script) = rule.script() else {
@@ -291,15 +299,13 @@ impl Store for RedisStore {
             let Some(name) = name else {
                 return Ok(Vec::new());
             };
-            let mut range = redis::cmd("LRANGE");
-            range.arg(name).arg(0).arg(-1);
+            let mut range = redis::cmd("EVAL");
+            range.arg(CALLERS).arg(1).arg(name);
             shared.breaker(tag).check()?;
             let list = shared.servers.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
-            // The first entry is the list's header.
-            let callers = list.iter().skip(1);
-            Ok(callers.filter_map(|by| Key::from_books(by)).collect())
+            Ok(list.iter().filter_map(|by| Key::from_books(by)).collect())
         })
     }
 

@@ -151,7 +151,7 @@ impl Reply<'_> {
             .text()
             .ok_or_else(|| garbled("an error is missing"))?;
         let message = String::from_utf8_lossy(message);
-        let (code, rest) = message.split_once(' ').unwrap_or((&message, ""));
+        let (code, rest) = fault::read(&message);
         if !matches!(code, "FOREIGN" | "WRONGTYPE") {
             return Ok(StoreError::Server {
                 code: code.into(),

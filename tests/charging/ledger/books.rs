@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::store::{Counts, Receipt};
-use crate::world::By;
+use crate::by::By;
 
 /// What is done about a request, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,11 @@ use self::{
     traffic::{Kind, Notes, Process, ROUNDS},
 };
 use crate::support::books;
-use crate::world::{By, KEY, START, World, counted, ms};
+use crate::{
+    answers::counted,
+    by::By,
+    world::{KEY, START, World, ms},
+};
 
 mod books;
 mod dice;

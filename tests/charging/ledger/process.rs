@@ -18,7 +18,7 @@ use super::{
     tally::Tally,
     traffic::{Kind, Notes, Process},
 };
-use crate::world::{By, PATIENCE};
+use crate::{by::By, world::PATIENCE};
 
 const URL: &str = "TOLLGATE_LEDGER_URL";
 const SCENE: &str = "TOLLGATE_LEDGER_SCENE";

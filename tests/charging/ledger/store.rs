@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::world::By;
+use crate::by::By;
 
 /// What everybody together may have at once.
 pub(super) const LIMIT: i64 = 120;

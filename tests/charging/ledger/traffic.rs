@@ -18,7 +18,7 @@ use super::{
     store::{LIMIT, QUOTA},
     tally::Tally,
 };
-use crate::world::{By, KEY, counted};
+use crate::{answers::counted, by::By, world::KEY};
 
 const TASKS: u64 = 16;
 

@@ -23,7 +23,8 @@ do
   now_s, now_us = tonumber(time[1]), tonumber(time[2])
 end
 local now = now_s * 1000000 + now_us
-local now_ms = (now - now % 1000) / 1000
+-- The ms at hand, and the first that is not over before now: a key that is to live until then may go with its beginning.
+local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000
 
 local KEYS, unpacked = KEYS, { cmsgpack.unpack(ARGV[1]) }
 local answer, last = { now }, 1

@@ -1,0 +1,25 @@
+//! Waiting for what happens meanwhile.
+
+use std::{
+    panic::Location,
+    time::{Duration, Instant},
+};
+
+/// The machine may be busy; where counting is tested, time is not.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Asks until it is so, for as long as [`PATIENCE`] lasts.
+#[track_caller]
+pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    let caller = Location::caller();
+    async move {
+        let start = Instant::now();
+        while !probe().await {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain: {what}, at {caller}"
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
