@@ -77,8 +77,9 @@ pub struct Figure {
     pub admitted: f64,
 }
 
-/// The round that isn't counted is so many times as long as the others: keys are new in it, and most come again.
-const WARM_UP: u32 = 3;
+/// The round that isn't counted lasts until so many decisions were made for each of the plan's keys, since keys that are new
+/// cost more; and so many rounds at most.
+const WARM_UP: (usize, usize) = (10, 10);
 
 /// Lets the contenders take turns, in another order every other round, after one round that isn't counted.
 ///
@@ -97,12 +98,16 @@ pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant
         if round % 2 == 1 {
             order.reverse();
         }
-        let mut load = load;
-        if round == 0 {
-            load.time *= WARM_UP;
-        }
         for place in order {
-            let sample = (entrants[place].run)(load).await;
+            let mut sample = (entrants[place].run)(load).await;
+            for _ in 1..WARM_UP.1 {
+                if round > 0 || sample.decisions >= (WARM_UP.0 * plan.keys) as u64 {
+                    break;
+                }
+                let more = (entrants[place].run)(load).await;
+                sample.decisions += more.decisions;
+                sample.admitted += more.admitted;
+            }
             let admitted = match expect {
                 Expect::Admitted => sample.decisions,
                 Expect::Refused => 0,

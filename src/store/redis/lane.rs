@@ -33,12 +33,14 @@ const TRIPS: usize = 4;
 /// lane's turn, others will have come.
 const FEW: usize = 4;
 
-/// As many that wait are worth a second trip: what a call costs by itself is little beside so many keys.
+/// As many keys that wait are worth a second trip: what a call costs by itself is little beside so many.
 const WORTH: usize = 32;
 
-/// As many are worth one beside it: a full batch, so that none is smaller than it has to be.
-fn enough(trips: usize) -> usize {
-    if trips < 2 { WORTH } else { MOST_KEYS }
+/// As many questions about so many keys each are worth one beside it: a full batch, so that none is smaller than it has to
+/// be.
+fn enough(trips: usize, width: usize) -> usize {
+    let keys = if trips < 2 { WORTH } else { MOST_KEYS };
+    (keys / width).max(1)
 }
 
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub(super) struct Lane {
     relay: Relay,
     /// How many went last time.
     crowd: AtomicUsize,
+    /// How many keys the last question was about.
+    width: AtomicUsize,
 }
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
@@ -66,6 +70,7 @@ impl Lane {
             queue: Mutex::default(),
             relay: Relay::default(),
             crowd: AtomicUsize::new(0),
+            width: AtomicUsize::new(1),
         }
     }
 
@@ -91,7 +96,9 @@ impl Lane {
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
-        let put = self.queue().put(question, WORTH);
+        let width = question.lines.len().max(1);
+        self.width.store(width, Ordering::Relaxed);
+        let put = self.queue().put(question, enough(1, width));
         if let Put::Closed(question) = put {
             question.fail(ended());
             return Ok(false);
@@ -132,17 +139,17 @@ impl Lane {
         let route = Arc::new(route);
         loop {
             let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
-            let left = backlog.len();
-            let called = self
-                .queue()
-                .take(&mut come, left, trips_now, may, enough(trips_now));
+            let (left, width) = (backlog.len(), self.width.load(Ordering::Relaxed));
+            let called =
+                self.queue()
+                    .take(&mut come, left, trips_now, may, enough(trips_now, width));
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
                 let kept = &self.shared.kept;
                 waiting.for_each(|question| kept.fail(self.tag, question, open.clone(), false));
             }
             while trips.is_empty()
-                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len())
+                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len(), width)
             {
                 self.crowd
                     .store(come.len() + backlog.len(), Ordering::Relaxed);
