@@ -1,3 +1,5 @@
+//! Where a request passes or is refused, whatever its service is.
+
 use http::{Response, request::Parts};
 
 use super::ticket::{Course, Ticket};

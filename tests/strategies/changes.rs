@@ -664,7 +664,13 @@ async fn what_is_given_back_across_a_change_is_never_more_than_was_taken() {
                         for key in server.keys() {
                             let kind = server.command(&["TYPE", &key]).text();
                             if kind == "string" {
-                                let value = server.command(&["GET", &key]).text();
+                                let value = server.command(&["GET", &key]);
+                                // Some servers end a key as soon as its last millisecond begins.
+                                let value = if value.is_nil() {
+                                    String::new()
+                                } else {
+                                    value.text()
+                                };
                                 assert!(
                                     !value.starts_with('-') && !value.contains(":-"),
                                     "{by:?}: {value}"
