@@ -8,8 +8,8 @@ use crate::{
     house::PLACES,
 };
 
-/// How much memory a process may gain once it is warm.
-const GAIN: u64 = 24 * 1024;
+/// How much memory a process may gain on a ground once it is warm, in kB.
+const GAIN: u64 = 8 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -28,8 +28,8 @@ pub(crate) struct Report {
     pub(crate) lag: Duration,
     /// The longest time from a store's return to the last request that it did not answer.
     pub(crate) recovery: Duration,
-    /// In kB, once warm and at the end.
-    pub(crate) memory: [u64; 2],
+    /// On each ground in kB, once warm and at the end.
+    pub(crate) memory: Vec<(&'static str, [u64; 2])>,
     /// Places that were taken, the most of them at once, and how long until all were free again at the end.
     pub(crate) places: u64,
     pub(crate) flying: u64,
@@ -74,10 +74,11 @@ impl Report {
             self.wrong.push(wrong);
         }
 
-        let [warm, end] = self.memory;
-        if end > warm + GAIN {
-            self.wrong
-                .push(format!("memory grew from {warm} to {end} kB"));
+        for (ground, [warm, end]) in &self.memory {
+            if *end > warm + GAIN {
+                self.wrong
+                    .push(format!("memory grew from {warm} to {end} kB on {ground}"));
+            }
         }
     }
 }
@@ -128,11 +129,12 @@ impl fmt::Display for Report {
             "written back    {} of {} units that were charged in process",
             self.paid, self.debts
         )?;
-        let [warm, end] = self.memory;
-        writeln!(
-            f,
-            "memory          {warm} kB once warm, {end} kB at the end"
-        )?;
+        for (ground, [warm, end]) in &self.memory {
+            writeln!(
+                f,
+                "memory          {warm} kB once warm, {end} kB at the end, on {ground}"
+            )?;
+        }
         for wrong in &self.wrong {
             writeln!(f, "WRONG: {wrong}")?;
         }

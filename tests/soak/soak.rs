@@ -47,17 +47,18 @@ pub(crate) async fn soak(ground: Ground, time: Duration, seed: u64, report: &mut
         epochs: 0,
         report,
     };
+    let (name, mut warm) = (soak.house.ground.name(), 0);
     while start.elapsed() < time {
         soak.calm().await;
         soak.fault().await;
-        if soak.report.memory[0] == 0 && start.elapsed() >= time / 4 {
-            soak.report.memory[0] = resident();
+        if warm == 0 && start.elapsed() >= time / 4 {
+            warm = resident();
         }
     }
     soak.calm().await;
     let (tally, flights) = (load.stop().await, soak.flights);
     let (house, report) = (soak.house, soak.report);
-    report.memory[1] = resident();
+    report.memory.push((name, [warm, resident()]));
     let [asked, answered, left] =
         [&tally.asked, &tally.answered, &tally.left].map(|sum| sum.load(Relaxed));
     report.requests += asked;
