@@ -57,7 +57,7 @@ while judged < upto and p[8] == 1 do
   last, judged = last + 2, judged + 1
 end
 -- Who doesn't look doesn't see that a key has lost its end: so the last one is looked at.
-if judged == #KEYS and kept and call('PTTL', KEYS[judged]) < 0 then
+if judged == #KEYS and kept and try('PTTL', KEYS[judged]) == -1 then
   local ends = at + kept
   try('PEXPIREAT', KEYS[judged], format('%d', round_ms + (ends - ends % lap + lap) / 1e7))
 end

@@ -272,6 +272,16 @@ async fn whoever_may_not_add_counts_all_the_same() {
 }
 
 #[tokio::test]
+async fn whoever_may_not_see_ends_counts_all_the_same() {
+    let server = Server::start();
+    let rights = ["-pttl", "-pexpiretime"];
+    let known = if server.version() < (7, 0) { 1 } else { 2 };
+    let limiter = without(&server, &rights[..known], &["600/min"]);
+    assert_eq!(ask(&limiter, KEY, 20).await, 20);
+    assert!(left(&limiter, KEY).await < 600);
+}
+
+#[tokio::test]
 async fn whoever_may_not_set_leaves_no_key_behind() {
     let server = Server::start();
     for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
