@@ -97,9 +97,9 @@ impl Counted {
     }
 
     /// Notes what more is known of what may be expected.
-    pub(crate) fn expect(&mut self, books: &dyn Books, amend: impl FnOnce(&mut Outlook)) {
+    pub(crate) fn amend(&mut self, books: &dyn Books, by: impl FnOnce(&mut Outlook)) {
         let mut outlook = self.outlook(books);
-        amend(&mut outlook);
+        by(&mut outlook);
         self.standing = Standing::Told(outlook);
     }
 
@@ -187,7 +187,7 @@ impl Counted {
     /// Notes that all of it was given back.
     pub(crate) fn given_back(&mut self, books: &dyn Books) {
         let (net, cost) = (self.net(), self.cost);
-        self.expect(books, |outlook| {
+        self.amend(books, |outlook| {
             outlook.remaining += net;
             if outlook.remaining >= cost {
                 outlook.retry = Retry::Now;

@@ -8,8 +8,7 @@ use super::{Bound, Keys, Limiter};
 use crate::{
     error::StoreError,
     key::Key,
-    store::{Account, Ask, Line, Manner, Reply},
-    strategy::Receipt,
+    store::{Account, Ask, Line, Reply},
 };
 
 /// What a limiter that bans nobody says.
@@ -90,15 +89,8 @@ impl Limiter {
         if accounts.is_empty() {
             return Err(NO_BANS);
         }
-        let line = |(account, key)| Line {
-            account,
-            key,
-            units: 1,
-            receipt: Receipt::NONE,
-            by: key,
-            manner: Manner::Charge,
-        };
-        let lines = accounts.iter().map(|(account, key)| line((account, *key)));
+        let lines = accounts.iter();
+        let lines = lines.map(|(account, key)| Line::plain(account, *key));
         let reply = inner.store.ask(ask, &lines.collect::<SmallVec<[_; 1]>>());
         match reply {
             Reply::Now(answer) => answer?,

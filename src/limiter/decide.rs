@@ -78,13 +78,13 @@ impl Desk {
                 Manner::Check => 0,
                 _ => answer.later * item.cost,
             };
-            item.expect(self, |outlook| {
+            item.amend(self, |outlook| {
                 outlook.remaining += later;
                 outlook.retry = Retry::Now;
             });
         }
         if answer.age > Duration::ZERO {
-            item.expect(self, |outlook| outlook.pass(answer.age));
+            item.amend(self, |outlook| outlook.pass(answer.age));
         }
     }
 

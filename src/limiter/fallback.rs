@@ -111,7 +111,7 @@ impl Desk {
             let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
             let fits = whole.is_some_and(|whole| counted.cost <= whole);
             if fits && counted.outlook(self).retry == Retry::Never {
-                counted.expect(self, |outlook| outlook.retry = Retry::After(BACK));
+                counted.amend(self, |outlook| outlook.retry = Retry::After(BACK));
             }
         }
     }

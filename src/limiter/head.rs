@@ -182,7 +182,7 @@ impl Head {
                     true => (k - 1 - i) * counted.cost,
                     false => 0,
                 };
-                counted.expect(&*part.books, |outlook| {
+                counted.amend(&*part.books, |outlook| {
                     outlook.retry = Retry::Now;
                     outlook.remaining += later;
                 });
@@ -314,7 +314,7 @@ impl Refusal {
         if since > Duration::ZERO {
             decision.source = Source::Cache;
             for counted in &mut decision.counted {
-                counted.expect(&*decision.books, |outlook| {
+                counted.amend(&*decision.books, |outlook| {
                     if let Retry::After(wait) = outlook.retry {
                         outlook.retry = Retry::After(wait.saturating_sub(since).max(LEAST_WAIT));
                     }

@@ -128,7 +128,7 @@ impl Counted {
         self.receipt.left = if refuses { 0 } else { self.cost };
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
-            self.expect(books, |outlook| {
+            self.amend(books, |outlook| {
                 outlook.retry = Retry::Now;
                 outlook.remaining += later;
             });

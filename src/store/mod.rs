@@ -174,6 +174,20 @@ pub struct Line<'a> {
     pub manner: Manner,
 }
 
+impl<'a> Line<'a> {
+    /// The line of a request for one unit, signed with its own key.
+    pub(crate) fn plain(account: &'a Account, key: Key) -> Self {
+        Self {
+            account,
+            key,
+            units: 1,
+            receipt: Receipt::NONE,
+            by: key,
+            manner: Manner::Charge,
+        }
+    }
+}
+
 /// What a [`Take`](Ask::Take) does under one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {

@@ -260,7 +260,11 @@ async fn a_network_that_swallows_everything_keeps_nobody_past_his_deadline() {
         assert!(counted(&limiter.check(Key::new(format!("{task}"))).await));
     }
     let asking: Vec<_> = (0..100).map(|task| tokio::spawn(ask(task))).collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let before = proxy.asked();
+    until("they are under way", async || {
+        proxy.asked() > before + 20_000
+    })
+    .await;
     proxy.hold();
     let mut slowest = Duration::ZERO;
     for task in asking {

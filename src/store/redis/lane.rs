@@ -254,20 +254,12 @@ mod tests {
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Line, Manner},
-        strategy::{Gcra, Receipt, Strategy},
+        store::{Account, Line},
+        strategy::{Gcra, Strategy},
     };
 
     fn question(account: &Account, key: &str) -> Question {
-        let key = Key::new(key);
-        let line = Line {
-            account,
-            key,
-            units: 1,
-            receipt: Receipt::NONE,
-            by: key,
-            manner: Manner::Charge,
-        };
+        let line = Line::plain(account, Key::new(key));
         Question {
             ask: Ask::Take(1),
             lines: [super::super::question::OwnLine::of(&line)].into(),

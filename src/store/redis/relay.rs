@@ -131,24 +131,28 @@ impl std::fmt::Debug for Relay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize},
-    };
-    use tokio::{sync::oneshot, time::timeout};
+    use std::sync::{Arc, atomic::AtomicUsize};
+    use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
     type Queue = Mutex<Vec<oneshot::Sender<()>>>;
 
     /// Answers whatever is in a queue, whenever it's called.
-    async fn answer(relay: Arc<Relay>, queue: Arc<Queue>, steps: Arc<AtomicU64>) {
+    async fn answer(relay: Arc<Relay>, queue: Arc<Queue>) {
         loop {
             let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
-            steps.fetch_add(1, Ordering::Relaxed);
             for waiter in waiting {
                 waiter.send(()).expect("it waits");
             }
             relay.called().await;
         }
+    }
+
+    fn start() -> (Arc<Relay>, Arc<Queue>, JoinHandle<()>) {
+        let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
+        let work = answer(relay.clone(), queue.clone());
+        let worker = relay.clone();
+        let task = tokio::spawn(async move { worker.work(work).await });
+        (relay, queue, task)
     }
 
     async fn ask(relay: &Relay, queue: &Queue) -> bool {
@@ -161,13 +165,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
     async fn whoever_calls_takes_the_step_himself() {
-        let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
-        let steps = Arc::new(AtomicU64::new(0));
-        let work = answer(relay.clone(), queue.clone(), steps.clone());
-        let task = tokio::spawn({
-            let relay = relay.clone();
-            async move { relay.work(work).await }
-        });
+        let (relay, queue, task) = start();
         // The task hasn't run yet; it does when it's asked.
         assert!(ask(&relay, &queue).await);
         let (waiter, mut answered) = oneshot::channel();
@@ -179,13 +177,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn nobody_is_left_waiting_however_many_call_at_once() {
-        let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
-        let steps = Arc::new(AtomicU64::new(0));
-        let work = answer(relay.clone(), queue.clone(), steps.clone());
-        let task = tokio::spawn({
-            let relay = relay.clone();
-            async move { relay.work(work).await }
-        });
+        let (relay, queue, task) = start();
         let answered = Arc::new(AtomicUsize::new(0));
         let askers: Vec<_> = (0..16)
             .map(|_| {

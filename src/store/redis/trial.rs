@@ -19,8 +19,7 @@ use crate::{
     error::StoreError,
     health::{Health, Problem},
     key::Key,
-    store::{Account, Answer, Ask, Line, Manner},
-    strategy::Receipt,
+    store::{Account, Answer, Ask, Line},
 };
 
 /// What the server says in a script that runs a command which the user may not.
@@ -75,14 +74,7 @@ impl RedisStore {
 
     /// Takes a unit as requests do, and then by itself, so that nobody hears of it, all else that may become of one.
     async fn ask_all(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
-        let line = OwnLine::of(&Line {
-            account,
-            key,
-            units: 1,
-            receipt: Receipt::NONE,
-            by: key,
-            manner: Manner::Charge,
-        });
+        let line = OwnLine::of(&Line::plain(account, key));
         let (waiter, answer) = oneshot::channel();
         let (lanes, deadline) = (&self.inner.lanes, Instant::now() + PATIENCE);
         let lines = [line.clone()].into();
