@@ -9,7 +9,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    decision::{Decision, Permit, Ruling},
+    decision::{Brief, Decision, Permit, Ruling},
     error::StoreError,
     outcome::Outcome,
     respond::Headers,
@@ -49,45 +49,78 @@ type Turn = tokio::sync::Mutex<()>;
 #[derive(Default)]
 struct Judged {
     /// The outermost layer's.
-    first: Option<Decision>,
-    /// Those of layers further in.
+    first: First,
+    more: Option<Box<More>>,
+}
+
+/// The decision of the outermost layer.
+#[derive(Default)]
+enum First {
+    #[default]
+    None,
+    /// In few words, until somebody wants to see it.
+    Brief(Brief),
+    Made(Box<Decision>),
+}
+
+/// What most requests don't have.
+#[derive(Default)]
+struct More {
+    /// The decisions of layers further in.
     others: Vec<Decision>,
-    /// Their permits, which the layers hold.
+    /// The permits of all, which the layers hold.
     permits: Vec<Weak<dyn Permit>>,
     /// The permit, where there is no layer to hold it.
     permit: Option<Arc<dyn Permit>>,
 }
 
 impl Judged {
-    /// Takes a decision from where it is; returns its place, and its permit.
-    fn add(&mut self, decision: &mut Option<Decision>) -> (usize, Option<Arc<dyn Permit>>) {
-        let permit = decision
-            .as_mut()
-            .and_then(|decision| decision.permit.take());
-        self.permits.extend(permit.as_ref().map(Arc::downgrade));
-        let place = match &self.first {
-            None => {
-                // It is large: moved once.
-                mem::swap(&mut self.first, decision);
-                0
-            }
-            Some(_) => {
-                self.others.extend(decision.take());
-                self.others.len()
-            }
-        };
-        (place, permit)
+    /// Adds a decision; returns its place, and its permit.
+    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
+        let permit = decision.permit.take();
+        if let Some(permit) = &permit {
+            self.more().permits.push(Arc::downgrade(permit));
+        }
+        if let First::None = self.first {
+            self.first = First::Made(Box::new(decision));
+            return (0, permit);
+        }
+        let others = &mut self.more().others;
+        others.push(decision);
+        (others.len(), permit)
     }
 
-    fn decisions(&self) -> impl Iterator<Item = &Decision> {
-        self.first.iter().chain(&self.others)
+    fn more(&mut self) -> &mut More {
+        self.more.get_or_insert_default()
+    }
+
+    fn first(&mut self) -> Option<&mut Decision> {
+        if let First::Brief(_) = self.first
+            && let First::Brief(brief) = mem::take(&mut self.first)
+        {
+            self.first = First::Made(Box::new(brief.decision()));
+        }
+        match &mut self.first {
+            First::Made(decision) => Some(decision),
+            _ => None,
+        }
+    }
+
+    fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
+        self.first();
+        let first = match &mut self.first {
+            First::Made(decision) => Some(&mut **decision),
+            _ => None,
+        };
+        let others = self.more.iter_mut().flat_map(|more| &mut more.others);
+        first.into_iter().chain(others)
     }
 
     /// The decision at a place.
     fn at(&mut self, place: usize) -> Option<&mut Decision> {
         match place.checked_sub(1) {
-            None => self.first.as_mut(),
-            Some(place) => self.others.get_mut(place),
+            None => self.first(),
+            Some(place) => self.more.as_mut()?.others.get_mut(place),
         }
     }
 }
@@ -102,22 +135,37 @@ pub struct Hold {
 impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
-        let (admission, permit) = Self::first(&mut Some(decision));
-        admission.lock().permit = permit;
+        let (admission, permit) = Self::first(decision);
+        admission.hold_permit(permit);
         admission
     }
 
-    /// An admission for a layer that is the first, which takes the decision from where it is; returns its permit too, which
-    /// the layer holds.
-    pub(crate) fn first(decision: &mut Option<Decision>) -> (Self, Option<Arc<dyn Permit>>) {
-        let mut shared: Arc<Shared> = Arc::default();
-        // Nobody else has it yet.
-        let permit = Arc::get_mut(&mut shared).and_then(|shared| {
-            let judged = shared.judged.get_mut();
-            let judged = judged.unwrap_or_else(PoisonError::into_inner);
-            judged.add(decision).1
-        });
-        (Self { shared }, permit)
+    fn hold_permit(&self, permit: Option<Arc<dyn Permit>>) {
+        if permit.is_some() {
+            self.lock().more().permit = permit;
+        }
+    }
+
+    /// An admission for a layer that is the first; returns the decision's permit too, which the layer holds.
+    pub(crate) fn first(decision: Decision) -> (Self, Option<Arc<dyn Permit>>) {
+        let admission = Self::default();
+        let (_, permit) = admission.lock().add(decision);
+        (admission, permit)
+    }
+
+    /// An admission for a layer that is the first, of a decision in few words.
+    #[inline]
+    pub(crate) fn brief(decision: Brief) -> Self {
+        let judged = Judged {
+            first: First::Brief(decision),
+            more: None,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                judged: Mutex::new(judged),
+                turn: OnceLock::new(),
+            }),
+        }
     }
 
     /// Whose turn it is to settle.
@@ -158,8 +206,9 @@ impl Admission {
     /// those that don't answer.
     pub fn hold(&self) -> Hold {
         let judged = self.lock();
+        let permits = judged.more.iter().flat_map(|more| &more.permits);
         Hold {
-            _permits: judged.permits.iter().filter_map(Weak::upgrade).collect(),
+            _permits: permits.filter_map(Weak::upgrade).collect(),
         }
     }
 
@@ -170,18 +219,23 @@ impl Admission {
 
     /// Every layer's decision on this request, the outermost first.
     pub fn decisions(&self) -> Vec<Decision> {
-        self.lock().decisions().cloned().collect()
+        self.lock()
+            .decisions()
+            .map(|decision| decision.clone())
+            .collect()
     }
 
     /// Units left under the policy of that name, after this request; `None` if it didn't apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
-        let judged = self.lock();
-        let mut verdicts = judged.decisions().filter_map(|d| d.verdict(policy));
-        verdicts.next().map(|verdict| verdict.remaining())
+        let mut judged = self.lock();
+        let mut left = judged
+            .decisions()
+            .filter_map(|decision| decision.verdict(policy).map(|v| v.remaining()));
+        left.next()
     }
 
-    /// Joins the decision of a layer, which holds its permit, and takes it from where it is; returns where it stands.
-    pub(crate) fn join(&self, decision: &mut Option<Decision>) -> (usize, Option<Arc<dyn Permit>>) {
+    /// Joins the decision of a layer, which holds its permit; returns where it stands.
+    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
         self.lock().add(decision)
     }
 
@@ -190,18 +244,31 @@ impl Admission {
         self.lock().at(place).map(with)
     }
 
-    /// Looks at the decision at a place, as it stands now.
-    pub(crate) fn look_at(&self, place: usize, look: impl FnOnce(&Decision)) {
-        if let Some(decision) = self.lock().at(place) {
-            look(decision);
+    /// Looks a last time at the decision at a place, as it stands now.
+    pub(crate) fn last_look(self, place: usize, look: impl FnOnce(&Decision)) {
+        match Arc::try_unwrap(self.shared) {
+            // Nobody else has it any more.
+            Ok(shared) => {
+                let judged = shared.judged.into_inner();
+                let mut judged = judged.unwrap_or_else(PoisonError::into_inner);
+                match judged.first {
+                    First::Brief(brief) if place == 0 => look(&brief.decision()),
+                    _ => judged
+                        .at(place)
+                        .map(|decision| look(decision))
+                        .unwrap_or(()),
+                }
+            }
+            Err(shared) => {
+                Self { shared }.with(place, |decision| look(decision));
+            }
         }
     }
 
     /// A layer further in refused: gives back what the others charged, without waiting for it.
     pub(crate) fn withdraw(&self) {
         let mut judged = self.lock();
-        let Judged { first, others, .. } = &mut *judged;
-        for decision in first.iter_mut().chain(others) {
+        for decision in judged.decisions() {
             decision.books.give_back(&decision.counted);
             for counted in &mut decision.counted {
                 counted.given_back(&*decision.books);

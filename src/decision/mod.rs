@@ -13,10 +13,12 @@ use crate::{
     strategy::{Outlook, Receipt, Retry, Seen},
 };
 
+mod brief;
 mod counted;
 mod said;
 mod verdict;
 
+pub(crate) use brief::Brief;
 pub(crate) use counted::{Counted, Part, Standing};
 pub(crate) use said::{Problem, Said};
 pub use verdict::Verdict;

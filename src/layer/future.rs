@@ -51,10 +51,17 @@ impl<S, ReqBody> ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    pub(super) fn untouched(inner: S::Future) -> Self {
-        let pass = Pass::default();
+    /// Of a request that is served.
+    #[inline]
+    pub(super) fn passed(inner: S::Future, pass: Pass) -> Self {
+        let state = State::Passed { inner, pass };
+        Self { state }
+    }
+
+    pub(super) fn refused(response: Response<RefusalBody>) -> Self {
+        let response = Some(response);
         Self {
-            state: State::Passed { inner, pass },
+            state: State::Refused { response },
         }
     }
 
@@ -70,21 +77,6 @@ where
             state: State::Judging { judging },
         }
     }
-
-    /// Calls the service, or doesn't.
-    #[inline]
-    pub(super) fn decided(entry: Entry, request: Request<ReqBody>, ready: &mut S) -> Self {
-        let state = match entry {
-            Entry::Passes(pass) => State::Passed {
-                inner: ready.call(request),
-                pass,
-            },
-            Entry::Refused(response) => State::Refused {
-                response: Some(response),
-            },
-        };
-        Self { state }
-    }
 }
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
@@ -98,13 +90,19 @@ where
         loop {
             let next = match state.as_mut().project() {
                 StateProj::Judging { judging } => {
-                    let mut decision = Some(ready!(Pin::new(&mut judging.pending).poll(cx)));
+                    let decision = ready!(Pin::new(&mut judging.pending).poll(cx));
                     let Some(((mut parts, body), mut service, gate)) = judging.held.take() else {
                         return Poll::Pending;
                     };
-                    let entry = gate.enter(&mut decision, &mut parts);
-                    let request = Request::from_parts(parts, body);
-                    ResponseFuture::decided(entry, request, &mut service).state
+                    match gate.enter(decision, &mut parts) {
+                        Entry::Passes(pass) => State::Passed {
+                            inner: service.call(Request::from_parts(parts, body)),
+                            pass,
+                        },
+                        Entry::Refused(response) => State::Refused {
+                            response: Some(response),
+                        },
+                    }
                 }
                 StateProj::Passed { inner, pass } => {
                     let response = ready!(inner.poll(cx));

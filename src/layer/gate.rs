@@ -5,7 +5,7 @@ use http::{Response, request::Parts};
 use super::ticket::{Course, Ticket};
 use crate::{
     admission::Admission,
-    decision::Decision,
+    decision::{Brief, Decision},
     limiter::Limiter,
     respond::{Answers, Delay, Headers, RefusalBody, tell},
 };
@@ -42,15 +42,12 @@ pub(super) struct Told {
 
 impl Gate {
     /// Lets a request in, which takes the decision with it, or refuses it.
-    pub(super) fn enter(&self, decision: &mut Option<Decision>, parts: &mut Parts) -> Entry {
+    pub(super) fn enter(&self, decision: Decision, parts: &mut Parts) -> Entry {
         let outer = parts.extensions.get::<Admission>();
-        if let Some(refused) = decision.as_ref().filter(|judged| !judged.is_admitted()) {
-            if let Some(admission) = outer {
-                admission.withdraw();
-            }
-            return Entry::Refused(self.answers.refuse(refused, parts));
+        if !decision.is_admitted() {
+            return Entry::Refused(self.refuse(outer, &decision, parts));
         }
-        let settles = decision.as_ref().is_some_and(Decision::settles);
+        let settles = decision.settles();
         let (admission, (place, permit), joins) = match outer {
             Some(outer) => (outer.clone(), outer.join(decision), true),
             None => {
@@ -58,20 +55,48 @@ impl Gate {
                 (admission, (0, permit), false)
             }
         };
-        let fields = self.answers.headers;
-        let told = (!fields.are_none()).then(|| Told {
-            admission: admission.clone(),
-            place,
-            fields,
-        });
         let ticket = (settles || permit.is_some()).then(|| {
             let course = settles.then(|| Course::new(&parts.method));
             Box::new(Ticket::new(admission.clone(), place, permit, course))
         });
+        let told = self.told(&admission, place);
         if !joins {
             parts.extensions.insert(admission);
         }
         Entry::Passes(Pass { told, ticket })
+    }
+
+    /// Lets a request in, which takes the decision with it.
+    #[inline]
+    pub(super) fn pass(&self, brief: Brief, parts: &mut Parts) -> Entry {
+        if parts.extensions.get::<Admission>().is_some() {
+            return self.enter(brief.decision(), parts);
+        }
+        let admission = Admission::brief(brief);
+        let told = self.told(&admission, 0);
+        parts.extensions.insert(admission);
+        Entry::Passes(Pass { told, ticket: None })
+    }
+
+    fn told(&self, admission: &Admission, place: usize) -> Option<Told> {
+        let fields = self.answers.headers;
+        (!fields.are_none()).then(|| Told {
+            admission: admission.clone(),
+            place,
+            fields,
+        })
+    }
+
+    fn refuse(
+        &self,
+        outer: Option<&Admission>,
+        decision: &Decision,
+        parts: &Parts,
+    ) -> Response<RefusalBody> {
+        if let Some(admission) = outer {
+            admission.withdraw();
+        }
+        self.answers.refuse(decision, parts)
     }
 }
 
@@ -80,6 +105,6 @@ impl Told {
     pub(super) fn tell<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
         let tell = |decision: &Decision| tell(decision, fields, Delay::NONE, response);
-        self.admission.look_at(self.place, tell);
+        self.admission.last_look(self.place, tell);
     }
 }

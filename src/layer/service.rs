@@ -7,8 +7,11 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture, gate::Gate};
-use crate::admission::Admission;
+use super::{
+    ResponseBody, ResponseFuture,
+    gate::{Entry, Gate, Pass},
+};
+use crate::{admission::Admission, limiter::Judgement};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
 #[derive(Clone, Debug)]
@@ -57,22 +60,25 @@ where
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::unlimited());
             }
-            return ResponseFuture::untouched(self.inner.call(request));
+            return ResponseFuture::passed(self.inner.call(request), Pass::default());
         };
         let (mut parts, body) = request.into_parts();
-        let mut decision = None;
-        match gate.limiter.judge_request(&parts, &mut decision) {
-            None => {
-                let entry = gate.enter(&mut decision, &mut parts);
-                let request = Request::from_parts(parts, body);
-                ResponseFuture::decided(entry, request, &mut self.inner)
-            }
-            Some(pending) => {
+        let entry = match gate.limiter.judge_request(&parts) {
+            Judgement::Brief(brief) => gate.pass(brief, &mut parts),
+            Judgement::Made(decision) => gate.enter(decision, &mut parts),
+            Judgement::Pending(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);
-                ResponseFuture::judging(pending, (parts, body), ready, gate.clone())
+                return ResponseFuture::judging(pending, (parts, body), ready, gate.clone());
             }
+        };
+        match entry {
+            Entry::Passes(pass) => {
+                let inner = self.inner.call(Request::from_parts(parts, body));
+                ResponseFuture::passed(inner, pass)
+            }
+            Entry::Refused(response) => ResponseFuture::refused(response),
         }
     }
 }

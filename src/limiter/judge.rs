@@ -11,7 +11,7 @@ use super::{
     pending::{self, Waits},
 };
 use crate::{
-    decision::{Counted, Decision, Part, Ruling},
+    decision::{Brief, Counted, Decision, Part, Ruling},
     key::Key,
     policy::Tiers,
     quota::Quota,
@@ -31,25 +31,45 @@ pub(super) struct Own {
     pub(super) retries: bool,
 }
 
+/// What a limiter makes of a request.
+pub(crate) enum Judgement {
+    /// A decision that admits, in few words.
+    Brief(Brief),
+    /// A decision.
+    Made(Decision),
+    /// There is something to wait for.
+    Pending(Pending),
+}
+
 impl Desk {
-    /// Judges a request by what its head says. The decision is put where it is to be, unless there is something to wait for.
+    /// Judges a request by what its head says.
     #[inline]
-    pub(super) fn judge_request(
-        self: Arc<Self>,
-        parts: &Parts,
-        place: &mut Option<Decision>,
-    ) -> Option<Pending> {
+    pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judgement {
+        match self.plain_request(parts) {
+            Some((key, cost)) => self.judge_plain(key, cost),
+            None => self.judge_at_length(parts),
+        }
+    }
+
+    fn judge_at_length(self: Arc<Self>, parts: &Parts) -> Judgement {
         let mut draft = Draft::new(Ask::Take(1), false);
         match self.draft_request(&mut draft, parts) {
-            None => *place = Some(draft.finish(self)),
-            Some(waits) => return Some(Pending::new(self, draft, waits)),
+            None => Judgement::Made(draft.finish(self)),
+            Some(waits) => Judgement::Pending(Pending::new(self, draft, waits)),
         }
-        None
     }
 
     /// Judges a request by keys that were found elsewhere.
     #[inline]
     pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
+        if let (Ask::Take(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all()) {
+            let cost = bound.policy.plain_cost();
+            return match self.judge_plain(key, cost) {
+                Judgement::Brief(brief) => Judged::Now(brief.decision()),
+                Judgement::Made(decision) => Judged::Now(decision),
+                Judgement::Pending(pending) => Judged::Later(pending),
+            };
+        }
         let mut draft = Draft::new(ask, own.is_some_and(|own| own.retries));
         let waits = self.draft_keys(&mut draft, keys, own);
         match waits {
@@ -173,7 +193,7 @@ impl Desk {
 
     /// Asks the store. What it answers at once is the decision.
     #[inline(always)]
-    fn judge(&self, draft: &mut Draft) -> Option<Waits> {
+    pub(super) fn judge(&self, draft: &mut Draft) -> Option<Waits> {
         if draft.items.is_empty() {
             return None;
         }

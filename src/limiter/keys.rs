@@ -25,6 +25,15 @@ impl Keys {
         self.caller
     }
 
+    /// The key of all policies, if it is one.
+    #[inline]
+    pub(super) fn all(&self) -> Option<&Key> {
+        match &self.who {
+            Who::All(key) => Some(key),
+            Who::Each(_) => None,
+        }
+    }
+
     #[inline]
     pub(super) fn of(&self, policy: &str) -> Option<&Key> {
         match &self.who {

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::request::Parts;
 
 use crate::{
-    decision::{Decision, Part},
+    decision::Part,
     error::StoreError,
     extract::MissingKey,
     key::Key,
@@ -32,6 +32,7 @@ mod keys;
 mod pending;
 mod permit;
 mod ping;
+mod plain;
 mod question;
 mod queue;
 mod settle;
@@ -47,6 +48,7 @@ use shadow::Comparison;
 pub use builder::LimiterBuilder;
 pub use check::{Check, Checking};
 use draft::Judged;
+pub(crate) use judge::Judgement;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
 pub use shadow::Compared;
@@ -91,6 +93,8 @@ pub(crate) struct Inner {
     lists: Option<Box<Lists>>,
     skips: Skips,
     counts_preflights: bool,
+    /// Whether nothing but the key and the cost of a request has to be known.
+    is_plain: bool,
     faults: Seldom,
     held: permit::Held,
     queues: queue::Queues,
@@ -188,13 +192,10 @@ impl Limiter {
         self.desks.at_hand()
     }
 
-    /// Judges a request by what its head says. The decision is put where it is to be, unless there is something to wait for.
-    pub(crate) fn judge_request(
-        &self,
-        parts: &Parts,
-        place: &mut Option<Decision>,
-    ) -> Option<Pending> {
-        self.desk().judge_request(parts, place)
+    /// Judges a request by what its head says.
+    #[inline]
+    pub(crate) fn judge_request(&self, parts: &Parts) -> Judgement {
+        self.desk().judge_request(parts)
     }
 
     /// The policies, in order: bans after those that are enforced, and shadows after both.

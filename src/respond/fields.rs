@@ -38,9 +38,9 @@ pub(crate) fn tell<B>(
             latest: latest.unwrap_or(u64::MAX),
         };
         if fields.dialect == Dialect::Draft && !fields.closest {
-            let limits = list(decision.verdicts(), |v, list| told.limit(v, list));
             append(headers, POLICY, policies(decision));
-            append(headers, LIMIT, limits.value());
+            let limits = list(decision.verdicts(), |v, list| told.limit(v, list));
+            append(headers, LIMIT, limits);
         } else {
             let mut extensions = mem::take(response.extensions_mut());
             told.closest(fields, response.headers_mut(), &mut extensions);
@@ -65,8 +65,8 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>)
     }
 }
 
-fn line((name, list): (HeaderName, Line)) -> Option<(HeaderName, HeaderValue)> {
-    Some((name, list.value()?))
+fn line((name, list): (HeaderName, Option<HeaderValue>)) -> Option<(HeaderName, HeaderValue)> {
+    Some((name, list?))
 }
 
 /// What there is to tell.
@@ -118,11 +118,7 @@ impl Told<'_> {
             return;
         }
         if dialect == Dialect::Draft06 && !fields.closest {
-            append(
-                headers,
-                POLICY,
-                list(self.decision.verdicts(), quota).value(),
-            );
+            append(headers, POLICY, list(self.decision.verdicts(), quota));
         }
         let nearness = nearness(&verdict);
         if let Some(before) = before {
@@ -170,7 +166,7 @@ impl Told<'_> {
 fn list<'a>(
     verdicts: impl IntoIterator<Item = Verdict<'a>>,
     write: impl Fn(&Verdict<'a>, &mut Line),
-) -> Line {
+) -> Option<HeaderValue> {
     let mut list = Line::new();
     for verdict in verdicts {
         if !list.is_empty() {
@@ -178,12 +174,12 @@ fn list<'a>(
         }
         write(&verdict, &mut list);
     }
-    list
+    list.value()
 }
 
 /// `RateLimit-Policy`, which is the same for most.
 fn policies(decision: &Decision) -> Option<HeaderValue> {
-    let written = || list(decision.verdicts(), policy).value();
+    let written = || list(decision.verdicts(), policy);
     match decision.policies_said() {
         Some(said) => match said.get() {
             Some(policies) => Some(policies.clone()),

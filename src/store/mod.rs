@@ -42,6 +42,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks about one request: all of its lines at one instant, or none.
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;
 
+    /// Takes `units` for one request under one account that doesn't [sign](Rule::signs), if the answer can be known at a
+    /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
+    /// [`ask`](Store::ask) is asked for the same.
+    fn glance(&self, account: &Account, key: &Key, units: u64) -> Option<Glance> {
+        let _ = (account, key, units);
+        None
+    }
+
     /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
     /// [sign](Rule::signs) them.
     fn callers(&self, account: &Account, key: &Key) -> Callers;
@@ -229,6 +237,17 @@ pub enum Reply {
     Now(Result<Answer, StoreError>),
     /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
     Later(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+}
+
+/// What a [`glance`](Store::glance) takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Glance {
+    /// Whether there was room. If so it is charged.
+    pub fits: bool,
+    /// The instant it was judged at, on the store's clock.
+    pub at: Timestamp,
+    /// The key's state after it.
+    pub seen: Seen,
 }
 
 /// The callers that a store is asked for.

@@ -17,7 +17,9 @@ use self::{
     room::{denied_charge, fit, fit_without, judge},
     shard::Shard,
 };
-use super::{Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Source, Store};
+use super::{
+    Account, Answer, Ask, Callers, Glance, Line, LineAnswer, Manner, Reply, Source, Store,
+};
 use crate::{
     clock::{Clock, Timestamp},
     error::{StoreError, Unfit},
@@ -189,27 +191,32 @@ impl MemoryStore {
         })
     }
 
-    /// Answers what most requests ask: under one policy, by a key that is known. `None` if it isn't that.
+    /// Takes for as many of `times` requests as there is room for, under a key that is known; `None` if it isn't.
     #[inline]
-    fn take_known(&self, ask: Ask, line: &Line<'_>) -> Option<(Timestamp, u64, Seen)> {
-        let (Ask::Take(times), Manner::Charge, false) = (ask, line.manner, line.account.signs())
-        else {
-            return None;
-        };
-        let (shard, place) = self.place(line)?;
+    fn take_known(
+        &self,
+        account: &Account,
+        key: &Key,
+        times: u64,
+        units: u64,
+    ) -> Option<(Timestamp, u64, Seen)> {
+        let (shard, place) = self.place(account, key)?;
+        let rule = account.rule().memory()?;
         let mut shard = lock(&self.inner.shards[shard].0);
         let now = self.inner.clock.now();
-        let (admitted, seen) = shard.take(line, &place, now, times)?;
+        let table = shard.table(place.table)?;
+        let (admitted, seen) = rule.take_known(table, (place.hash, key), now, times, units)?;
         Some((now, admitted, seen))
     }
 
-    /// Which shard a line's key is in, and where.
-    fn place(&self, line: &Line<'_>) -> Option<(usize, Place)> {
-        let hash = hash(&self.inner.hasher, &line.key);
+    /// Which shard an account's key is in, and where.
+    #[inline]
+    fn place(&self, account: &Account, key: &Key) -> Option<(usize, Place)> {
+        let hash = hash(&self.inner.hasher, key);
         // Of its bits, those that a table looks at neither first nor last; scaled, which is no division.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.inner.shards.len() as u64) >> 32) as usize;
-        let Table(table) = *line.account.context()?;
+        let Table(table) = *account.context()?;
         let guard = 0;
         Some((shard, Place { guard, table, hash }))
     }
@@ -220,7 +227,7 @@ impl MemoryStore {
         let mut places: SmallVec<[Place; 4]> = lines
             .iter()
             .map(|line| {
-                let (shard, place) = self.place(line)?;
+                let (shard, place) = self.place(line.account, &line.key)?;
                 shards.push(shard);
                 Some(Place {
                     guard: shard,
@@ -306,8 +313,11 @@ impl Store for MemoryStore {
     }
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        if let [line] = lines
-            && let Some((at, admitted, seen)) = self.take_known(ask, line)
+        if let (Ask::Take(times), [line]) = (ask, lines)
+            && line.manner == Manner::Charge
+            && !line.account.signs()
+            && let Some((at, admitted, seen)) =
+                self.take_known(line.account, &line.key, times, line.units)
         {
             return Reply::Now(Ok(Answer {
                 admitted,
@@ -321,6 +331,12 @@ impl Store for MemoryStore {
         let locked = self.lock(lines);
         let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
         Reply::Now(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
+    }
+
+    fn glance(&self, account: &Account, key: &Key, units: u64) -> Option<Glance> {
+        let (at, admitted, seen) = self.take_known(account, key, 1, units)?;
+        let fits = admitted > 0;
+        Some(Glance { fits, at, seen })
     }
 
     fn callers(&self, account: &Account, key: &Key) -> Callers {

@@ -5,7 +5,7 @@ use std::any::Any;
 use super::{Line, Place};
 use crate::{
     clock::Timestamp,
-    strategy::{AnyMemory, Seen, table::Table},
+    strategy::{AnyMemory, table::Table},
 };
 
 /// Below this many keys, looking for full ones isn't worth it.
@@ -47,18 +47,9 @@ impl Shard {
         self.tables.get_mut(place.table)?.get(place.hash, &line.key)
     }
 
-    /// Takes for as many of `times` requests as there is room for, if a state is kept: how many, and what is seen then.
-    pub(super) fn take(
-        &mut self,
-        line: &Line<'_>,
-        place: &Place,
-        now: Timestamp,
-        times: u64,
-    ) -> Option<(u64, Seen)> {
-        let table = self.tables.get_mut(place.table)?;
-        let at = (place.hash, &line.key);
-        let rule = line.account.rule().memory()?;
-        rule.take_known(&mut **table, at, now, times, line.units)
+    /// The table at a place.
+    pub(super) fn table(&mut self, place: usize) -> Option<&mut dyn Table> {
+        Some(&mut **self.tables.get_mut(place)?)
     }
 
     pub(super) fn remove(&mut self, line: &Line<'_>, place: &Place) {

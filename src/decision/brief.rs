@@ -1,0 +1,48 @@
+//! What most decisions are, in few words.
+
+use std::sync::Arc;
+
+use super::{Books, Counted, Decision, Part, Ruling, Standing};
+use crate::{
+    clock::Timestamp,
+    key::Key,
+    store::Source,
+    strategy::{Receipt, Seen},
+};
+
+/// That a request was admitted by the store, under the first policy, which is enforced and charges on arrival. It is a third of
+/// the decision, which most never look at.
+pub(crate) struct Brief {
+    pub(crate) books: Arc<dyn Books>,
+    pub(crate) key: Key,
+    pub(crate) cost: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) seen: Seen,
+    /// Of the receipt.
+    pub(crate) mark: i64,
+}
+
+impl Brief {
+    /// In full.
+    pub(crate) fn decision(self) -> Decision {
+        let Self { cost, at, mark, .. } = self;
+        let counted = Counted {
+            standing: Standing::Seen(self.seen),
+            receipt: Receipt {
+                at,
+                left: cost,
+                mark,
+            },
+            ..Counted::unasked((0, Part::Live), self.key, cost, None, None)
+        };
+        Decision {
+            books: self.books,
+            ruling: Ruling::Admitted,
+            source: Source::Store,
+            admitted: 1,
+            at,
+            counted: [counted].into(),
+            permit: None,
+        }
+    }
+}

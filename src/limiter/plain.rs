@@ -1,0 +1,109 @@
+//! What most limiters are: one policy that is enforced, and charges each request that it lets in as it arrives. A request to
+//! such a one is a key and a number, and a store that is near answers it at a glance.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::{Bound, Desk, Judgement, Pending, Role, draft::Draft};
+use crate::{
+    charge::When,
+    decision::{Brief, Counted, Decision, Part, Ruling, Standing},
+    key::Key,
+    lists::Lists,
+    policy::Tiers,
+    skip::is_preflight,
+    store::{Ask, Glance, Manner, Source},
+    strategy::Receipt,
+};
+
+/// Whether nothing but the key and the cost of a request has to be known.
+pub(super) fn is_plain(policies: &[Bound], lists: &Lists) -> bool {
+    let [only] = policies else {
+        return false;
+    };
+    let policy = &only.policy;
+    let arrival = policy.charges().when == When::Arrival;
+    let charges = matches!(only.role, Role::Live) && arrival && policy.manner() == Manner::Charge;
+    let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
+    charges && alike && !only.account.signs() && only.account.life().is_none()
+}
+
+impl Desk {
+    /// What a request is counted by, if it is a plain one.
+    #[inline]
+    pub(super) fn plain_request(&self, parts: &Parts) -> Option<(Key, u64)> {
+        let bound = self.only()?;
+        let policy = &bound.policy;
+        let free = !self.counts_preflights && is_preflight(parts);
+        if free || self.skips.skip(parts) || policy.skips(parts) {
+            return None;
+        }
+        Some((policy.extractor().key(parts)?, policy.cost_of(parts)))
+    }
+
+    /// The only policy, if all requests are plain ones.
+    #[inline]
+    pub(super) fn only(&self) -> Option<&Bound> {
+        self.policies.first().filter(|_| self.is_plain)
+    }
+
+    /// Judges a plain request.
+    #[inline(always)]
+    pub(super) fn judge_plain(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
+        let bound = self.bound(0);
+        let Some(glance) = self.store.glance(&bound.account, &key, cost) else {
+            return self.judge_far(key, cost);
+        };
+        self.write_back();
+        let Glance { fits, at, seen } = glance;
+        if !fits {
+            return Judgement::Made(self.refused(key, cost, &glance));
+        }
+        let mark = bound.account.rule().mark(&seen, at);
+        Judgement::Brief(Brief {
+            books: self,
+            key,
+            cost,
+            at,
+            seen,
+            mark,
+        })
+    }
+
+    /// What [`decide`](Desk::decide) makes of a refusal.
+    fn refused(self: Arc<Self>, key: Key, cost: u64, glance: &Glance) -> Decision {
+        let Glance { at, seen, .. } = *glance;
+        let rule = self.bound(0).account.rule();
+        let counted = Counted {
+            // It will be told more than once.
+            standing: Standing::Told(rule.outlook(&seen, at, cost)),
+            receipt: Receipt {
+                at,
+                left: 0,
+                mark: rule.mark(&seen, at),
+            },
+            ..Counted::unasked((0, Part::Live), key, cost, None, None)
+        };
+        Decision {
+            books: self,
+            ruling: Ruling::Exhausted,
+            source: Source::Store,
+            admitted: 0,
+            at,
+            counted: [counted].into(),
+            permit: None,
+        }
+    }
+
+    /// Asks the store as for any other request.
+    fn judge_far(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
+        let mut draft = Draft::new(Ask::Take(1), false);
+        let item = Counted::unasked((0, Part::Live), key, cost, None, None);
+        draft.items.push(item);
+        match self.judge(&mut draft) {
+            None => Judgement::Made(draft.finish(self)),
+            Some(waits) => Judgement::Pending(Pending::new(self, draft, waits)),
+        }
+    }
+}
