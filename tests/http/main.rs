@@ -18,6 +18,7 @@ mod memory;
 mod odd;
 mod on_refusal;
 mod or_else;
+mod plain;
 mod proxy_headers;
 mod refusal;
 mod said;
