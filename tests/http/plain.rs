@@ -15,6 +15,9 @@ use crate::support::{Answer, send, store};
 /// What a handler does with its admission.
 async fn handle(admission: Admission, request: Request<Body>) -> String {
     let seen = || format!("{:?} {:?}", admission, admission.remaining("p"));
+    if request.uri().path() == "/" {
+        return String::new();
+    }
     let before = seen();
     match request.uri().path() {
         "/charge" => admission.charge(2).await.expect("a charge"),
@@ -57,7 +60,7 @@ fn app(policy: Policy, headers: Headers) -> (RateLimitLayer, Router, ManualClock
         .headers(headers)
         .policy(policy);
     let layer = layer.build().expect("a layer");
-    let routes = ["/", "/charge", "/refund", "/settle", "/keep"];
+    let routes = ["/", "/look", "/charge", "/refund", "/settle", "/keep"];
     let routes = routes.into_iter().fold(Router::new(), |router, path| {
         router.route(path, get(handle))
     });
@@ -74,7 +77,7 @@ struct Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    const PATHS: &[&str] = &["/", "/", "/charge", "/refund", "/settle", "/keep"];
+    const PATHS: &[&str] = &["/", "/look", "/charge", "/refund", "/settle", "/keep"];
     let part = (0_u64..20_000_000, 0_usize..3, 0_u64..9);
     (part, prop::sample::select(PATHS), 0_u8..12).prop_map(|((pause, key, cost), path, odd)| Step {
         pause,
