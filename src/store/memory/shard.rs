@@ -2,6 +2,8 @@
 
 use std::any::Any;
 
+use smallvec::SmallVec;
+
 use super::{Line, Place};
 use crate::{
     clock::Timestamp,
@@ -13,7 +15,8 @@ const FEW: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    tables: Vec<Box<dyn Table>>,
+    /// One for each name and tag: mostly one.
+    tables: SmallVec<[Box<dyn Table>; 1]>,
     most: usize,
     /// How many keys there may be before the full ones are forgotten: twice what was left the last time, so that
     /// forgetting costs each new key a constant.
@@ -23,7 +26,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn new(most: usize) -> Self {
         Self {
-            tables: Vec::new(),
+            tables: SmallVec::new(),
             most,
             sweep_at: most.min(FEW),
         }
