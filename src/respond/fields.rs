@@ -48,7 +48,7 @@ pub(crate) fn tell<B>(
         }
     }
     if let Some(seconds) = seconds.filter(|_| !is_said)
-        && let Some(seconds) = Line::new().number(seconds).value()
+        && let Ok(seconds) = HeaderValue::from_str(itoa::Buffer::new().format(seconds))
     {
         response.headers_mut().insert(RETRY_AFTER, seconds);
     }

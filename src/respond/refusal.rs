@@ -11,6 +11,11 @@ use super::{Delay, Headers, Problem, tell};
 use crate::admission::Refused;
 use crate::decision::Decision;
 
+// Constants, or each of their characters would be looked at for each refusal.
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
 /// The response to a caller of whom nothing is known.
 #[cfg(feature = "axum")]
 pub(crate) fn response<B: From<Bytes>>(refused: &Refused) -> Response<B> {
@@ -32,19 +37,19 @@ fn with<B: From<Bytes>>(decision: &Decision, fields: Headers, text: bool) -> Res
     let (media_type, length, body) = if text {
         let body = format!("{}\n\n{}\n", problem.status, problem.sentence(delay));
         let length = HeaderValue::from(body.len());
-        ("text/plain; charset=utf-8", length, body.into())
+        (TEXT, length, body.into())
     } else {
         let problem = problem.json();
-        ("application/problem+json", problem.length, problem.text)
+        (JSON, problem.length, problem.text)
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
     // These three, and those that tell how it stands.
     let headers = response.headers_mut();
     headers.reserve(6);
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(CONTENT_TYPE, media_type);
     headers.insert(CONTENT_LENGTH, length);
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CACHE_CONTROL, NO_STORE);
     tell(decision, fields, delay, &mut response);
     response
 }
