@@ -2,7 +2,7 @@
 
 use std::{
     error, fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -33,14 +33,7 @@ use crate::{
 /// ```
 #[derive(Clone, Default)]
 pub struct Admission {
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
-    judged: Mutex<Judged>,
-    /// Made when the first one settles.
-    turn: OnceLock<Arc<Turn>>,
+    shared: Arc<Mutex<Judged>>,
 }
 
 /// Whose turn it is to settle.
@@ -72,6 +65,7 @@ struct More {
     permits: Vec<Weak<dyn Permit>>,
     /// The permit, where there is no layer to hold it.
     permit: Option<Arc<dyn Permit>>,
+    turn: Option<Arc<Turn>>,
 }
 
 impl Judged {
@@ -161,16 +155,14 @@ impl Admission {
             more: None,
         };
         Self {
-            shared: Arc::new(Shared {
-                judged: Mutex::new(judged),
-                turn: OnceLock::new(),
-            }),
+            shared: Arc::new(Mutex::new(judged)),
         }
     }
 
     /// Whose turn it is to settle.
-    pub(crate) fn turn(&self) -> &Arc<Turn> {
-        self.shared.turn.get_or_init(Arc::default)
+    pub(crate) fn turn(&self) -> Arc<Turn> {
+        let mut judged = self.lock();
+        judged.more().turn.get_or_insert_default().clone()
     }
 
     /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
@@ -249,7 +241,7 @@ impl Admission {
         match Arc::try_unwrap(self.shared) {
             // Nobody else has it any more.
             Ok(shared) => {
-                let judged = shared.judged.into_inner();
+                let judged = shared.into_inner();
                 let mut judged = judged.unwrap_or_else(PoisonError::into_inner);
                 match judged.first {
                     First::Brief(brief) if place == 0 => look(&brief.decision()),
@@ -300,7 +292,7 @@ impl Admission {
             return;
         };
         // It waits for its turn behind this, unless it has it already.
-        let turn = self.turn().clone().try_lock_owned();
+        let turn = self.turn().try_lock_owned();
         let admission = self.clone();
         drop(handle.spawn(async move {
             let _turn = turn;
@@ -316,10 +308,7 @@ impl Admission {
     }
 
     fn lock(&self) -> MutexGuard<'_, Judged> {
-        self.shared
-            .judged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

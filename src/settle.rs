@@ -70,7 +70,7 @@ impl Settle {
     ///
     /// If the store can't answer. Whether it was charged is not known then.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
-        let _turn = self.admission.turn().lock().await;
+        let _turn = self.admission.turn().lock_owned().await;
         for at in self.places() {
             self.charge_at(at, units).await?;
         }
@@ -83,7 +83,7 @@ impl Settle {
     ///
     /// If the store can't answer. What was asked for is not given back a second time then.
     pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
-        let _turn = self.admission.turn().lock().await;
+        let _turn = self.admission.turn().lock_owned().await;
         for at in self.places() {
             self.refund_at(at, units).await?;
         }
@@ -97,7 +97,7 @@ impl Settle {
     ///
     /// If the store can't answer.
     pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
-        let _turn = self.admission.turn().lock().await;
+        let _turn = self.admission.turn().lock_owned().await;
         for at in self.places() {
             let net = self.with(at, |_, counted| {
                 counted.settled();

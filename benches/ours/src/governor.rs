@@ -1,6 +1,6 @@
 //! The baselines in process: governor called directly, and tower_governor's layer.
 
-use std::num::NonZeroU32;
+use std::{hint::black_box, num::NonZeroU32, time::SystemTime};
 
 use axum::body::Body;
 use governor::{
@@ -43,6 +43,19 @@ impl Governor {
 impl Contender for Governor {
     async fn decide(&self, dice: &mut Dice) -> bool {
         self.limiter.check_key(&self.callers.pick(dice)).is_ok()
+    }
+}
+
+/// governor's keyed limiter in a program that does something between two decisions: it reads the clock. In a loop of its own
+/// the processor begins with the next decision, and waits for the memory of both at once.
+#[derive(Debug)]
+pub struct Alone(pub Governor);
+
+impl Contender for Alone {
+    async fn decide(&self, dice: &mut Dice) -> bool {
+        let admitted = self.0.decide(dice).await;
+        black_box(SystemTime::now());
+        admitted
     }
 }
 
