@@ -51,6 +51,8 @@ pub(crate) const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 /// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+// Aligned, so that copies of it are of whole words wherever it is kept.
+#[repr(align(8))]
 pub struct Key([u8; READABLE + 1]);
 
 impl Key {
