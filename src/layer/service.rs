@@ -7,7 +7,10 @@ use std::{
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::{ResponseBody, ResponseFuture, gate::Gate};
+use super::{
+    ResponseBody, ResponseFuture,
+    gate::{Entry, Gate},
+};
 use crate::admission::Admission;
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
@@ -64,6 +67,10 @@ where
         match gate.limiter.judge_request(&parts, &mut decision) {
             None => {
                 let entry = gate.enter(&mut decision, &mut parts);
+                if let Entry::Refused(_) = entry {
+                    // What was polled ready may hold what others wait for, until it is called or dropped.
+                    self.inner = self.inner.clone();
+                }
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::decided(entry, request, &mut self.inner)
             }
