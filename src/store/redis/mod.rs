@@ -281,7 +281,7 @@ impl Store for RedisStore {
         }
         let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
         let (waiter, answer) = oneshot::channel();
-        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter));
+        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter.into()));
         if let Err(error) = pushed {
             return Reply::Now(Err(error));
         }

@@ -78,7 +78,7 @@ impl RedisStore {
         loop {
             let (waiter, answer) = oneshot::channel();
             let lines = [line.clone()].into();
-            lanes.ask(Ask::Take(1), lines, lanes.deadline(), Some(waiter))?;
+            lanes.ask(Ask::Take(1), lines, lanes.deadline(), Some(waiter.into()))?;
             match answer.await.map_err(|_| ended())? {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
@@ -118,7 +118,7 @@ impl RedisStore {
             deadline: Instant::now() + PATIENCE,
             told_time: true,
             alone: true,
-            waiter: Some(waiter),
+            waiter: Some(waiter.into()),
         });
         pushed.map_err(|_| ended())?;
         let shared = &self.inner.shared;

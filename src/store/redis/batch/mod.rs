@@ -143,7 +143,7 @@ impl Batch {
                 if question.deadline <= now
                     && let Some(waiter) = question.waiter.take()
                 {
-                    drop(waiter.send(Err(StoreError::Timeout)));
+                    waiter.tell(Err(StoreError::Timeout));
                 }
             }
         }
