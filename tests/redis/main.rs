@@ -10,6 +10,7 @@ mod by;
 mod config;
 #[path = "../common/crowd.rs"]
 mod crowd;
+mod crowds;
 mod denials;
 mod exact;
 mod faults;
@@ -17,6 +18,7 @@ mod floods;
 mod foreign;
 mod lanes;
 mod late;
+mod lifted;
 mod processes;
 mod reads;
 mod runtimes;
