@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    gate::{Entry, Gate, Pass},
+    gate::{Gate, Pass},
 };
 use crate::{limiter::Pending, outcome::End, respond::RefusalBody};
 
@@ -94,14 +94,13 @@ where
                     let Some(((mut parts, body), mut service, gate)) = judging.held.take() else {
                         return Poll::Pending;
                     };
-                    match gate.enter(decision, &mut parts) {
-                        Entry::Passes(pass) => State::Passed {
-                            inner: service.call(Request::from_parts(parts, body)),
-                            pass,
-                        },
-                        Entry::Refused(response) => State::Refused {
-                            response: Some(response),
-                        },
+                    if decision.is_admitted() {
+                        let pass = gate.admit(decision, &mut parts);
+                        let inner = service.call(Request::from_parts(parts, body));
+                        State::Passed { inner, pass }
+                    } else {
+                        let response = Some(gate.refuse(&decision, &parts));
+                        State::Refused { response }
                     }
                 }
                 StateProj::Passed { inner, pass } => {

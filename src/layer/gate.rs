@@ -17,12 +17,6 @@ pub(super) struct Gate {
     pub(super) answers: Answers,
 }
 
-/// What becomes of a request.
-pub(super) enum Entry {
-    Passes(Pass),
-    Refused(Response<RefusalBody>),
-}
-
 /// What is kept of a request while it is served.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
@@ -41,14 +35,10 @@ pub(super) struct Told {
 }
 
 impl Gate {
-    /// Lets a request in, which takes the decision with it, or refuses it.
-    pub(super) fn enter(&self, decision: Decision, parts: &mut Parts) -> Entry {
-        let outer = parts.extensions.get::<Admission>();
-        if !decision.is_admitted() {
-            return Entry::Refused(self.refuse(outer, &decision, parts));
-        }
+    /// Lets a request in that is admitted, and that takes the decision with it.
+    pub(super) fn admit(&self, decision: Decision, parts: &mut Parts) -> Pass {
         let settles = decision.settles();
-        let (admission, (place, permit), joins) = match outer {
+        let (admission, (place, permit), joins) = match parts.extensions.get::<Admission>() {
             Some(outer) => (outer.clone(), outer.join(decision), true),
             None => {
                 let (admission, permit) = Admission::first(decision);
@@ -63,19 +53,27 @@ impl Gate {
         if !joins {
             parts.extensions.insert(admission);
         }
-        Entry::Passes(Pass { told, ticket })
+        Pass { told, ticket }
     }
 
-    /// Lets a request in, which takes the decision with it.
+    /// Lets a request in, which takes the decision with it in few words.
     #[inline]
-    pub(super) fn pass(&self, brief: Brief, parts: &mut Parts) -> Entry {
+    pub(super) fn pass(&self, brief: Brief, parts: &mut Parts) -> Pass {
         if parts.extensions.get::<Admission>().is_some() {
-            return self.enter(brief.decision(), parts);
+            return self.admit(brief.decision(), parts);
         }
         let admission = Admission::brief(brief);
         let told = self.told(&admission, 0);
         parts.extensions.insert(admission);
-        Entry::Passes(Pass { told, ticket: None })
+        Pass { told, ticket: None }
+    }
+
+    /// Refuses a request. What layers further out have charged it is given back.
+    pub(super) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
+        if let Some(outer) = parts.extensions.get::<Admission>() {
+            outer.withdraw();
+        }
+        self.answers.refuse(decision, parts)
     }
 
     fn told(&self, admission: &Admission, place: usize) -> Option<Told> {
@@ -85,18 +83,6 @@ impl Gate {
             place,
             fields,
         })
-    }
-
-    fn refuse(
-        &self,
-        outer: Option<&Admission>,
-        decision: &Decision,
-        parts: &Parts,
-    ) -> Response<RefusalBody> {
-        if let Some(admission) = outer {
-            admission.withdraw();
-        }
-        self.answers.refuse(decision, parts)
     }
 }
 

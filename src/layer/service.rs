@@ -9,7 +9,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody, ResponseFuture,
-    gate::{Entry, Gate, Pass},
+    gate::{Gate, Pass},
 };
 use crate::{admission::Admission, limiter::Judgement};
 
@@ -63,9 +63,14 @@ where
             return ResponseFuture::passed(self.inner.call(request), Pass::default());
         };
         let (mut parts, body) = request.into_parts();
-        let entry = match gate.limiter.judge_request(&parts) {
+        let pass = match gate.limiter.judge_request(&parts) {
             Judgement::Brief(brief) => gate.pass(brief, &mut parts),
-            Judgement::Made(decision) => gate.enter(decision, &mut parts),
+            Judgement::Made(decision) if decision.is_admitted() => gate.admit(decision, &mut parts),
+            Judgement::Made(decision) => {
+                // What was polled ready may hold what others wait for, until it is called or dropped.
+                self.inner = self.inner.clone();
+                return ResponseFuture::refused(gate.refuse(&decision, &parts));
+            }
             Judgement::Pending(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
@@ -73,12 +78,7 @@ where
                 return ResponseFuture::judging(pending, (parts, body), ready, gate.clone());
             }
         };
-        match entry {
-            Entry::Passes(pass) => {
-                let inner = self.inner.call(Request::from_parts(parts, body));
-                ResponseFuture::passed(inner, pass)
-            }
-            Entry::Refused(response) => ResponseFuture::refused(response),
-        }
+        let inner = self.inner.call(Request::from_parts(parts, body));
+        ResponseFuture::passed(inner, pass)
     }
 }

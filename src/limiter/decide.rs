@@ -46,7 +46,7 @@ impl Desk {
         }
         draft.source = answer.source;
         draft.admitted = answer.admitted;
-        draft.at = answer.at;
+        draft.at = answer.at + answer.age;
         let takes = matches!(draft.ask, Ask::Take(_));
         if takes && answer.admitted == 0 {
             self.refuse(draft, answer);

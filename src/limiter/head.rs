@@ -313,6 +313,7 @@ impl Refusal {
         let since = now.saturating_duration_since(self.told);
         if since > Duration::ZERO {
             decision.source = Source::Cache;
+            decision.at = decision.at + since;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |outlook| {
                     if let Retry::After(wait) = outlook.retry {

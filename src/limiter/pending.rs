@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::{Desk, draft::Draft};
 use crate::{
@@ -86,17 +86,10 @@ pub(super) fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Waits {
 
 /// Awaits quotas that are being looked up, each no longer than its deadline.
 async fn each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
-    let start = Instant::now();
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups
         .into_iter()
-        .map(|(item, look_up, deadline)| {
-            (
-                item,
-                deadline,
-                Box::pin(timeout_at(start + deadline, look_up)),
-            )
-        })
+        .map(|(item, look_up, deadline)| (item, deadline, Box::pin(timeout(deadline, look_up))))
         .collect();
     std::future::poll_fn(|cx| {
         waiting.retain_mut(|(item, deadline, look_up)| {

@@ -206,6 +206,16 @@ async fn a_look_up_that_finds_none_leaves_the_policys_quota() {
     }
 }
 
+/// An instant past all time would end the request.
+#[tokio::test]
+async fn a_look_up_may_take_as_long_as_it_likes() {
+    for world in World::both() {
+        let policy = window("p", "3/min").quota_lookup(Duration::MAX, |_| ready(None));
+        let layer = world.layer([policy]);
+        assert_eq!(passes(&layer, 5, paying).await, 3, "{}", world.name());
+    }
+}
+
 #[tokio::test]
 async fn a_look_up_past_its_deadline_leaves_the_policys_quota() {
     for world in World::both() {

@@ -23,7 +23,7 @@ fn one_policy(cluster: &Cluster) -> Limiter {
 }
 
 /// Each master serves its own slots, also when another is gone.
-fn apart(node: Builder) -> Builder {
+pub(crate) fn apart(node: Builder) -> Builder {
     node.arg("cluster-require-full-coverage", "no")
 }
 
@@ -60,7 +60,7 @@ async fn a_question_whose_answer_is_lost_is_charged_once() {
 }
 
 /// Sets a proxy before a node, which the others and all clients then take for the node.
-async fn before(cluster: &Cluster, node: usize) -> Proxy {
+pub(crate) async fn before(cluster: &Cluster, node: usize) -> Proxy {
     let node = &cluster.nodes()[node];
     let proxy = Proxy::to(node.addr());
     let port = proxy.addr().port().to_string();

@@ -12,6 +12,7 @@ mod crowd;
 mod denials;
 mod exact;
 mod faults;
+mod give_backs;
 mod moves;
 mod probes;
 mod spread;

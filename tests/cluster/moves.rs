@@ -217,3 +217,46 @@ async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
     moving.end();
     assert_eq!(used(&patient, Key::new("k")).await, [1, 1]);
 }
+
+/// A node that is to get its first slots is not yet one of those that serve.
+#[tokio::test]
+async fn a_node_that_has_just_joined_is_not_connected_to_for_each_request() {
+    let cluster = Cluster::start(3, 0);
+    let limiter = limiter(crowded(&cluster), [By::Gcra.policy("p", "3/month")]);
+    assert_eq!(ask_all(&limiter, 0..10).await, 10);
+    let (slot, from) = slot(&cluster);
+    let new = Server::builder()
+        .arg("cluster-enabled", "yes")
+        .arg("cluster-announce-ip", "127.0.0.1")
+        .start();
+    let (slot, old) = (slot.to_string(), &cluster.nodes()[from]);
+    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).text();
+    let meet = ["CLUSTER", "MEET", "127.0.0.1", &old.port().to_string()];
+    new.command(&meet).ok();
+    until("they know each other", async || {
+        let knows = |node: &Server, other| {
+            let nodes = node.command(&["CLUSTER", "NODES"]).text();
+            nodes.contains(&id(other))
+        };
+        let serves = new.command(&["CLUSTER", "INFO"]).text();
+        knows(&new, old) && knows(old, &new) && serves.contains("cluster_state:ok")
+    })
+    .await;
+    new.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(old)])
+        .ok();
+    old.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&new)])
+        .ok();
+    let connections = || {
+        let received = new.info("stats", "total_connections_received");
+        received.and_then(|many| many.parse::<u64>().ok())
+    };
+    let before = connections().expect("a number");
+    // Keys that are nowhere yet are made there.
+    for key in 100..200 {
+        assert!(counted(&limiter.check(Key::new(format!("{key}"))).await));
+    }
+    assert_eq!(new.keys().len(), 100);
+    let more = connections().expect("a number") - before;
+    // Those of this test included.
+    assert!(more < 20, "{more} connections");
+}

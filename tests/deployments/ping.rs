@@ -1,14 +1,14 @@
 //! What is found out before the first request.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use testkit::{Clock, Cluster, Server};
 use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Limiter, ListWindow, Policy, Problem, Quota,
-    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Key, Limiter, ListWindow, Policy, Problem,
+    Quota, RedisStore, SlidingLog, SlidingWindow, Source, TokenBucket,
 };
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, at as counts_at, key, limiter, until};
 
 /// Every strategy.
 fn all(store: RedisStore) -> Limiter {
@@ -245,6 +245,43 @@ async fn each_master_of_a_cluster_is_looked_at() {
         panic!("{health:?}");
     };
     assert_eq!(**server, format!("127.0.0.1:{}", masters[1].port()));
+}
+
+/// A ping waits for longer than requests do. None of them is to wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
+    let server = Server::start();
+    // By now the server has the script, which is all that this user may run that writes.
+    let known = counts_at(&server.url());
+    assert!(known.check(key()).await.is_admitted());
+    server.acl("asks", "pw", "~tg:* +@all -eval");
+    let store = RedisStore::builder()
+        .url(server.url_as("asks", "pw"))
+        .deadline(Duration::from_millis(200))
+        .no_breaker();
+    let limiter = limiter(store.build().expect("a store"), 3);
+    until("it's connected", async || {
+        limiter.peek(key()).await.source() == Source::Store
+    })
+    .await;
+    server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
+    let pinging = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.ping().await }
+    });
+    until("the ping is being held", async || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.contains(" cmd=evalsha ") && clients.contains(" flags=b ")
+    })
+    .await;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let decision = limiter.check(Key::new("other")).await;
+        assert_eq!(decision.source(), Source::Fallback);
+        assert!(start.elapsed() < Duration::from_secs(2), "{decision:?}");
+    }
+    server.command(&["CLIENT", "UNPAUSE"]).ok();
+    pinging.await.expect("it ends");
 }
 
 #[tokio::test]

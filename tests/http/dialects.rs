@@ -4,9 +4,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use axum::{Router, routing::get};
 use http::StatusCode;
+use testkit::Server;
 use tollgate::{
     EXPOSED_HEADERS, FixedWindow, Headers, Key, Limiter, ManualClock, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, Refused, extract,
+    RateLimitLayer, RedisStore, Refused, Timestamp, extract,
 };
 
 use crate::support::{self, Answer, hello, send, shared, status, to};
@@ -192,6 +193,40 @@ async fn the_epoch_of_a_window_stands_still_while_time_passes() {
         clock.advance(Duration::from_micros(6_543_210));
     }
     assert_eq!(resets.into_iter().collect::<Vec<_>>(), ["1800000060"]);
+}
+
+/// A refusal that is told once more, without asking, says when by the time that it is now.
+#[tokio::test]
+async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
+    const START: u64 = 1_800_000_000_000_000;
+    let times = (
+        testkit::Clock::at(START),
+        ManualClock::at(Timestamp::from_micros(START as i64)),
+    );
+    let server = Server::builder().clock(&times.0).start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .deadline(Duration::from_secs(20))
+        .clock(times.1.clone())
+        .denials(Duration::from_secs(3_600));
+    let layer = RateLimitLayer::builder()
+        .store(store.build().expect("a store"))
+        .policy(shared("window", "1/h").strategy(FixedWindow))
+        .headers(Headers::x_ratelimit_epoch());
+    let app = hello(&layer.build().expect("a layer"));
+    assert_eq!(status(&app, "/").await, 200);
+    for minutes in 0..6 {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        let reset = answer.field("x-ratelimit-reset");
+        assert_eq!(reset.as_deref(), Some("1800003600"), "{minutes} min");
+        let wait = 3_600 - 60 * minutes;
+        assert_eq!(answer.retry_after(), Some(wait));
+        times.0.advance(Duration::from_secs(60));
+        times.1.advance(Duration::from_secs(60));
+    }
+    // All but one were told by this process.
+    assert_eq!(server.calls("evalsha"), 2);
 }
 
 #[tokio::test]

@@ -14,12 +14,13 @@ use std::{
 
 use axum::{Router, routing::get};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use testkit::Server;
 use tollgate::{Admission, Key, RateLimitLayer, layer::ResponseBody};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
 use crate::support::{layer, redis, send, shared, status, store, to, used};
 
@@ -89,6 +90,23 @@ async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_re
     let layer = RateLimitLayer::builder().store(redis(&server));
     let layer = layer.policy(shared("four", "4/h")).build();
     six_requests_of_which_four_pass(layer.expect("a layer")).await;
+}
+
+/// A service may hold what others wait for from when it is ready until it is called: it isn't, on a refusal.
+#[tokio::test]
+async fn who_is_refused_holds_nothing_of_the_service_inside() {
+    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
+    let (layer, _) = layer([shared("one", "1/h")]);
+    let mut refused = layer.layer(ConcurrencyLimit::new(hello, 1));
+    let mut other = refused.clone();
+    for status in [200, 429, 429] {
+        let ready = refused.ready().await.expect("ready");
+        let response = ready.call(Request::new(())).await.expect("an answer");
+        assert_eq!(response.status(), status);
+    }
+    let ready = other.ready().now_or_never().expect("room, at once");
+    let response = ready.expect("ready").call(Request::new(()));
+    assert_eq!(response.await.expect("an answer").status(), 429);
 }
 
 #[derive(Debug, PartialEq)]

@@ -3,15 +3,19 @@
 use std::time::Duration;
 
 use testkit::{Clock as ServerClock, Server};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 use tollgate::{
     Clock, Decision, Denied, Key, Limiter, Policy, Quota, RedisStore, Retry, Source, Timestamp,
 };
 
 use crate::support::{PATIENCE, START, limiter, until};
 
-const BOUND: Duration = Duration::from_secs(1);
+pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
-const fn ms(millis: u64) -> Duration {
+pub(crate) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
@@ -25,34 +29,34 @@ impl Clock for SameTime {
     }
 }
 
-fn world() -> (ServerClock, Server) {
+pub(crate) fn world() -> (ServerClock, Server) {
     let clock = ServerClock::at(START);
     let server = Server::builder().clock(&clock).start();
     (clock, server)
 }
 
-fn store(server: &Server, clock: &ServerClock) -> RedisStore {
+pub(crate) fn store(server: &Server, clock: &ServerClock) -> RedisStore {
     let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
     let store = store.clock(SameTime(clock.clone())).denials(BOUND);
     store.build().expect("a store")
 }
 
-fn three_a_minute(store: RedisStore) -> Limiter {
+pub(crate) fn three_a_minute(store: RedisStore) -> Limiter {
     limiter(store, [Policy::new("p", Quota::requests(3).per_minute())])
 }
 
-fn key() -> Key {
+pub(crate) fn key() -> Key {
     Key::new("k")
 }
 
-fn wait(decision: &Decision) -> Option<Duration> {
+pub(crate) fn wait(decision: &Decision) -> Option<Duration> {
     match decision.verdict("p")?.retry() {
         Retry::After(wait) => Some(wait),
         _ => None,
     }
 }
 
-async fn use_up(limiter: &Limiter) -> Decision {
+pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
     for _ in 0..3 {
         assert!(limiter.check(key()).await.is_admitted());
     }
@@ -65,13 +69,24 @@ async fn use_up(limiter: &Limiter) -> Decision {
 }
 
 /// Waits until the store has read the generation: what it does while nobody waits for it.
-async fn generation_is_read(server: &Server, reads: u64) {
+pub(crate) async fn generation_is_read(server: &Server, reads: u64) {
     until("the generation is read", async || {
         server.calls("get") >= reads
     })
     .await;
-    // And until it is noted.
-    tokio::time::sleep(ms(50)).await;
+    hear(server).await;
+}
+
+/// Lets all that waits for what the server has said by now go on: on a runtime of one thread, it does so before more of the
+/// server's words are heard.
+async fn hear(server: &Server) {
+    let mut stream = TcpStream::connect(server.addr()).await.expect("a server");
+    for _ in 0..2 {
+        stream.write_all(b"PING\r\n").await.expect("a question");
+        let mut pong = [0; 7];
+        stream.read_exact(&mut pong).await.expect("an answer");
+        assert_eq!(&pong, b"+PONG\r\n");
+    }
 }
 
 #[tokio::test]

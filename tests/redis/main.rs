@@ -10,13 +10,17 @@ mod by;
 mod config;
 #[path = "../common/crowd.rs"]
 mod crowd;
+mod crowds;
 mod denials;
 mod exact;
 mod faults;
 mod floods;
 mod foreign;
 mod lanes;
+mod late;
+mod lifted;
 mod processes;
+mod reads;
 mod runtimes;
 mod steps;
 mod support;

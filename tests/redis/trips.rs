@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
+use futures_util::future::join_all;
 use testkit::{Clock, Server};
 use tokio::join;
 use tollgate::{Check, Decision, Key, Keys, Limiter, Retry, Source};
@@ -234,6 +235,27 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
     }
     let (count, some) = (failures.len(), failures.iter().take(60).collect::<Vec<_>>());
     assert!(failures.is_empty(), "{count}: {some:#?}");
+}
+
+/// However many ask about one key, whoever comes behind them about another goes with them.
+#[test]
+fn a_hot_key_keeps_nobody_waiting() {
+    let server = Server::start();
+    let runtime = current_thread();
+    for by in EACH {
+        let limiter = single(&server, by, "3/h");
+        in_one_trip(&server, || {
+            runtime.block_on(async {
+                let hot = (0..5_000).map(|_| limiter.check(Key::new("hot")).into_future());
+                let others = (0..127).map(|key| limiter.check(Key::new(format!("{key}"))));
+                let others = others.map(IntoFuture::into_future);
+                let (hot, others) = join!(join_all(hot), join_all(others));
+                assert_eq!(hot.iter().filter(|decision| counted(decision)).count(), 3);
+                assert!(others.iter().all(counted), "{by:?}");
+            });
+        });
+        server.flush();
+    }
 }
 
 #[test]

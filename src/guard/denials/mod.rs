@@ -61,6 +61,8 @@ struct Generation {
     number: AtomicU64,
     /// When it was read, in microseconds on this process's clock.
     read: AtomicI64,
+    /// When it was last asked for, whatever came of it.
+    asked: AtomicI64,
     /// Whether it is being read.
     reading: AtomicBool,
 }
@@ -232,24 +234,31 @@ impl Denials {
             return None;
         }
         let now = self.clock.now();
-        let read = Timestamp::from_micros(self.generation.read.load(Ordering::Acquire));
+        let Generation { asked, reading, .. } = &self.generation;
+        let last = Timestamp::from_micros(asked.load(Ordering::Acquire));
         // Early enough for none to be doubted meanwhile.
-        let due = self.generation().is_none() || now < read || now.since(read) >= self.bound / 2;
-        (due && !self.generation.reading.swap(true, Ordering::AcqRel)).then_some(now)
+        let due = now < last || now.since(last) >= self.bound / 2;
+        if !due || reading.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        asked.store(now.as_micros(), Ordering::Release);
+        Some(now)
     }
 
-    /// Notes the generation that was asked for at `read`; `None` if it could not be had.
-    pub(crate) fn note_generation(&self, number: Option<u64>, read: Timestamp) {
-        if let Some(number) = number {
-            // Those who see one of them without the other believe too little.
-            self.generation.read.store(i64::MIN, Ordering::Release);
-            self.generation
-                .number
-                .store(number.max(1), Ordering::Release);
-            self.generation
-                .read
-                .store(read.as_micros(), Ordering::Release);
-        }
+    /// Notes the generation that was asked for at `read`.
+    pub(crate) fn note_generation(&self, number: u64, read: Timestamp) {
+        // Those who see one of them without the other believe too little.
+        self.generation.read.store(i64::MIN, Ordering::Release);
+        self.generation
+            .number
+            .store(number.max(1), Ordering::Release);
+        self.generation
+            .read
+            .store(read.as_micros(), Ordering::Release);
+    }
+
+    /// Whoever was to read it is done.
+    pub(crate) fn end_reading(&self) {
         self.generation.reading.store(false, Ordering::Release);
     }
 

@@ -78,7 +78,8 @@ impl World {
     }
 
     fn generation(&self, number: u64) {
-        self.denials.note_generation(Some(number), self.clock.now());
+        self.denials.note_generation(number, self.clock.now());
+        self.denials.end_reading();
     }
 }
 
@@ -155,12 +156,22 @@ fn the_generation_is_read_by_one_and_in_time() {
     let read = world.denials.should_read();
     assert_eq!(read, Some(world.clock.now()));
     assert_eq!(world.denials.should_read(), None, "it's being read");
-    world.denials.note_generation(None, world.clock.now());
-    assert_eq!(world.denials.should_read(), read, "it could not be had");
+    world.clock.advance(ms(500));
+    assert_eq!(world.denials.should_read(), None, "still");
+    world.denials.end_reading();
+    assert!(world.denials.should_read().is_some(), "it could not be had");
+    world.denials.end_reading();
+    world.clock.advance(ms(499));
+    assert_eq!(world.denials.should_read(), None, "it was just tried");
+    world.clock.advance(ms(1));
+    assert!(world.denials.should_read().is_some());
     world.generation(7);
     assert_eq!(world.denials.should_read(), None);
     world.clock.advance(ms(500));
     assert!(world.denials.should_read().is_some());
+    world.generation(7);
+    world.clock.set(world.clock.now() - ms(3_600_000));
+    assert!(world.denials.should_read().is_some(), "whatever time it is");
 }
 
 #[test]

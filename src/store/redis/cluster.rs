@@ -177,7 +177,18 @@ impl Cluster {
                 self.doubt();
                 Some(Detour::Moved)
             }
-            ServerErrorKind::Ask => Some(Detour::Asking(node()?)),
+            ServerErrorKind::Ask => {
+                let node = node()?;
+                if !self.knows(&node) {
+                    // It may be about to get its first slots. The next one is to find it, and the connections to it.
+                    self.map.rcu(|map| {
+                        let mut map = Map::clone(map);
+                        map.add(&node);
+                        map
+                    });
+                }
+                Some(Detour::Asking(node))
+            }
             ServerErrorKind::TryAgain => Some(Detour::Again),
             _ => None,
         }

@@ -33,12 +33,16 @@ struct GiveBacks {
 }
 
 impl Kept {
-    /// Tells whoever asked that it failed. What nobody waits for is kept if it is safe to ask again: if it was not sent, or
-    /// giving it back twice is giving it back once, since a permit has a name of its own.
+    /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
+    /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
+    /// its own.
     pub(super) fn fail(&self, tag: usize, mut question: Question, error: StoreError, sent: bool) {
         let gives = matches!(question.ask, Ask::Give | Ask::Withdraw);
-        if question.waiter.is_some() || !gives {
+        if !gives || question.waiter.as_ref().is_some_and(|w| !w.insists) {
             return question.fail(error);
+        }
+        if let Some(waiter) = question.waiter.take() {
+            waiter.tell(Err(error));
         }
         question.lines.retain(|line| !sent || is_permit(line));
         let mut kept = self.give_backs();

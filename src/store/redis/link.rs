@@ -257,3 +257,114 @@ impl fmt::Debug for Source {
         f.field("share", &self.share).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use redis::cmd;
+    use testkit::{Proxy, Server};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A pool of one connection, which whoever comes next has to take.
+    fn source(addr: impl fmt::Display) -> (Source, Pool) {
+        let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
+        config.pool = Some(deadpool_redis::PoolConfig::new(1));
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let pool = pool.expect("a pool");
+        (Source::new(pool.clone(), 1), pool)
+    }
+
+    async fn ask(source: &Source, cmd: &Cmd) -> Result<Value, RedisError> {
+        source.loan().await.expect("a connection").query(cmd).await
+    }
+
+    /// The number of the connection that the next one gets.
+    async fn number(source: &Source) -> i64 {
+        match ask(source, cmd("CLIENT").arg("ID")).await {
+            Ok(Value::Int(number)) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error_of(text: &str) -> Cmd {
+        let mut eval = cmd("EVAL");
+        eval.arg(format!("return redis.error_reply('{text}')"))
+            .arg(0);
+        eval
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_answered_is_the_next_ones() {
+        let server = Server::start();
+        let (source, pool) = source(server.addr());
+        let first = number(&source).await;
+        assert_eq!(number(&source).await, first);
+        // So is one that said that it can't be done, for that was an answer.
+        for error in ["WRONGTYPE a list", "ERR no", "BUSY for long"] {
+            assert!(ask(&source, &error_of(error)).await.is_err());
+            assert_eq!(number(&source).await, first, "{error}");
+        }
+        assert_eq!(pool.status().size, 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_a_server_of_no_use_is_no_ones() {
+        let server = Server::start();
+        let (source, _pool) = source(server.addr());
+        for error in ["READONLY a replica", "LOADING its data"] {
+            let before = number(&source).await;
+            assert!(ask(&source, &error_of(error)).await.is_err());
+            assert_ne!(number(&source).await, before, "{error}");
+        }
+    }
+
+    /// Drops a command amid its way; returns how many connections the pool has then.
+    async fn give_up(
+        pool: &Pool,
+        asking: impl Future<Output = Result<Value, RedisError>>,
+    ) -> usize {
+        assert!(timeout(Duration::from_millis(50), asking).await.is_err());
+        pool.status().size
+    }
+
+    /// Whoever came next on it would wait for both answers.
+    #[tokio::test]
+    async fn a_connection_that_nobody_waited_for_to_answer_is_no_ones() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        for asking in [false, true] {
+            let before = number(&source).await;
+            let loan = source.loan().await.expect("a connection");
+            proxy.hold();
+            let ping = cmd("PING");
+            let left = match asking {
+                false => give_up(&pool, loan.query(&ping)).await,
+                true => give_up(&pool, loan.query_asking(&ping)).await,
+            };
+            assert_eq!(left, 0);
+            proxy.pass();
+            assert_ne!(number(&source).await, before);
+        }
+        // Nor is one that nothing was sent on, for it may have been cut since.
+        drop(source.loan().await.expect("a connection"));
+        assert_eq!(pool.status().size, 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_broke_is_no_ones() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        number(&source).await;
+        let loan = source.loan().await.expect("a connection");
+        proxy.halve();
+        assert!(loan.query(&cmd("PING")).await.is_err());
+        assert_eq!(pool.status().size, 0);
+        proxy.pass();
+        number(&source).await;
+    }
+}

@@ -141,22 +141,31 @@ impl Shared {
         let Some(read) = self.denials.should_read() else {
             return;
         };
-        let shared = self.clone();
-        let reading = async move {
-            let number = shared.generation.read(&shared.servers);
-            let number = tokio::time::timeout(shared.deadline, number).await;
-            let number = number.ok().and_then(Result::ok);
-            shared.denials.note_generation(number, read);
-        };
-        match Handle::try_current() {
-            Ok(handle) => drop(handle.spawn(reading)),
-            Err(_) => self.denials.note_generation(None, read),
+        let reading = Reading(self.clone());
+        if let Ok(handle) = Handle::try_current() {
+            drop(handle.spawn(async move {
+                let shared = &reading.0;
+                let number = shared.generation.read(&shared.servers);
+                let number = tokio::time::timeout(shared.deadline, number).await;
+                if let Ok(Ok(number)) = number {
+                    shared.denials.note_generation(number, read);
+                }
+            }));
         }
     }
 
     fn script(&self) -> Arc<Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         scripts.current()
+    }
+}
+
+/// That the generation is being read: until it is known, it could not be had, or its runtime has ended.
+struct Reading(Arc<Shared>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.denials.end_reading();
     }
 }
 
@@ -272,7 +281,7 @@ impl Store for RedisStore {
         }
         let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
         let (waiter, answer) = oneshot::channel();
-        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter));
+        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter.into()));
         if let Err(error) = pushed {
             return Reply::Now(Err(error));
         }

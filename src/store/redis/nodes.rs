@@ -180,3 +180,80 @@ impl Roads {
         road
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(500);
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    /// Nothing is connected to it.
+    fn node() -> Arc<Node> {
+        let config = deadpool_redis::Config::from_url("redis://127.0.0.1:1");
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let source = Source::new(pool.expect("a pool"), 1);
+        Arc::new(Node::new("127.0.0.1".into(), 1, source))
+    }
+
+    /// A moment later.
+    async fn later() -> Instant {
+        tokio::time::advance(MOMENT).await;
+        Instant::now()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_probe_goes_for_all_who_wait_for_it() {
+        let (node, since) = (node(), Instant::now());
+        later().await;
+        let probing = node.begin_probe(since, LONG).expect("the first");
+        assert!(node.begin_probe(since, LONG).is_none(), "begun since");
+        let lately = later().await;
+        assert!(node.begin_probe(lately, LONG).is_none(), "under way");
+        drop(probing);
+        assert!(node.begin_probe(since, LONG).is_none(), "begun since");
+        let ended = later().await;
+        assert!(node.begin_probe(ended, LONG).is_some(), "it is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_ended_while_somebody_paused_was_his_too() {
+        let node = node();
+        let probing = node.begin_probe(Instant::now(), LONG).expect("the first");
+        // His pause begins while it is under way, and ends when it was in vain.
+        let since = later().await;
+        later().await;
+        drop(probing);
+        later().await;
+        assert!(node.begin_probe(since, LONG).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_never_answered_is_waited_for_only_so_long() {
+        let (node, start) = (node(), Instant::now());
+        let silent = node.begin_probe(start, LONG).expect("the first");
+        tokio::time::advance(LONG - MOMENT).await;
+        assert!(node.begin_probe(Instant::now(), LONG).is_none());
+        let since = later().await;
+        let second = node.begin_probe(since, LONG).expect("beside the first");
+        // That the first is over says nothing about the second.
+        later().await;
+        drop(silent);
+        let since = later().await;
+        assert!(node.begin_probe(since, LONG).is_none(), "it is under way");
+        drop(second);
+        let since = later().await;
+        assert!(node.begin_probe(since, LONG).is_some());
+    }
+
+    /// What answers to one may be wrong for another: each of its tags has to find out.
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_was_answered_is_nobody_elses() {
+        let (node, since) = (node(), Instant::now());
+        later().await;
+        let probing = node.begin_probe(since, LONG).expect("the first");
+        probing.answered();
+        assert!(node.begin_probe(since, LONG).is_some());
+    }
+}

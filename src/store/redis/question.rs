@@ -29,7 +29,31 @@ pub(super) struct Question {
     pub(super) waiter: Option<Waiter>,
 }
 
-pub(super) type Waiter = oneshot::Sender<Result<Delivery, StoreError>>;
+/// Who waits for the answer.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    answer: oneshot::Sender<Result<Delivery, StoreError>>,
+    /// Whether what he has given back is given back all the same if it can't be now.
+    pub(super) insists: bool,
+}
+
+impl From<oneshot::Sender<Result<Delivery, StoreError>>> for Waiter {
+    fn from(answer: oneshot::Sender<Result<Delivery, StoreError>>) -> Self {
+        let insists = false;
+        Self { answer, insists }
+    }
+}
+
+impl Waiter {
+    pub(super) fn has_gone(&self) -> bool {
+        self.answer.is_closed()
+    }
+
+    /// Tells him. What is charged for one who has gone is given back.
+    pub(super) fn tell(self, answer: Result<Delivery, StoreError>) {
+        drop(self.answer.send(answer));
+    }
+}
 
 pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 
@@ -113,14 +137,14 @@ impl OwnLine {
 impl Question {
     /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
     pub(super) fn is_abandoned(&self) -> bool {
-        let gone = self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed);
+        let gone = self.waiter.as_ref().is_some_and(Waiter::has_gone);
         gone && matches!(self.ask, Ask::Take(_) | Ask::Peek)
     }
 
     pub(super) fn fail(self, error: StoreError) {
         if let Some(waiter) = self.waiter {
             // Nothing was charged, so nothing is lost with whoever has gone.
-            drop(waiter.send(Err(error)));
+            waiter.tell(Err(error));
         }
     }
 
@@ -132,7 +156,7 @@ impl Question {
             lines: self.lines,
         };
         match self.waiter {
-            Some(waiter) => drop(waiter.send(Ok(delivery))),
+            Some(waiter) => waiter.tell(Ok(delivery)),
             None => drop(delivery),
         }
     }

@@ -65,7 +65,7 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
                 for question in entry.questions.drain(..) {
                     if is_stale(&error) && !question.told_time {
                         delivered.stale.push(question);
-                    } else if meant.counts && question.waiter.is_none() {
+                    } else if meant.counts && question.waiter.as_ref().is_none_or(|w| w.insists) {
                         delivered.failed.push((question, error.clone()));
                     } else {
                         question.fail(error.clone());

@@ -49,7 +49,7 @@ impl Store for Scripted {
             deadline: Instant::now() + Duration::from_secs(1),
             told_time: true,
             alone: false,
-            waiter: Some(waiter),
+            waiter: Some(waiter.into()),
         };
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);

@@ -72,14 +72,24 @@ impl RedisStore {
         }
     }
 
-    /// Takes a unit as requests do, and then by itself, so that nobody hears of it, all else that may become of one.
+    /// Takes a unit as requests do, and waits for it no longer than they do: none of them is to be held up on that trip.
+    async fn take(&self, line: &OwnLine) -> Result<Answer, StoreError> {
+        let (lanes, until) = (&self.inner.lanes, Instant::now() + PATIENCE);
+        loop {
+            let (waiter, answer) = oneshot::channel();
+            let lines = [line.clone()].into();
+            lanes.ask(Ask::Take(1), lines, lanes.deadline(), Some(waiter.into()))?;
+            match answer.await.map_err(|_| ended())? {
+                Err(StoreError::Timeout) if Instant::now() < until => {}
+                answer => return read(answer?),
+            }
+        }
+    }
+
+    /// Takes a unit, and then asks by itself, so that nobody hears of it, all else that may become of one.
     async fn ask_all(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
         let line = OwnLine::of(&Line::plain(account, key));
-        let (waiter, answer) = oneshot::channel();
-        let (lanes, deadline) = (&self.inner.lanes, Instant::now() + PATIENCE);
-        let lines = [line.clone()].into();
-        lanes.ask(Ask::Take(1), lines, deadline, Some(waiter))?;
-        let taken = read(answer.await.map_err(|_| ended())??)?;
+        let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
         if account.life().is_some() {
             self.ask_apart(place, Ask::Renew, &charged).await?;
@@ -108,7 +118,7 @@ impl RedisStore {
             deadline: Instant::now() + PATIENCE,
             told_time: true,
             alone: true,
-            waiter: Some(waiter),
+            waiter: Some(waiter.into()),
         });
         pushed.map_err(|_| ended())?;
         let shared = &self.inner.shared;

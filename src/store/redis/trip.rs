@@ -177,6 +177,8 @@ async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Va
     let script = shared.script();
     let (mut whole, mut asking, mut detours) = (false, false, 0);
     loop {
+        // To be there, and to be turned away, takes time.
+        batch.leave_late();
         let now = shared.server_time();
         let call = batch.call(&script, whole, now, shared.generation.declared());
         let reply = match asking {

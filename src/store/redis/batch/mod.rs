@@ -45,6 +45,8 @@ pub(super) struct Batch {
     soonest: Option<Instant>,
     /// Goes off then.
     pub(super) alarm: Alarm,
+    /// Whether somebody's time is up who may be in it still.
+    late: bool,
     hasher: DefaultHashBuilder,
 }
 
@@ -121,6 +123,7 @@ impl Batch {
         self.keys = 0;
         self.alone = false;
         self.soonest = None;
+        self.late = false;
     }
 
     /// The next instant at which somebody's time is up; once nobody waits, the last at which somebody's was, if that is
@@ -132,20 +135,42 @@ impl Batch {
         })
     }
 
-    /// Tells those whose time is up. Their questions stay: they have been sent.
+    /// Tells those whose time is up. Their questions stay: they may have been sent.
     pub(super) fn time_out(&mut self, now: Instant) {
+        self.late = true;
         for entry in self.entries() {
             for question in &mut entry.questions {
                 if question.deadline <= now
                     && let Some(waiter) = question.waiter.take()
                 {
-                    drop(waiter.send(Err(StoreError::Timeout)));
+                    waiter.tell(Err(StoreError::Timeout));
                 }
             }
         }
         let waiting = self.questions().filter(|q| q.waiter.is_some());
         let soonest = waiting.map(|question| question.deadline).min();
         self.soonest = soonest;
+    }
+
+    /// Leaves those behind whose time is up, before they are sent. What is given back is given back for others.
+    pub(super) fn leave_late(&mut self) {
+        if !mem::take(&mut self.late) {
+            return;
+        }
+        let now = Instant::now();
+        let gone = |question: &mut Question| {
+            let asks = matches!(question.ask, Ask::Take(_) | Ask::Peek);
+            asks && question.waiter.is_none() && question.deadline <= now
+        };
+        for segment in &mut self.segments {
+            let width = segment.accounts.len();
+            segment.entries.retain_mut(|entry| {
+                entry.questions.retain(|question| !gone(question));
+                let stays = !entry.questions.is_empty();
+                self.keys -= if stays { 0 } else { width };
+                stays
+            });
+        }
     }
 
     fn questions(&self) -> impl Iterator<Item = &Question> {

@@ -12,13 +12,16 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::{
+    sync::oneshot::{self, error::RecvError},
+    time::{Instant, timeout_at},
+};
 
 mod take;
 
 use super::{
     lanes::Lanes,
-    question::{Delivery, Lines},
+    question::{Delivery, Lines, Waiter},
 };
 use crate::{
     clock::Timestamp,
@@ -130,6 +133,8 @@ fn ask_parts(
 ) -> SmallVec<[Asked; 2]> {
     let asked = parts.into_iter().map(|part| {
         let (waiter, mut answer) = oneshot::channel();
+        let mut waiter = Waiter::from(waiter);
+        waiter.insists = true;
         let pushed = lanes.ask(ask, part.lines.clone(), deadline, Some(waiter));
         if let Err(error) = pushed {
             let (failed, known) = oneshot::channel();
@@ -147,13 +152,33 @@ async fn answers(
 ) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
     let (mut answered, mut error) = (SmallVec::new(), None);
     for Asked { part, answer } in asked {
-        match answer.await {
-            Ok(Ok(delivery)) => answered.push(Answered { part, delivery }),
-            Ok(Err(wrong)) => error = Some(wrong),
-            Err(_) => error = Some(StoreError::Connection("the lane has ended".into())),
+        match told(answer.await) {
+            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Err(wrong) => error = Some(wrong),
         }
     }
     (answered, error)
+}
+
+/// The same, for no longer than the request has time. It has less than others who asked later, and is asked behind them.
+async fn answers_by(
+    deadline: Instant,
+    asked: impl IntoIterator<Item = Asked>,
+) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    let (mut answered, mut error) = (SmallVec::new(), None);
+    for Asked { part, answer } in asked {
+        match timeout_at(deadline, answer).await.map(told) {
+            Ok(Ok(delivery)) => answered.push(Answered { part, delivery }),
+            Ok(Err(wrong)) => error = Some(wrong),
+            Err(_) => error = Some(StoreError::Timeout),
+        }
+    }
+    (answered, error)
+}
+
+fn told(answer: Result<Result<Delivery, StoreError>, RecvError>) -> Result<Delivery, StoreError> {
+    let ended = || StoreError::Connection("the lane has ended".into());
+    answer.unwrap_or_else(|_| Err(ended()))
 }
 
 /// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{Answered, Asked, Part, answers, ask_parts, charged, join, late, parts};
+use super::{Answered, Asked, Part, answers, answers_by, ask_parts, charged, join, late, parts};
 use crate::{
     clock::Timestamp,
     error::StoreError,
@@ -97,7 +97,7 @@ impl Taking {
         let outcome = self.give_back(&mut answered).await?;
         let mut beside = self.ask_beside(&answered, &outcome);
         // What was decided stands, whatever becomes of those.
-        let (mut beside, _) = answers(beside.drain(..)).await;
+        let (mut beside, _) = answers_by(self.deadline, beside.drain(..)).await;
         let mut answer = join(&mut answered, self.count);
         answer.admitted = outcome.admitted;
         for Answered { part, delivery } in &mut beside {
@@ -154,7 +154,7 @@ impl Taking {
         back.retain(|part| !part.lines.is_empty());
         // They are given back also if nobody waits for it any more.
         let back = ask_parts(&self.lanes, Ask::Withdraw, back, self.deadline);
-        let (given, error) = answers(back).await;
+        let (given, error) = answers_by(self.deadline, back).await;
         if let Some(error) = error {
             return Err(error);
         }

@@ -1,0 +1,130 @@
+//! What one slot charged and another refused is given back, also if it can't be at once.
+
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
+
+use testkit::{Cluster, Proxy};
+use tokio::time::sleep_until;
+use tollgate::{Decision, Limiter, RedisStore, Source, StoreError};
+
+use crate::{
+    faults::{apart, before},
+    support::{By, PATIENCE, Places, calls, counted, fault, limiter, until, used},
+};
+
+/// A cluster with two nodes behind proxies, and limiters on one store: under one policy on each of them, of which the second
+/// has nothing left; and under another on the first alone.
+struct Scene {
+    cluster: Cluster,
+    places: Places,
+    proxies: [Proxy; 2],
+    both: Limiter,
+    beside: Limiter,
+}
+
+impl Scene {
+    async fn set(deadline: Duration) -> Self {
+        let cluster = Cluster::start_with(3, 0, apart);
+        let places = Places::find(&cluster, "back").await;
+        let proxies = [before(&cluster, 0).await, before(&cluster, 1).await];
+        let store = RedisStore::builder()
+            .cluster([cluster.nodes()[2].url()])
+            .deadline(deadline)
+            .denials(Duration::ZERO)
+            .no_breaker();
+        let store = store.build().expect("a store");
+        let policies = [
+            By::Fixed.policy("a", "9/month"),
+            By::Fixed.policy("b", "1/month"),
+        ];
+        let scene = Self {
+            both: limiter(store.clone(), policies),
+            beside: limiter(store, [By::Fixed.policy("beside", "1000/month")]),
+            cluster,
+            places,
+            proxies,
+        };
+        until("both are known", async || scene.ask().await.is_admitted()).await;
+        assert!(counted(&scene.ask_beside().await));
+        scene
+    }
+
+    fn ask(&self) -> impl Future<Output = Decision> + Send + 'static {
+        let keys = [("a", self.places.key(0)), ("b", self.places.key(1))];
+        self.both.check(keys).into_future()
+    }
+
+    fn ask_beside(&self) -> impl Future<Output = Decision> + Send + 'static {
+        self.beside.check(self.places.key(0)).into_future()
+    }
+
+    /// Asks under both: one charges, and the other isn't heard of.
+    async fn ask_and_be_charged(&self) -> impl Future<Output = Decision> + use<> {
+        let node = &self.cluster.nodes()[0];
+        let before = calls(node);
+        self.proxies[1].hold();
+        let asking = tokio::spawn(self.ask());
+        until("the first is asked", async || calls(node) > before).await;
+        // Behind it on the same connection: what that one said is known here, too.
+        assert!(counted(&self.ask_beside().await));
+        async { asking.await.expect("an answer") }
+    }
+
+    /// One admitted request is charged, and no other.
+    async fn given_back(&self) {
+        until("the charge is given back", async || {
+            let seen = self.both.peek([("a", self.places.key(0))]).await;
+            let left = seen.verdict("a").map(|verdict| verdict.remaining());
+            seen.source() == Source::Store && left == Some(8)
+        })
+        .await;
+        let keys = [("a", self.places.key(0)), ("b", self.places.key(1))];
+        assert_eq!(used(&self.both, keys).await, [1, 1]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_again() {
+    let scene = Scene::set(PATIENCE).await;
+    let asked = scene.ask_and_be_charged().await;
+    scene.proxies[0].cut();
+    for _ in 0..2 {
+        let decision = scene.ask_beside().await;
+        assert!(matches!(fault(&decision), StoreError::Connection(_)));
+    }
+    // Now the other refuses.
+    scene.proxies[1].pass();
+    let decision = asked.await;
+    assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+    scene.proxies[0].pass();
+    scene.given_back().await;
+}
+
+/// Whoever asks a node that is silent now has more time than he whose charge is to be given back there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back() {
+    const DEADLINE: Duration = Duration::from_secs(2);
+    let scene = Scene::set(DEADLINE).await;
+    let start = Instant::now();
+    let asked = scene.ask_and_be_charged().await;
+    sleep_until((start + DEADLINE * 3 / 4).into()).await;
+    scene.proxies[0].hold();
+    let beside = tokio::spawn(scene.ask_beside());
+    // The other's trip is under way. The second node refuses.
+    let asks = scene.proxies[0].asked();
+    sleep_until((start + DEADLINE * 7 / 8).into()).await;
+    assert_eq!(scene.proxies[0].asked(), asks);
+    scene.proxies[1].pass();
+    let decision = asked.await;
+    let took = start.elapsed();
+    assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+    assert!(took < DEADLINE * 3 / 2, "{took:?}");
+    assert!(matches!(
+        fault(&beside.await.expect("an answer")),
+        StoreError::Timeout
+    ));
+    scene.proxies[0].pass();
+    scene.given_back().await;
+}

@@ -1,0 +1,207 @@
+//! Limits hold with all that makes them fast at once: lanes, merged questions, refusals that are remembered; under 512 tasks,
+//! and while connections are killed at random.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use testkit::Server;
+use tollgate::{Decision, Key, Keys, Limiter, Policy, RedisStore, Source};
+
+use crate::support::{By, EACH, PATIENCE, limiter, until};
+
+const TASKS: u64 = 512;
+
+const LIMIT: u64 = 50;
+
+/// So few that most of the questions on a trip are equal ones.
+const KEYS: u64 = 5;
+
+/// As many as there are processes: each has lanes and a memory of its own.
+fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2] {
+    [1, 2].map(|lanes| {
+        let store = RedisStore::builder()
+            .url(server.url())
+            .deadline(PATIENCE)
+            .lanes(lanes)
+            .no_breaker();
+        limiter(store.build().expect("a store"), policies())
+    })
+}
+
+/// What the requests of one key came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sum {
+    admitted: u64,
+    refused: u64,
+    /// Of those, without a question.
+    remembered: u64,
+    failed: u64,
+}
+
+impl Sum {
+    fn note(&mut self, decision: &Decision) {
+        match (decision.source(), decision.is_admitted()) {
+            (Source::Store, true) => self.admitted += 1,
+            (Source::Store, false) => self.refused += 1,
+            (Source::Cache, false) => {
+                self.refused += 1;
+                self.remembered += 1;
+            }
+            (Source::Fallback, false) => self.failed += 1,
+            _ => panic!("{decision:?}"),
+        }
+    }
+}
+
+/// Each task asks about each key in turn, so often, over one of the limiters.
+async fn crowd(limiters: &[Limiter], keys: fn(u64) -> Keys, rounds: u64) -> Vec<Sum> {
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let limiter = limiters[task as usize % limiters.len()].clone();
+            tokio::spawn(async move {
+                let mut sums = [Sum::default(); KEYS as usize];
+                for step in 0..rounds * KEYS {
+                    let key = (task + step) % KEYS;
+                    sums[key as usize].note(&limiter.check(keys(key)).await);
+                }
+                sums
+            })
+        })
+        .collect();
+    let mut all = vec![Sum::default(); KEYS as usize];
+    for task in tasks {
+        let sums = task.await.expect("it ends well");
+        for (all, sum) in all.iter_mut().zip(sums) {
+            all.admitted += sum.admitted;
+            all.refused += sum.refused;
+            all.remembered += sum.remembered;
+            all.failed += sum.failed;
+        }
+    }
+    all
+}
+
+fn one(key: u64) -> Keys {
+    Key::new(key.to_string()).into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
+    let server = Server::start();
+    for by in EACH {
+        let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
+        let sums = crowd(&limiters(&server, policies), one, 2).await;
+        for sum in &sums {
+            assert_eq!((sum.admitted, sum.failed), (LIMIT, 0), "{by:?}");
+            assert_eq!(sum.refused, 2 * TASKS - LIMIT, "{by:?}");
+            assert!(sum.remembered > 0, "{by:?}");
+        }
+        server.flush();
+    }
+}
+
+/// Kills connections at random, until told to stop; returns how many.
+fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
+    let mut killed = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let clients = server.command(&["CLIENT", "LIST", "TYPE", "normal"]).text();
+        let ids = clients.lines().filter(|line| !line.contains(" cmd=client"));
+        let ids = ids.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+        let ids: Vec<_> = ids.collect();
+        let random = RandomState::new().build_hasher().finish() as usize;
+        if let Some(id) = random.checked_rem(ids.len()).map(|at| ids[at]) {
+            // It may have gone by itself.
+            let reply = server.command(&["CLIENT", "KILL", "ID", id]);
+            killed += u64::from(reply == testkit::Reply::Int(1));
+        }
+    }
+    killed
+}
+
+/// Sends a crowd while connections are killed.
+async fn crowd_under_fire(
+    server: &Arc<Server>,
+    limiters: &[Limiter],
+    keys: fn(u64) -> Keys,
+) -> Vec<Sum> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let killer = tokio::task::spawn_blocking({
+        let (server, stop) = (server.clone(), stop.clone());
+        move || kill_at_random(&server, &stop)
+    });
+    let sums = crowd(limiters, keys, 4).await;
+    stop.store(true, Ordering::Relaxed);
+    assert!(killer.await.expect("it ends well") > 0);
+    sums
+}
+
+/// What is used of each policy's quota, once it can be told.
+async fn used(limiter: &Limiter, keys: Keys) -> Vec<u64> {
+    until("it answers", async || {
+        limiter.peek(keys.clone()).await.source() == Source::Store
+    })
+    .await;
+    crate::support::used(limiter, keys).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_strategy_holds_while_connections_are_killed_at_random() {
+    let server = Arc::new(Server::start());
+    for by in EACH {
+        let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
+        let limiters = limiters(&server, policies);
+        let sums = crowd_under_fire(&server, &limiters, one).await;
+        for (key, sum) in (0..).zip(&sums) {
+            let used = used(&limiters[0], one(key)).await[0];
+            // A charge whose answer was lost stays, and nobody was admitted by it.
+            let most = LIMIT.min(sum.admitted + sum.failed);
+            assert!(
+                (sum.admitted..=most).contains(&used),
+                "{by:?}: {used}, {sum:?}"
+            );
+            assert!(sum.refused > 0, "{by:?}: {sum:?}");
+        }
+        server.flush();
+    }
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+/// Each user's, and the tenant's.
+fn two(key: u64) -> Keys {
+    [
+        ("tenant", Key::new("acme")),
+        ("user", Key::new(key.to_string())),
+    ]
+    .into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_policies_are_charged_or_none_while_connections_are_killed_at_random() {
+    let server = Arc::new(Server::start());
+    for [tenant, user] in [
+        [By::Fixed, By::Gcra],
+        [By::Gcra, By::Fixed],
+        [By::List, By::Log],
+    ] {
+        let policies = || {
+            let tenant = tenant.policy("tenant", &format!("{}/month", 3 * LIMIT));
+            vec![tenant, user.policy("user", &format!("{LIMIT}/month"))]
+        };
+        let limiters = limiters(&server, policies);
+        crowd_under_fire(&server, &limiters, two).await;
+        let (mut of_users, mut of_tenant) = (0, 0);
+        for key in 0..KEYS {
+            let used = used(&limiters[0], two(key)).await;
+            (of_users, of_tenant) = (of_users + used[1], used[0]);
+        }
+        assert_eq!(of_users, of_tenant, "{tenant:?} {user:?}");
+        assert_eq!(of_tenant, 3 * LIMIT, "{tenant:?} {user:?}");
+        server.flush();
+    }
+}

@@ -1,0 +1,208 @@
+//! What lifts a refusal that is remembered, for whom it holds, and what it costs to know.
+
+use std::{convert::Infallible, future::IntoFuture, time::Duration};
+
+use http::{Request, Response, StatusCode};
+use testkit::Server;
+use tollgate::{
+    Ban, Charge, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Source, extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::{
+    denials::{BOUND, generation_is_read, key, ms, store, three_a_minute, use_up, wait, world},
+    support::{By, limiter, until},
+};
+
+async fn source(limiter: &Limiter) -> Source {
+    limiter.check(key()).await.source()
+}
+
+#[tokio::test]
+async fn what_is_not_told_otherwise_remembers() {
+    let server = Server::start();
+    let store = RedisStore::open(server.url()).expect("a store");
+    let limiter = limiter(store, [Policy::new("p", Quota::requests(1).per_week())]);
+    // The machine may be busy for longer than a request has time.
+    until("it is refused", async || {
+        let decision = limiter.check(key()).await;
+        decision.source() == Source::Store && !decision.is_admitted()
+    })
+    .await;
+    assert_eq!(source(&limiter).await, Source::Cache);
+}
+
+#[tokio::test]
+async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    let check = |cost| limiter.check(key()).cost(cost).into_future();
+    assert!(check(1).await.is_admitted());
+    let refused = check(3).await;
+    assert_eq!(
+        (wait(&refused), refused.source()),
+        (Some(ms(20_000)), Source::Store)
+    );
+    let calls = server.calls("evalsha");
+    clock.advance(ms(300));
+    for _ in 0..3 {
+        let refused = check(3).await;
+        assert_eq!(
+            (wait(&refused), refused.source()),
+            (Some(ms(19_700)), Source::Cache)
+        );
+        // More than there ever is: no wait helps.
+        let never = check(4).await;
+        assert_eq!((wait(&never), never.source()), (None, Source::Cache));
+        assert_eq!(never.verdict("p").expect("a verdict").retry_after(), None);
+    }
+    assert_eq!(server.calls("evalsha"), calls);
+    let admitted = check(2).await;
+    assert_eq!(
+        (admitted.is_admitted(), admitted.source()),
+        (true, Source::Store)
+    );
+    // Of what is refused for less, more is known.
+    let refused = check(1).await;
+    assert_eq!(
+        (wait(&refused), refused.source()),
+        (Some(ms(19_700)), Source::Store)
+    );
+    for (cost, millis) in [(1, 19_700), (2, 39_700), (3, 59_700)] {
+        let refused = check(cost).await;
+        assert_eq!(
+            (wait(&refused), refused.source()),
+            (Some(ms(millis)), Source::Cache)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_quota_that_was_raised_is_had_at_once() {
+    let (clock, server) = world();
+    let store = store(&server, &clock);
+    // The count is what it was, and not the share of the quota.
+    let of = |quota| limiter(store.clone(), [By::Fixed.policy("p", quota)]);
+    let three = of("3/min");
+    use_up(&three).await;
+    assert_eq!(source(&three).await, Source::Cache);
+    // The caller's own, and the policy's, by a limiter that was built anew.
+    let tier = three
+        .check(key())
+        .quota_of("p", "4/min".parse().expect("a quota"));
+    assert!(tier.await.is_admitted());
+    assert!(of("5/min").check(key()).await.is_admitted());
+    assert_eq!(source(&three).await, Source::Cache);
+}
+
+/// By a ban that another process lifts; nothing of it is remembered.
+#[tokio::test]
+async fn who_is_unblocked_elsewhere_passes_at_once() {
+    let (clock, server) = world();
+    let new = || {
+        let policies = [
+            Policy::new("p", Quota::requests(1).per_minute()),
+            Policy::new("b", Quota::requests(9).per_minute())
+                .strategy(Ban::lasting(Duration::from_secs(60))),
+        ];
+        limiter(store(&server, &clock), policies)
+    };
+    let (here, there) = (new(), new());
+    there
+        .block(key(), Duration::from_secs(600))
+        .await
+        .expect("a ban");
+    for _ in 0..3 {
+        let refused = here.check(key()).await;
+        assert_eq!(
+            (refused.is_admitted(), refused.source()),
+            (false, Source::Store)
+        );
+    }
+    there.unblock(key()).await.expect("none");
+    assert!(here.check(key()).await.is_admitted());
+    // Nor is what is refused beside it, for a ban has to count that.
+    for _ in 0..3 {
+        assert_eq!(source(&here).await, Source::Store);
+    }
+}
+
+/// Though nobody waits for it.
+#[tokio::test]
+async fn what_a_response_gives_back_is_had_at_once() {
+    let (clock, server) = world();
+    let layer = RateLimitLayer::builder()
+        .store(store(&server, &clock))
+        .policy(
+            Policy::new("p", Quota::requests(1).per_week())
+                .key(extract::global())
+                .charge(Charge::reserve(|_| false)),
+        )
+        .build()
+        .expect("a layer");
+    let limiter = layer.limiter().clone();
+    let service = layer.layer(service_fn(move |_: Request<()>| {
+        let limiter = limiter.clone();
+        async move {
+            for expected in [Source::Store, Source::Cache] {
+                let refused = limiter.check(Key::global()).await;
+                assert_eq!((refused.is_admitted(), refused.source()), (false, expected));
+            }
+            Ok::<_, Infallible>(Response::new(()))
+        }
+    }));
+    for _ in 0..3 {
+        let Ok(response) = service.clone().oneshot(Request::new(())).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        drop(response);
+    }
+}
+
+/// One read tells of all keys.
+#[tokio::test]
+async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_refused() {
+    const KEYS: u64 = 50;
+    let (clock, server) = world();
+    let policy = Policy::new("p", Quota::requests(1).per_week());
+    let limiter = limiter(store(&server, &clock), [policy]);
+    let keys = || (0..KEYS).map(|key| Key::new(key.to_string()));
+    for key in keys() {
+        assert!(limiter.check(key).await.is_admitted());
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    generation_is_read(&server, 1).await;
+    // Who was refused before it was known is asked about once more.
+    clock.advance(BOUND);
+    for key in keys() {
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    generation_is_read(&server, 2).await;
+    server.reset_stats();
+    let mut read = 0;
+    for step in 1..=40 {
+        clock.advance(BOUND / 10);
+        for key in keys() {
+            assert_eq!(limiter.check(key).await.source(), Source::Cache);
+        }
+        if step % 5 == 0 {
+            read += 1;
+            generation_is_read(&server, read).await;
+        }
+    }
+    assert_eq!((server.calls("get"), server.calls("evalsha")), (8, 0));
+}
+
+/// A policy whose refusals count beside others has the last word on all of them.
+#[tokio::test]
+async fn beside_a_policy_whose_refusals_count_nothing_is_remembered() {
+    let (clock, server) = world();
+    let policies = [
+        Policy::new("few", Quota::requests(1).per_minute()),
+        Policy::new("counts", Quota::requests(9).per_minute()).denied(Denied::Counts),
+    ];
+    let limiter = limiter(store(&server, &clock), policies);
+    assert!(limiter.check(key()).await.is_admitted());
+    for _ in 0..3 {
+        assert_eq!(source(&limiter).await, Source::Store);
+    }
+}

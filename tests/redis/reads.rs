@@ -1,0 +1,104 @@
+//! The word that tells of refunds is read twice per bound at most, whatever comes of it.
+
+use std::{future::IntoFuture, time::Duration};
+
+use testkit::{Proxy, Server};
+use tokio::runtime::{Builder, Runtime};
+use tollgate::{Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore, Source, Timestamp};
+
+use crate::support::{PATIENCE, limiter, until};
+
+const BOUND: Duration = Duration::from_secs(1);
+
+fn clock() -> ManualClock {
+    ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000))
+}
+
+fn one_a_week(url: String, clock: &ManualClock) -> Limiter {
+    let store = RedisStore::builder()
+        .url(url)
+        .deadline(PATIENCE)
+        .clock(clock.clone())
+        .denials(BOUND);
+    let policy = Policy::new("p", Quota::requests(1).per_week());
+    limiter(store.build().expect("a store"), [policy])
+}
+
+fn runtime() -> Runtime {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+}
+
+async fn ask(limiter: &Limiter) -> Decision {
+    limiter.check(Key::new("k")).await
+}
+
+/// Refused once, by the server.
+async fn refused(limiter: &Limiter) {
+    assert!(ask(limiter).await.is_admitted());
+    let refused = ask(limiter).await;
+    assert_eq!(
+        (refused.is_admitted(), refused.source()),
+        (false, Source::Store)
+    );
+}
+
+/// How often a command was turned away before it ran.
+fn turned_away(server: &Server, command: &str) -> u64 {
+    let line = server.info("commandstats", &format!("cmdstat_{command}"));
+    let line = line.unwrap_or_default();
+    let count = line.rsplit("rejected_calls=").next();
+    let count = count.and_then(|count| count.split(',').next()?.parse().ok());
+    count.unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_word_that_may_not_be_read_is_not_asked_for_at_each_refusal() {
+    let (server, clock) = (Server::start(), clock());
+    server.acl("keys", "pw", "~tg:g2:* +@all");
+    let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
+    refused(&limiter).await;
+    until("it is asked for", async || turned_away(&server, "get") > 0).await;
+    for _ in 0..20 {
+        for _ in 0..20 {
+            assert_eq!(ask(&limiter).await.source(), Source::Cache);
+        }
+        // Whoever reads gets to it.
+        server.command(&["PING"]).ok();
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(turned_away(&server, "get"), 1);
+    clock.advance(BOUND / 2);
+    assert_eq!(ask(&limiter).await.source(), Source::Cache);
+    until("it is tried again", async || {
+        turned_away(&server, "get") == 2
+    })
+    .await;
+}
+
+#[test]
+fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
+    let (server, clock) = (Server::start(), clock());
+    let proxy = Proxy::to(server.addr());
+    let limiter = one_a_week(format!("redis://{}", proxy.addr()), &clock);
+    let first = runtime();
+    first.block_on(async {
+        refused(&limiter).await;
+        until("it is read", async || server.calls("get") > 0).await;
+        clock.advance(BOUND / 2);
+        proxy.hold();
+        assert_eq!(ask(&limiter).await.source(), Source::Cache);
+    });
+    drop(first);
+    proxy.pass();
+    clock.advance(BOUND / 4);
+    server.reset_stats();
+    runtime().block_on(async {
+        let asked = limiter.check(Key::new("k")).into_future();
+        assert_eq!(asked.await.source(), Source::Cache);
+        until("it is read again", async || server.calls("get") > 0).await;
+    });
+}
