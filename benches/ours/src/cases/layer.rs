@@ -79,25 +79,36 @@ fn told(case: &'static str, plan: &Plan, turns: &Bout, target: Target) -> Outcom
     .noting(ON)
 }
 
+/// By so many clients as elsewhere, and by so few that the processor's caches hold them all.
 pub(super) async fn added(plan: Plan) -> Vec<Outcome> {
-    let n = plan.keys;
-    let rule = Rule::ample(n);
+    vec![
+        added_by(
+            &plan,
+            plan.keys,
+            Rule::ample(plan.keys),
+            Target::AtMost(500.0),
+        )
+        .await,
+        // As much for each as for all together.
+        added_by(&plan, plan.keys.div_ceil(100), Rule::ample(1), Target::None).await,
+    ]
+}
+
+async fn added_by(plan: &Plan, n: usize, rule: Rule, target: Target) -> Outcome {
+    let layered = Layered::new(ours(rule, Headers::draft()), n);
     let entrants = vec![
-        Entrant::new(
-            "behind the layer",
-            Layered::new(ours(rule, Headers::draft()), n),
-        ),
+        Entrant::new("behind the layer", layered),
         Entrant::new("bare service", Layered::new(Bare, n)),
     ];
-    let turns = bout(&plan, busy(&plan, 1), Expect::Admitted, entrants).await;
+    let turns = bout(plan, busy(plan, 1), Expect::Admitted, entrants).await;
     let rounds = turns.added_ns(0, 1);
     let mut row = Row::number(
         "added time per request, headers included",
         crate::bout::median(rounds.iter().copied()),
         Unit::Nanoseconds,
-        Target::AtMost(500.0),
+        target,
     );
     row.rounds = rounds;
     let title = format!("layer around a bare service, 1 task, {}", keys(n));
-    vec![Outcome::of("added", title, &turns).row(row)]
+    Outcome::of("added", title, &turns).row(row)
 }
