@@ -125,6 +125,7 @@ mod decision;
 mod error;
 #[cfg(feature = "redis")]
 mod guard;
+mod handles;
 mod health;
 mod key;
 mod limiter;

@@ -1,20 +1,48 @@
 //! Where a request passes or is refused, whatever its service is.
 
+use std::sync::Arc;
+
 use http::{Response, request::Parts};
 
 use super::ticket::{Course, Ticket};
 use crate::{
     admission::Admission,
     decision::{Brief, Decision},
+    handles::Handles,
     limiter::Limiter,
     respond::{Answers, Delay, Headers, RefusalBody, tell},
 };
 
-/// What all services behind a layer share.
+/// What all services behind a layer share: the same at each handle on it, which stands on cache lines of its own.
 #[derive(Clone, Debug)]
+#[repr(align(128))]
 pub(super) struct Gate {
     pub(super) limiter: Limiter,
     pub(super) answers: Answers,
+}
+
+/// How a service holds on to its gate. The first, which a layer makes, has all of the gate's handles; its clones, which routers
+/// make for each request, have the one of their thread.
+#[derive(Debug)]
+pub(super) enum Held {
+    All(Arc<Handles<Gate>>),
+    One(Arc<Gate>),
+}
+
+impl Held {
+    #[inline]
+    pub(super) fn gate(&self) -> &Arc<Gate> {
+        match self {
+            Self::All(gates) => gates.at_hand(),
+            Self::One(gate) => gate,
+        }
+    }
+}
+
+impl Clone for Held {
+    fn clone(&self) -> Self {
+        Self::One(self.gate().clone())
+    }
 }
 
 /// What is kept of a request while it is served.

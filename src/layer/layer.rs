@@ -5,10 +5,14 @@ use http::{Method, Response, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 
-use super::{RateLimit, gate::Gate};
+use super::{
+    RateLimit,
+    gate::{Gate, Held},
+};
 use crate::{
     admission::Refused,
     error::ConfigError,
+    handles::Handles,
     limiter::{Limiter, LimiterBuilder},
     lists::List,
     on_store_error::OnStoreError,
@@ -37,18 +41,28 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    gate: Arc<Gate>,
+    gates: Arc<Handles<Gate>>,
     enabled: bool,
 }
 
 impl RateLimitLayer {
     /// A layer over `limiter`, sharing its counts.
     pub fn new(limiter: Limiter) -> Self {
-        let answers = Answers::default();
-        Self {
-            gate: Arc::new(Gate { limiter, answers }),
-            enabled: true,
-        }
+        Self::of(limiter, Answers::default(), true)
+    }
+
+    fn of(limiter: Limiter, answers: Answers, enabled: bool) -> Self {
+        let gate = Gate { limiter, answers };
+        let gates = Arc::new(Handles::new(|| gate.clone()));
+        Self { gates, enabled }
+    }
+
+    /// The same, but for what it answers.
+    fn answering(self, change: impl FnOnce(&mut Answers)) -> Self {
+        let Gate { limiter, answers } = self.gates.any();
+        let (limiter, mut answers) = (limiter.clone(), answers.clone());
+        change(&mut answers);
+        Self::of(limiter, answers, self.enabled)
     }
 
     /// Starts to build a layer and its limiter.
@@ -69,9 +83,8 @@ impl RateLimitLayer {
 
     /// Tells clients how they stand by these fields, in place of those of [`Headers::draft`].
     #[must_use]
-    pub fn headers(mut self, headers: Headers) -> Self {
-        Arc::make_mut(&mut self.gate).answers.headers = headers;
-        self
+    pub fn headers(self, headers: Headers) -> Self {
+        self.answering(|answers| answers.headers = headers)
     }
 
     /// Answers those who are refused with what `respond` says, in place of problem details.
@@ -97,20 +110,18 @@ impl RateLimitLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn on_refusal<F, B>(mut self, respond: F) -> Self
+    pub fn on_refusal<F, B>(self, respond: F) -> Self
     where
         F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let gate = Arc::make_mut(&mut self.gate);
-        gate.answers.on_refusal(respond);
-        self
+        self.answering(|answers| answers.on_refusal(respond))
     }
 
     /// The limiter, to ask about keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.gate.limiter
+        &self.gates.any().limiter
     }
 }
 
@@ -118,7 +129,7 @@ impl<S> Layer<S> for RateLimitLayer {
     type Service = RateLimit<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let gate = self.enabled.then(|| self.gate.clone());
+        let gate = self.enabled.then(|| Held::All(self.gates.clone()));
         RateLimit::new(inner, gate)
     }
 }
@@ -220,9 +231,6 @@ impl RateLimitLayerBuilder {
     /// See [`LimiterBuilder::build`].
     pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
         let (limiter, answers) = (self.limiter.build()?, self.answers);
-        Ok(RateLimitLayer {
-            gate: Arc::new(Gate { limiter, answers }),
-            enabled: self.enabled,
-        })
+        Ok(RateLimitLayer::of(limiter, answers, self.enabled))
     }
 }

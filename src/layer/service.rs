@@ -1,6 +1,5 @@
 use std::{
     mem,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -9,7 +8,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody, ResponseFuture,
-    gate::{Gate, Pass},
+    gate::{Held, Pass},
 };
 use crate::{admission::Admission, limiter::Judgement};
 
@@ -18,11 +17,11 @@ use crate::{admission::Admission, limiter::Judgement};
 pub struct RateLimit<S> {
     inner: S,
     /// None while switched off.
-    gate: Option<Arc<Gate>>,
+    gate: Option<Held>,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(inner: S, gate: Option<Arc<Gate>>) -> Self {
+    pub(super) fn new(inner: S, gate: Option<Held>) -> Self {
         Self { inner, gate }
     }
 
@@ -55,7 +54,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some(gate) = &self.gate else {
+        let Some(gate) = self.gate.as_ref().map(Held::gate) else {
             // Handlers that ask for it must not miss it only because limits are switched off.
             if request.extensions().get::<Admission>().is_none() {
                 request.extensions_mut().insert(Admission::unlimited());

@@ -177,7 +177,7 @@ impl LimiterBuilder {
         let lives = policies.iter().filter_map(|bound| bound.account.life());
         let life = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
-            desks: Arc::new(Desks::new(Inner {
+            desks: Arc::new(Desks::of(Inner {
                 store,
                 in_process,
                 owed: Owed::default(),

@@ -189,7 +189,7 @@ impl Limiter {
     }
 
     fn desk(&self) -> Arc<Desk> {
-        self.desks.at_hand()
+        self.desks.at_hand().clone()
     }
 
     /// Judges a request by what its head says.

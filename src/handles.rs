@@ -1,0 +1,40 @@
+//! Holding on to one thing on many threads at once.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+/// Handles on equal things, one for each thread that runs. Were all holds on one thing counted in one place, threads would
+/// wait for each other there more than anywhere else. What is held should begin a cache line of its own.
+#[derive(Debug)]
+pub(crate) struct Handles<T>(Box<[Arc<T>]>);
+
+impl<T> Handles<T> {
+    pub(crate) fn new(mut make: impl FnMut() -> T) -> Self {
+        let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
+        // A power of two, so that a thread's is found without a division.
+        let handles = threads.next_power_of_two();
+        Self((0..handles).map(|_| Arc::new(make())).collect())
+    }
+
+    /// Any of them, to look at what all are.
+    pub(crate) fn any(&self) -> &T {
+        &self.0[0]
+    }
+
+    /// The one that this thread uses.
+    #[inline]
+    pub(crate) fn at_hand(&self) -> &Arc<T> {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        // A thread that is ending has no number any more.
+        let thread = THREAD.try_with(|thread| *thread).unwrap_or(0);
+        &self.0[thread & (self.0.len() - 1)]
+    }
+}
