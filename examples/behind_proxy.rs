@@ -19,7 +19,7 @@ use tollgate::{
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let client = client();
     let app = Router::new()
         .route("/", get(address))

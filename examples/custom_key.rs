@@ -31,7 +31,7 @@ impl KeyExtractor for TenantAndPath {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let quota = Quota::requests(3).per_minute();
     let layer = RateLimitLayer::builder()
         .policy(Policy::new("tenants", quota).key(TenantAndPath))

@@ -28,7 +28,7 @@ struct Chat {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let app = Router::new().route("/chat", get(chat)).layer(layer()?);
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;

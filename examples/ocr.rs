@@ -32,7 +32,7 @@ struct Job {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let app = Router::new().route("/ocr", post(ocr)).layer(layer()?);
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;

@@ -38,7 +38,7 @@ struct App {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let deadline = env::var("DEADLINE").map_or(Ok(10), |seconds| seconds.parse())?;
     let layer = OutgoingLayer::new(limiter()?)
         .deadline(Duration::from_secs(deadline))

@@ -15,7 +15,7 @@ use tollgate::{Admission, Policy, Quota, RateLimitLayer, extract};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let app = Router::new().route("/", get(hello)).layer(layer()?);
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;

@@ -25,7 +25,7 @@ use helloworld::{
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     let layer = layer()?;
     let limiter = layer.limiter().clone();
 

@@ -28,7 +28,7 @@ const PATIENCE: u32 = 5;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt::init();
+    tracing_subscriber::fmt().init();
     #[cfg(feature = "redis")]
     let app = match env::var("REDIS_URL") {
         Ok(url) => {

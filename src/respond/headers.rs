@@ -134,12 +134,12 @@ impl Headers {
         self
     }
 
-    /// How long one refusal is put off, in whole milliseconds.
     /// Whether there is nothing to tell those who were let in.
     pub(crate) const fn are_none(&self) -> bool {
         matches!(self.dialect, Dialect::None)
     }
 
+    /// How long one refusal is put off, in whole milliseconds.
     pub(super) fn draw(&self) -> Duration {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         if most == 0 {

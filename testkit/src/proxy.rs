@@ -39,6 +39,8 @@ struct State {
     next: u64,
     /// Bytes of questions that were passed on.
     asked: u64,
+    /// Pieces of replies that are being delayed.
+    delayed: usize,
     is_over: bool,
 }
 
@@ -69,6 +71,7 @@ impl Proxy {
                 open: Vec::new(),
                 next: 0,
                 asked: 0,
+                delayed: 0,
                 is_over: false,
             }),
             changed: Condvar::new(),
@@ -122,6 +125,11 @@ impl Proxy {
     /// How many connections are open through it.
     pub fn connections(&self) -> usize {
         self.shared.state().open.len()
+    }
+
+    /// How many pieces of replies are being [delayed](Self::delay) now.
+    pub fn delayed(&self) -> usize {
+        self.shared.state().delayed
     }
 
     /// How many bytes of questions lie before the server, or were read by it, on all connections so far.
@@ -193,7 +201,9 @@ fn pump(shared: &Shared, number: u64, mut from: TcpStream, mut to: TcpStream, re
             Weather::Cut => (0, true),
             Weather::Halve if replies => (len / 2, true),
             Weather::Delay(by) if replies => {
+                shared.state().delayed += 1;
                 thread::sleep(by);
+                shared.state().delayed -= 1;
                 (len, false)
             }
             _ => (len, false),

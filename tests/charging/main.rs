@@ -5,14 +5,21 @@
 #[path = "../common/answers.rs"]
 mod answers;
 mod ban;
+mod ban_by_hand;
+mod ban_states;
 #[path = "../common/by.rs"]
 mod by;
 mod denied;
+mod ends;
+mod layers;
 mod ledger;
 mod modes;
 mod ocr;
+mod outcomes;
+mod servers;
 mod settle;
 mod shadow;
+mod shadow_charges;
 mod support;
 mod tiers;
 #[path = "../common/world.rs"]

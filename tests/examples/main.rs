@@ -129,6 +129,16 @@ fn two_quickstarts_on_one_redis_share_the_count() {
 }
 
 #[test]
+fn quickstart_says_that_it_limits_nobody_while_redis_is_down() {
+    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
+    let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
+    let answer = example.get("/", &[]);
+    assert_eq!((answer.status, answer.field("ratelimit")), (200, None));
+    let output = example.output_until("the store of the rate limits is at fault");
+    assert!(output.contains("WARN"), "{output}");
+}
+
+#[test]
 fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
     let example = Example::start("custom_key", &[]);
     let ask = |path: &str, tenant: &str| example.get(path, &[("x-tenant", tenant)]);

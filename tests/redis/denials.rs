@@ -21,7 +21,7 @@ pub(crate) const fn ms(millis: u64) -> Duration {
 
 /// What remembers refusals goes by the server's clock, which is set by hand.
 #[derive(Debug)]
-struct SameTime(ServerClock);
+pub(crate) struct SameTime(pub(crate) ServerClock);
 
 impl Clock for SameTime {
     fn now(&self) -> Timestamp {

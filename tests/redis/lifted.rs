@@ -3,15 +3,18 @@
 use std::{convert::Infallible, future::IntoFuture, time::Duration};
 
 use http::{Request, Response, StatusCode};
-use testkit::Server;
+use testkit::{Proxy, Server};
+use tokio::time::timeout;
 use tollgate::{
     Ban, Charge, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Source, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    denials::{BOUND, generation_is_read, key, ms, store, three_a_minute, use_up, wait, world},
-    support::{By, limiter, until},
+    denials::{
+        BOUND, SameTime, generation_is_read, key, ms, store, three_a_minute, use_up, wait, world,
+    },
+    support::{By, PATIENCE, limiter, until},
 };
 
 async fn source(limiter: &Limiter) -> Source {
@@ -156,6 +159,99 @@ async fn what_a_response_gives_back_is_had_at_once() {
         assert_eq!(response.status(), StatusCode::OK);
         drop(response);
     }
+}
+
+/// Of what shares a trip, takes are judged together, whatever is asked between them.
+#[tokio::test]
+async fn who_is_judged_before_what_lifts_his_refusal_is_not_remembered_after_it() {
+    let (clock, server) = world();
+    let limiter = three_a_minute(store(&server, &clock));
+    use_up(&limiter).await;
+    let (other, _, refused) = tokio::join!(
+        limiter.check(Key::new("other")),
+        limiter.reset(key()),
+        limiter.check(key()),
+    );
+    assert!(other.is_admitted() && !refused.is_admitted());
+    assert_eq!(refused.source(), Source::Store);
+    assert!(limiter.check(key()).await.is_admitted());
+}
+
+/// He had asked under two policies, one of which somebody else was refused by meanwhile, on another connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
+    for try_again in 0.. {
+        let (clock, server) = world();
+        let proxy = Proxy::to(server.addr());
+        let store = RedisStore::builder()
+            .url(format!("redis://{}", proxy.addr()))
+            .deadline(PATIENCE)
+            .clock(SameTime(clock.clone()))
+            .lanes(8);
+        let policies = ["a", "b"].map(|name| Policy::new(name, Quota::requests(1).per_week()));
+        let limiter = limiter(store.build().expect("a store"), policies);
+        let (a, b) = (("a", Key::new("x")), ("b", Key::new("y")));
+        // All are connected by now.
+        for key in 0..100 {
+            let key = Key::new(key.to_string());
+            assert_eq!(limiter.peek(key).await.source(), Source::Store);
+        }
+        let calls = server.calls("evalsha");
+        proxy.delay(Duration::from_secs(2));
+        let gone = tokio::spawn(limiter.check([a, b]).into_future());
+        until("he is charged", async || server.calls("evalsha") > calls).await;
+        // His answer is being delayed by now, or will be.
+        let asked = timeout(Duration::from_secs(1), async {
+            until("it is delayed", async || proxy.delayed() > 0).await;
+            proxy.pass();
+            limiter.check([b]).await
+        });
+        let Ok(refused) = asked.await else {
+            // Behind him, on the same connection.
+            assert!(try_again < 20);
+            continue;
+        };
+        assert_eq!(
+            (refused.is_admitted(), refused.source()),
+            (false, Source::Store)
+        );
+        assert_eq!(limiter.check([b]).await.source(), Source::Cache);
+        gone.abort();
+        until("it is had", async || limiter.check([b]).await.is_admitted()).await;
+        return;
+    }
+}
+
+/// The refusal would be believed for as long as the word is what it was.
+#[tokio::test]
+async fn what_another_process_gives_back_is_told_by_its_word() {
+    const STEP: Duration = ms(250);
+    let (clock, server) = world();
+    let here = three_a_minute(store(&server, &clock));
+    let there = three_a_minute(store(&server, &clock));
+    use_up(&here).await;
+    generation_is_read(&server, 1).await;
+    // Asked for once more, now that it is known.
+    clock.advance(BOUND);
+    let read = async |source_now| {
+        let reads = server.calls("get");
+        assert_eq!(source(&here).await, source_now);
+        generation_is_read(&server, reads + 1).await;
+    };
+    read(Source::Store).await;
+    // It's read when the last time is half a bound ago.
+    let half_a_bound = async || {
+        clock.advance(STEP);
+        assert_eq!(source(&here).await, Source::Cache);
+        clock.advance(STEP);
+        read(Source::Cache).await;
+    };
+    for _ in 0..6 {
+        half_a_bound().await;
+    }
+    there.reset(key()).await;
+    half_a_bound().await;
+    assert!(here.check(key()).await.is_admitted());
 }
 
 /// One read tells of all keys.

@@ -27,4 +27,5 @@ mod support;
 mod trips;
 #[path = "../common/until.rs"]
 mod until;
+mod unwritable;
 mod withdrawn;

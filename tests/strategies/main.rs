@@ -3,14 +3,21 @@
 #![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
+mod agreements;
 #[path = "../common/answers.rs"]
 mod answers;
 #[path = "../common/by.rs"]
 mod by;
+mod changed_at_will;
+mod changed_periods;
+mod changed_places;
 mod changes;
 mod custom;
 mod laps;
 mod properties;
+mod source_buckets;
+mod source_counters;
+mod source_lists;
 mod sources;
 mod support;
 #[path = "../common/world.rs"]

@@ -142,6 +142,8 @@ impl End {
 /// Hands a reply out.
 fn arrive(shared: &Arc<Shared>, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
     let way = Some(way);
+    // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
+    shared.denials.end(batch.lifted());
     match reply::deliver(batch, reply) {
         Ok(mut delivered) => {
             shared.note_server_time(delivered.at);

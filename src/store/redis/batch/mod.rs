@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
+    guard::denials::Asked,
     store::{Account, Ask, Manner},
 };
 
@@ -188,6 +189,13 @@ impl Batch {
     /// Whether a refusal that is remembered somewhere may be over with it.
     pub(super) fn lifts(&self) -> bool {
         self.segments.iter().any(Segment::lifts)
+    }
+
+    /// The lines after which that is so.
+    pub(super) fn lifted(&self) -> impl Iterator<Item = Asked<'_>> {
+        let lifting = self.segments.iter().filter(|segment| segment.lifts());
+        let entries = lifting.flat_map(|segment| &segment.entries);
+        entries.flat_map(|entry| entry.lines().iter().map(OwnLine::asked))
     }
 
     /// Takes all questions out.

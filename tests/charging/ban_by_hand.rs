@@ -1,0 +1,150 @@
+//! Bans that all processes know of, by hand too.
+
+use std::time::Duration;
+
+use tollgate::{Ban, Key, Limiter, Policy, Quota, RedisStore, StoreError, extract};
+
+use crate::{
+    ban::{MICRO, abuse, banned, left, once, refuse, wait},
+    support::{KEY, World, even, ms, secs, window},
+};
+
+pub(crate) fn abuse_named(name: &str) -> Policy {
+    let policy = Policy::new(name, "3/min".parse::<Quota>().expect("a quota"));
+    let policy = policy.strategy(Ban::lasting(secs(600)));
+    policy.key(extract::global())
+}
+
+#[tokio::test]
+async fn all_processes_know_of_a_ban() {
+    let world = World::redis();
+    let url = world.redis_server().expect("a server").url();
+    let process = || {
+        let store = RedisStore::builder().url(&url).deadline(secs(20));
+        let builder = Limiter::builder().store(store.build().expect("a store"));
+        let builder = builder.policy(once()).policy(abuse());
+        builder.build().expect("a limiter")
+    };
+    let [a, b] = [process(), process()];
+    assert_eq!(wait(&a, KEY).await, None);
+    refuse(&a, 2).await;
+    refuse(&b, 1).await;
+    assert_eq!(banned(&a, KEY).await, Some(secs(600)));
+    a.unblock(KEY).await.expect("an answer");
+    assert_eq!(banned(&b, KEY).await, None);
+    b.block(KEY, secs(5)).await.expect("an answer");
+    assert_eq!(wait(&a, KEY).await, Some(secs(365 * 86_400)));
+    assert_eq!(banned(&a, KEY).await, Some(secs(5)));
+}
+
+#[tokio::test]
+async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
+    for world in World::both() {
+        let limiter = world.limiter([even("p", "100/s"), abuse()]);
+        let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+        for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
+            // The last word counts, be it longer or shorter.
+            limiter.block(alice, time).await.expect("a ban");
+            assert_eq!(wait(&limiter, alice).await, Some(time), "{}", world.name());
+        }
+        assert_eq!(wait(&limiter, bob).await, None);
+        world.no_key_is_immortal();
+        world.advance(ms(1_500) - MICRO);
+        assert_eq!(wait(&limiter, alice).await, Some(MICRO));
+        world.advance(MICRO);
+        assert_eq!(wait(&limiter, alice).await, None, "{}", world.name());
+
+        for lift in ["unblock", "unblock by name", "reset", "reset by name"] {
+            limiter.block(alice, secs(60)).await.expect("a ban");
+            assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
+            match lift {
+                "unblock" => limiter.unblock(alice).await.expect("an answer"),
+                "unblock by name" => {
+                    let named = [("abuse", alice), ("p", alice)];
+                    limiter.unblock(named).await.expect("an answer");
+                }
+                "reset" => assert_eq!(limiter.reset(alice).await.verdicts().len(), 2),
+                _ => drop(limiter.reset([("abuse", alice)]).await),
+            }
+            assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());
+        }
+        // A reset of another policy lifts none.
+        limiter.block(alice, secs(60)).await.expect("a ban");
+        let _ = limiter.reset([("p", alice)]).await;
+        assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
+        limiter.unblock(bob).await.expect("nothing to lift");
+    }
+}
+
+#[tokio::test]
+async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()]);
+        assert_eq!(wait(&limiter, KEY).await, None);
+        limiter.block(KEY, secs(1)).await.expect("a ban");
+        world.advance(secs(1));
+        refuse(&limiter, 3).await;
+        assert_eq!(
+            banned(&limiter, KEY).await,
+            Some(secs(600)),
+            "{}",
+            world.name()
+        );
+        limiter.block(KEY, secs(1)).await.expect("a ban");
+        world.advance(secs(1));
+        refuse(&limiter, 3).await;
+        assert_eq!(
+            banned(&limiter, KEY).await,
+            Some(secs(1_200)),
+            "{}",
+            world.name()
+        );
+        limiter.unblock(KEY).await.expect("an answer");
+        refuse(&limiter, 3).await;
+        assert_eq!(
+            banned(&limiter, KEY).await,
+            Some(secs(600)),
+            "{}",
+            world.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_cannot_ban_says_so() {
+    for world in World::both() {
+        let unsupported = |result: Result<(), StoreError>| {
+            let error = result.expect_err("an error");
+            assert!(matches!(error, StoreError::Unsupported(_)), "{error}");
+        };
+        let none = world.limiter([once()]);
+        unsupported(none.block(KEY, secs(1)).await);
+        unsupported(none.unblock(KEY).await);
+        let limiter = world.limiter([once(), abuse()]);
+        unsupported(limiter.block([("once", KEY)], secs(1)).await);
+        unsupported(limiter.block(KEY, Duration::ZERO).await);
+        unsupported(limiter.block(KEY, Duration::MAX).await);
+        assert_eq!(banned(&limiter, KEY).await, None);
+    }
+    // A fault of the store is told, whatever becomes of requests then.
+    let nowhere = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let limiter = Limiter::builder().store(nowhere).policy(abuse());
+    let limiter = limiter.build().expect("a limiter");
+    limiter.block(KEY, secs(1)).await.expect_err("a fault");
+    limiter.unblock(KEY).await.expect_err("a fault");
+}
+
+#[tokio::test]
+async fn refusals_that_were_made_elsewhere_are_charged_by_name_alone() {
+    for world in World::both() {
+        let limiter = world.limiter([window("p", "100/h"), abuse()]);
+        let _ = limiter.charge(KEY, 50).await;
+        assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
+        let _ = limiter.charge([("abuse", KEY)], 2).await;
+        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        let _ = limiter.charge([("abuse", KEY)], 1).await;
+        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
+        let _ = limiter.charge([("abuse", KEY)], 9).await;
+        assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
+    }
+}

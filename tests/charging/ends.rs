@@ -1,0 +1,269 @@
+//! How a request ends, and what that is charged.
+
+use std::{convert::Infallible, future::pending, io};
+
+use http::{Method, Request, Response};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Empty};
+use tollgate::{
+    Charge, RateLimitLayer,
+    layer::ResponseBody,
+    outcome::{self, End},
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::{
+    modes::{Says, both_modes, charged, cost, forget, layers},
+    support::{Body, World, answer, broken, call, data, pass, request, streamed, text, window},
+};
+
+/// Drops a request while its handler waits.
+async fn hang_up(layer: &RateLimitLayer) {
+    let (started, starts) = tokio::sync::mpsc::channel::<()>(1);
+    let handler = move |_| {
+        let started = started.clone();
+        async move {
+            started.send(()).await.expect("a test");
+            pending::<Result<Response<Body>, Infallible>>().await
+        }
+    };
+    let mut starts = starts;
+    let mut asking = Box::pin(call(layer, request(), handler));
+    tokio::select! {
+        _ = &mut asking => panic!("an answer"),
+        started = starts.recv() => started.expect("a handler"),
+    }
+    drop(asking);
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_before_its_response_is_charged() {
+    for world in World::both() {
+        // Whatever the outcome would have said: nobody knows it.
+        for judge in [outcome::success, outcome::failure] {
+            for layer in layers(&world, judge) {
+                forget(&layer).await;
+                hang_up(&layer).await;
+                assert_eq!(charged(&layer).await, 1, "{} {layer:?}", world.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_before_its_response_is_free_where_told_so() {
+    for world in World::both() {
+        for judge in [outcome::success as Says, outcome::failure] {
+            for charge in both_modes(judge) {
+                let free = window("p", "5/min").charge(charge.when_dropped(false));
+                let layer = world.layer([free]);
+                hang_up(&layer).await;
+                assert_eq!(charged(&layer).await, 0, "{} {layer:?}", world.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn hanging_up_does_not_evade_a_limit_on_failures() {
+    for world in World::both() {
+        let charge = Charge::on_response(outcome::failure);
+        let layer = world.layer([window("login", "3/min").charge(charge)]);
+        for _ in 0..3 {
+            hang_up(&layer).await;
+        }
+        assert_eq!(pass(&layer, text(200)).await, 429, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_has_failed() {
+    for world in World::both() {
+        for (judge, expected) in [
+            (outcome::success as Says, 0),
+            (outcome::failure, 1),
+            (outcome::server_error, 1),
+            (outcome::client_error, 0),
+            (|outcome| outcome.end() == End::ServiceFailed, 1),
+            (|outcome| outcome.status().is_some(), 0),
+        ] {
+            for layer in layers(&world, judge) {
+                forget(&layer).await;
+                let handler = |_| async { Err(io::Error::other("down")) };
+                let failed = call(&layer, request(), handler).await;
+                assert_eq!(failed.expect_err("an error").to_string(), "down");
+                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_is_no_dropped_request() {
+    for world in World::both() {
+        let charge = Charge::on_response(outcome::failure).when_dropped(false);
+        let layer = world.layer([window("p", "5/min").charge(charge)]);
+        let handler = |_| async { Err(io::Error::other("down")) };
+        assert!(call(&layer, request(), handler).await.is_err());
+        assert_eq!(charged(&layer).await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_is_charged_as_one_that_was_dropped() {
+    for world in World::both() {
+        for (dropped, expected) in [(true, 1), (false, 0)] {
+            for charge in both_modes(outcome::success) {
+                let charge = charge.when_dropped(dropped);
+                let layer = world.layer([window("p", "5/min").charge(charge)]);
+                forget(&layer).await;
+                let asking = layer.clone();
+                let handler = |_| async { panic!("a handler that panics, on purpose") };
+                let asked =
+                    async move { call::<_, _, Infallible>(&asking, request(), handler).await };
+                assert!(tokio::spawn(asked).await.is_err_and(|e| e.is_panic()));
+                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_panics_when_it_is_called_is_charged_too() {
+    for world in World::both() {
+        for layer in layers(&world, outcome::success) {
+            let panics = service_fn(
+                |_: Request<()>| -> std::future::Ready<Result<Response<Body>, Infallible>> {
+                    panic!("a service that panics, on purpose")
+                },
+            );
+            let asked = layer.layer(panics).oneshot(request());
+            assert!(tokio::spawn(asked).await.is_err_and(|e| e.is_panic()));
+            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_fails_half_way_makes_its_response_a_failure() {
+    for world in World::both() {
+        for (judge, expected) in [
+            (outcome::success as Says, 0),
+            (outcome::failure, 1),
+            (|outcome| outcome.end() == End::BodyFailed, 1),
+            // The status was sent, and it was none of an error.
+            (outcome::server_error, 0),
+        ] {
+            for layer in layers(&world, judge) {
+                let cost = cost(&layer, streamed(vec![data(), broken(), data()])).await;
+                assert_eq!(cost, expected, "{} {layer:?}", world.name());
+            }
+        }
+    }
+}
+
+/// Reads one frame, and goes.
+pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>) {
+    let mut body = answer(layer, response).await.into_body();
+    assert!(!body.is_end_stream());
+    let frame = body.frame().await.expect("a frame").expect("no error");
+    assert!(frame.is_data());
+    drop(body);
+}
+
+#[tokio::test]
+async fn a_success_whose_client_goes_half_way_stays_charged() {
+    for world in World::both() {
+        for (judge, expected) in [
+            (outcome::success as Says, 1),
+            (outcome::failure, 0),
+            (|outcome| outcome.end() == End::BodyDropped, 1),
+        ] {
+            for layer in layers(&world, judge) {
+                forget(&layer).await;
+                go_half_way(&layer, streamed(vec![data(), data()])).await;
+                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+                // Nor before the first frame.
+                forget(&layer).await;
+                drop(answer(&layer, streamed(vec![data(), data()])).await);
+                assert_eq!(charged(&layer).await, expected, "{}", world.name());
+            }
+        }
+    }
+}
+
+/// What a plain HTTP server does with a response that has no body: it looks whether it is at its end, and drops it.
+async fn glance(answer: Response<ResponseBody<Body>>) {
+    assert!(answer.body().is_end_stream());
+    drop(answer);
+}
+
+#[tokio::test]
+async fn responses_without_a_body_are_completed() {
+    let empty = |status: u16| {
+        let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+        let response = Response::builder().status(status);
+        response.body(body).expect("a response")
+    };
+    for world in World::both() {
+        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+            for status in [200, 204, 304, 404] {
+                forget(&layer).await;
+                glance(answer(&layer, empty(status)).await).await;
+                assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
+                assert_eq!(cost(&layer, empty(status)).await, 1, "{status}");
+            }
+            // These never have one, so nobody looks at it.
+            for status in [204, 304] {
+                forget(&layer).await;
+                drop(answer(&layer, streamed_with(status)).await);
+                assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
+            }
+        }
+    }
+}
+
+fn streamed_with(status: u16) -> Response<Body> {
+    let mut response = streamed(Vec::new());
+    *response.status_mut() = status.try_into().expect("a status");
+    response
+}
+
+#[tokio::test]
+async fn the_answer_to_a_head_is_completed_though_its_body_is_never_sent() {
+    for world in World::both() {
+        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+            let mut head = request();
+            *head.method_mut() = Method::HEAD;
+            let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
+            let Ok(answer) = call(&layer, head, handler).await;
+            drop(answer);
+            assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn axum_handlers_that_return_a_status_alone_are_judged_by_it() {
+    use axum::{Router, routing::get};
+    for world in World::both() {
+        for layer in layers(&world, outcome::failure) {
+            let app = Router::new()
+                .route("/bad", get(async || http::StatusCode::BAD_GATEWAY))
+                .route("/good", get(async || http::StatusCode::OK))
+                .layer(layer.clone());
+            for (uri, method, expected) in [
+                ("/good", "GET", 0),
+                ("/bad", "GET", 1),
+                ("/good", "HEAD", 1),
+                ("/bad", "HEAD", 2),
+            ] {
+                let request = Request::builder().uri(uri).method(method);
+                let request = request.body(axum::body::Body::empty()).expect("a request");
+                let answer = app.clone().oneshot(request).await.expect("no error");
+                drop(answer);
+                assert_eq!(charged(&layer).await, expected, "{method} {uri}");
+            }
+        }
+    }
+}

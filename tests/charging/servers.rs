@@ -1,0 +1,59 @@
+//! What a real server makes of a response is what it is judged by.
+
+use std::future::IntoFuture;
+
+use tollgate::{Charge, outcome::End};
+
+use crate::support::{World, data, streamed, window};
+
+/// Asks a real server for `path`, and reads all that it says; returns how the outcome's judge saw it end.
+async fn over_a_socket(method: &str, path: &str) -> End {
+    use axum::{Router, http::StatusCode, routing::get};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (saw, mut sees) = tokio::sync::mpsc::unbounded_channel();
+    let charge = Charge::on_response(move |outcome| saw.send(outcome.end()).is_ok());
+    let layer = World::memory().layer([window("p", "5/min").charge(charge)]);
+    let pieces = || axum::body::Body::new(streamed(vec![data(), data()]).into_body());
+    let app = Router::new()
+        .route("/text", get(async || "text"))
+        .route("/stream", get(async move || pieces()))
+        .route(
+            "/length",
+            get(async move || ([("content-length", "8")], pieces())),
+        )
+        .route("/status", get(async || StatusCode::ACCEPTED))
+        .route("/none", get(async || StatusCode::NO_CONTENT))
+        .layer(layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(axum::serve(listener, app).into_future());
+    let mut client = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("a server");
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n");
+    client.write_all(request.as_bytes()).await.expect("a link");
+    let mut said = Vec::new();
+    client.read_to_end(&mut said).await.expect("an answer");
+    let end = sees.recv().await.expect("an outcome");
+    server.abort();
+    end
+}
+
+#[tokio::test]
+async fn what_a_server_has_sent_in_full_is_completed() {
+    for method in ["GET", "HEAD"] {
+        for path in ["/text", "/stream", "/status", "/none"] {
+            let end = over_a_socket(method, path).await;
+            assert_eq!(end, End::Completed, "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_length_is_told_is_completed_when_that_was_sent() {
+    for method in ["GET", "HEAD"] {
+        let end = over_a_socket(method, "/length").await;
+        assert_eq!(end, End::Completed, "{method}");
+    }
+}

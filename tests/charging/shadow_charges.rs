@@ -1,0 +1,208 @@
+//! What a policy in the shadow charges, holds and gives back, beside others of every kind.
+
+use tollgate::{Charge, Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
+
+use crate::{
+    shadow::compared,
+    support::{KEY, World, counted, even, pass, read, secs, text, used, waits, window},
+};
+
+#[tokio::test]
+async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
+    for world in World::both() {
+        let reserve = window("reserve", "2/h").charge(Charge::reserve(outcome::success));
+        let by_response = || Charge::on_response(outcome::success);
+        let response = window("response", "2/h").charge(by_response());
+        let even = even("even", "2/h").charge(by_response());
+        let layer = world.layer([
+            window("live", "100/h"),
+            reserve.shadow(),
+            response.shadow(),
+            even.shadow(),
+        ]);
+        let limiter = layer.limiter();
+        let counts = async || {
+            let reserve = used(limiter, "reserve").await;
+            (reserve, used(limiter, "response").await)
+        };
+        for _ in 0..3 {
+            assert_eq!(pass(&layer, text(500)).await, 500);
+            assert_eq!(counts().await, (0, 0), "{}", world.name());
+        }
+        for used in [1, 2, 2, 2] {
+            assert_eq!(pass(&layer, text(200)).await, 200);
+            assert_eq!(counts().await, (used, used), "{}", world.name());
+        }
+        assert_eq!(compared(limiter, "reserve"), (7, 2, 0));
+        assert_eq!(compared(limiter, "response"), (7, 2, 0));
+        // What it would have refused is no debt of it either.
+        assert_eq!(
+            waits(limiter, "even").await.1,
+            secs(3_600),
+            "{}",
+            world.name()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other() {
+    for world in World::both() {
+        let by_response = |name| window(name, "2/h").charge(Charge::on_response(outcome::success));
+        let layer = world.layer([
+            window("other", "3/h"),
+            window("live", "1/h"),
+            by_response("new").shadow_of("live"),
+            by_response("beside").shadow(),
+        ]);
+        let limiter = layer.limiter();
+        assert_eq!(pass(&layer, text(200)).await, 200);
+        // The live one refuses, and the candidate would not: what would have become of these is not known.
+        for _ in 0..3 {
+            assert_eq!(pass(&layer, text(200)).await, 429);
+        }
+        assert_eq!(compared(limiter, "new"), (4, 0, 3), "{}", world.name());
+        assert_eq!(compared(limiter, "beside"), (4, 0, 0), "{}", world.name());
+        // Where another refuses as well, the candidate changes nothing.
+        let _ = limiter.charge([("other", KEY)], 9).await;
+        assert_eq!(pass(&layer, text(200)).await, 429);
+        assert_eq!(compared(limiter, "new"), (5, 0, 3), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("live", "100/h"),
+            window("new", "10/h").shadow(),
+            window("tight", "1/h").shadow(),
+        ]);
+        let check = async |cost| limiter.check(KEY).cost(cost).await;
+        let admission = check(2).await.into_result().expect("a pass");
+        admission.settle(7).await.expect("an answer");
+        assert_eq!(used(&limiter, "live").await, 7);
+        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
+        assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());
+        let mut decision = check(3).await;
+        // Only what is enforced is told of.
+        assert_eq!(
+            limiter.refund(&mut decision, 3).await.expect("an answer"),
+            [3]
+        );
+        assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn in_flight_limits_in_the_shadow_hold_their_places_and_give_them_back() {
+    for world in World::both() {
+        let concurrent = |name: &str, n| {
+            let policy = Policy::new(name, Quota::concurrent(n)).key(extract::global());
+            policy.strategy(Concurrency::new())
+        };
+        let limiter = world.limiter([
+            concurrent("live", 3),
+            concurrent("tight", 2).shadow(),
+            concurrent("wide", 5).shadow_of("live"),
+        ]);
+        let mut decisions = Vec::new();
+        for _ in 0..6 {
+            decisions.push(limiter.check(KEY).await);
+        }
+        assert_eq!(decisions.iter().filter(|d| d.is_admitted()).count(), 3);
+        assert_eq!(compared(&limiter, "tight"), (6, 1, 0), "{}", world.name());
+        assert_eq!(compared(&limiter, "wide"), (6, 0, 3), "{}", world.name());
+        let used_by = async |name| used(&limiter, name).await;
+        assert_eq!((used_by("live").await, used_by("tight").await), (3, 2));
+        // A request that was refused is not in flight.
+        assert_eq!(used_by("wide").await, 3, "{}", world.name());
+        drop(decisions);
+        for name in ["live", "tight", "wide"] {
+            assert_eq!(used_by(name).await, 0, "{name} {}", world.name());
+        }
+        // A small shadow that signs doesn't limit what is asked for at once.
+        let list = window("list", "2/h").strategy(ListWindow).shadow();
+        let limiter = world.limiter([window("p", "50/h"), list]);
+        assert_eq!(limiter.check(KEY).times(40).await.admitted(), 40);
+        assert_eq!(used(&limiter, "list").await, 2, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn named_keys_reach_a_candidate_through_the_live_policy() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            window("live", "9/h"),
+            window("new", "9/h").shadow_of("live"),
+            window("else", "9/h").key(extract::header("x")).shadow(),
+        ]);
+        let alice = Key::new("alice");
+        assert!(counted(&limiter.check([("live", alice)]).await));
+        let used = async |key| {
+            let seen = limiter.peek([("new", key)]).await;
+            let verdict = seen.verdict("new").expect("a verdict");
+            verdict.limit() - verdict.remaining()
+        };
+        assert_eq!(used(alice).await, 1, "{}", world.name());
+        let named = [("live", alice), ("new", KEY)];
+        assert!(counted(&limiter.check(named).await));
+        assert_eq!((used(alice).await, used(KEY).await), (1, 1));
+        assert_eq!(compared(&limiter, "else"), (0, 0, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
+    for world in World::both() {
+        let ban = Policy::new("ban", "2/h".parse::<Quota>().expect("a quota"));
+        let ban = ban
+            .strategy(tollgate::Ban::lasting(secs(60)))
+            .key(extract::global());
+        let limiter = world.limiter([
+            window("live", "3/h"),
+            ban,
+            window("tight", "1/h").shadow(),
+            window("wide", "9/h").shadow_of("live"),
+        ]);
+        for _ in 0..3 {
+            assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+        }
+        // Two are refused by the live policy; then the key is banned, and the candidate would be of no help.
+        for _ in 0..6 {
+            assert!(!counted(&limiter.check(KEY).await));
+        }
+        assert_eq!(compared(&limiter, "tight"), (9, 2, 0), "{}", world.name());
+        assert_eq!(compared(&limiter, "wide"), (9, 0, 2), "{}", world.name());
+        assert_eq!(used(&limiter, "wide").await, 5);
+    }
+}
+
+#[tokio::test]
+async fn a_layer_further_in_that_refuses_gives_back_the_shadows_charges_too() {
+    for world in World::both() {
+        let outer = world.layer([window("outer", "9/h"), window("shadow", "9/h").shadow()]);
+        let inner = world.layer([window("inner", "1/h")]);
+        for status in [200, 429, 429] {
+            let inner = inner.clone();
+            let handler = move |request: http::Request<()>| {
+                let inner = inner.clone();
+                async move {
+                    let response = crate::support::call(&inner, request, async |_| {
+                        Ok::<_, std::io::Error>(text(200))
+                    });
+                    let (parts, _) = response.await?.into_parts();
+                    Ok::<_, std::io::Error>(text(parts.status.as_u16()))
+                }
+            };
+            let request = crate::support::request();
+            let answer = crate::support::call(&outer, request, handler).await;
+            assert_eq!(
+                read(answer.expect("an answer")).await.expect("a body"),
+                status
+            );
+        }
+        assert_eq!(used(outer.limiter(), "outer").await, 1, "{}", world.name());
+        assert_eq!(used(outer.limiter(), "shadow").await, 1, "{}", world.name());
+    }
+}

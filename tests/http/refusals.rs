@@ -1,0 +1,141 @@
+//! Refusals by handlers, for want of a store and for want of a key.
+
+use axum::{Router, extract::State, routing::get};
+use http::StatusCode;
+use serde_json::json;
+use tollgate::{
+    Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, Refused, extract,
+};
+
+use crate::{
+    refusal::{REDUCED_CAPACITY, fields, on_a_dead_store},
+    support::{Answer, hello, layer, send, shared, to},
+};
+
+async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Refused> {
+    limiter.check(Key::global()).await.into_result()?;
+    Ok("hello")
+}
+
+/// What a handler gets that asks the limiter itself, and what the layer gets.
+async fn both_ways(layer: &RateLimitLayer) -> [Answer; 2] {
+    let handler = Router::new()
+        .route("/", get(checked))
+        .with_state(layer.limiter().clone());
+    [
+        send(&handler, to("/")).await,
+        send(&hello(layer), to("/")).await,
+    ]
+}
+
+#[tokio::test]
+async fn a_handlers_refusal_equals_the_layers_own() {
+    let (layer, _) = layer([shared("few", "2/min"), shared("many", "50/h")]);
+    let [handlers, layers] = both_ways(&layer).await;
+    assert_eq!([handlers.status, layers.status], [StatusCode::OK; 2]);
+    let [handlers, layers] = both_ways(&layer).await;
+    assert_eq!(handlers.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(handlers, layers);
+
+    let [handlers, layers] = both_ways(&on_a_dead_store(OnStoreError::Refuse)).await;
+    assert_eq!(handlers.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(handlers, layers);
+}
+
+#[tokio::test]
+async fn a_handlers_refusal_for_want_of_a_key_equals_the_layers_own() {
+    async fn keyless(State(limiter): State<Limiter>) -> Result<&'static str, Refused> {
+        limiter
+            .check([("other", Key::global())])
+            .await
+            .into_result()?;
+        Ok("hello")
+    }
+
+    let tenants = Policy::new("tenants", Quota::requests(1).per_hour());
+    let (layer, _) = layer([
+        tenants.key(extract::header("x-tenant")),
+        shared("other", "9/h"),
+    ]);
+    let handler = Router::new()
+        .route("/", get(keyless))
+        .with_state(layer.limiter().clone());
+    let handlers = send(&handler, to("/")).await;
+    assert_eq!(handlers.status, StatusCode::BAD_REQUEST);
+    assert_eq!(handlers, send(&hello(&layer), to("/")).await);
+}
+
+#[tokio::test]
+async fn a_store_at_fault_refuses_with_503_where_it_is_told_to() {
+    let answer = send(&hello(&on_a_dead_store(OnStoreError::Refuse)), to("/")).await;
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.retry_after(), Some(1));
+    assert_eq!(
+        answer.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+    assert_eq!(answer.field("cache-control").as_deref(), Some("no-store"));
+    assert_eq!(
+        answer.field("content-length"),
+        Some(answer.body.len().to_string())
+    );
+    let problem = answer.json();
+    assert_eq!(problem["type"], REDUCED_CAPACITY);
+    assert_eq!(problem["status"], 503);
+    assert!(problem["title"].is_string());
+    // Nothing is known of any quota, so nothing is said of any; least of all where the store is.
+    assert_eq!(fields(&answer), ["", ""]);
+    assert!(!String::from_utf8_lossy(&answer.body).contains("127.0.0.1"));
+}
+
+#[tokio::test]
+async fn a_store_at_fault_lets_all_pass_unless_told_otherwise() {
+    let app = hello(&on_a_dead_store(OnStoreError::default()));
+    for _ in 0..12 {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(fields(&answer), ["", ""]);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_key_is_400_and_charges_nothing() {
+    let tenants = Policy::new("tenants", Quota::requests(1).per_hour());
+    let (layer, _) = layer([
+        shared("other", "9/h"),
+        tenants.key(extract::header("x-tenant")),
+    ]);
+    let answer = send(&hello(&layer), to("/")).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        answer.field("content-type").as_deref(),
+        Some("application/problem+json")
+    );
+    assert_eq!(answer.field("cache-control").as_deref(), Some("no-store"));
+    assert_eq!(answer.retry_after(), None);
+    let problem = answer.json();
+    assert_eq!(
+        (&problem["type"], &problem["status"]),
+        (&json!("about:blank"), &json!(400))
+    );
+    let detail = problem["detail"].as_str().expect("a detail");
+    assert!(detail.contains("tenants"), "{detail}");
+    let other = layer
+        .limiter()
+        .peek([("other", Key::global()), ("tenants", Key::global())]);
+    assert_eq!(
+        other.await.verdict("other").expect("a verdict").remaining(),
+        9
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_is_skipped_is_not_spoken_of() {
+    let tenants = Policy::new("tenants", Quota::requests(1).per_hour())
+        .key(extract::header("x-tenant"))
+        .missing_key(MissingKey::Skip);
+    let (layer, _) = layer([tenants]);
+    let answer = send(&hello(&layer), to("/")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(fields(&answer), ["", ""]);
+}

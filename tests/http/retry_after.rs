@@ -1,0 +1,132 @@
+//! When to come back is true, and is said where it helps.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::json;
+use tollgate::{FixedWindow, Key, ManualClock, MissingKey, RateLimitLayer};
+
+use crate::{
+    refusal::fields,
+    support::{hello, layer, send, shared, status, to},
+};
+
+#[tokio::test]
+async fn a_window_of_less_than_a_second_is_left_out_and_retry_after_is_one() {
+    let (layer, clock) = layer([shared("burst", "3/500ms").strategy(FixedWindow)]);
+    let app = hello(&layer);
+    let first = send(&app, to("/")).await;
+    assert_eq!(fields(&first), [r#""burst";q=3"#, r#""burst";r=2;t=1"#]);
+    assert_eq!(
+        [status(&app, "/").await, status(&app, "/").await],
+        [200, 200]
+    );
+    clock.advance(Duration::from_micros(499_999));
+    let refused = send(&app, to("/")).await;
+    assert_eq!(fields(&refused), [r#""burst";q=3"#, r#""burst";r=0;t=1"#]);
+    // One microsecond is left, and "Retry-After: 0" would be an invitation to come back at once.
+    assert_eq!(refused.retry_after(), Some(1));
+    clock.advance(Duration::from_micros(1));
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+#[tokio::test]
+async fn who_comes_back_after_exactly_that_many_seconds_is_let_in() {
+    for quota in [
+        "1/s",
+        "3/s",
+        "1/1500ms",
+        "7/min",
+        "3/7s burst 5",
+        "1000/h",
+        "2/day",
+        "1/month",
+    ] {
+        for window in [false, true] {
+            let policy = shared("burst", quota);
+            let (layer, clock) = match window {
+                true if quota.contains("burst") => continue,
+                true => layer([policy.strategy(FixedWindow)]),
+                false => layer([policy]),
+            };
+            let app = hello(&layer);
+            for round in 0..4 {
+                // Somewhere within a second.
+                clock.advance(Duration::from_micros(1_234_567 * round));
+                let refused = loop {
+                    let answer = send(&app, to("/")).await;
+                    if answer.status == StatusCode::TOO_MANY_REQUESTS {
+                        break answer;
+                    }
+                };
+                let wait = refused.retry_after().expect("a Retry-After");
+                assert!(wait >= 1, "{quota}: {wait}");
+                assert!(refused.resets().iter().all(|t| *t <= wait), "{refused:?}");
+                // Rounded up by less than a second: a whole one earlier, it is refused.
+                clock.advance(Duration::from_secs(wait - 1));
+                assert!(
+                    wait == 1 || status(&app, "/").await == 429,
+                    "{quota}: {wait}"
+                );
+                clock.advance(Duration::from_secs(1));
+                assert_eq!(status(&app, "/").await, 200, "{quota}: {wait}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn retry_after_speaks_for_the_policies_that_refused() {
+    let (layer, clock) = layer([shared("second", "1/s"), shared("hour", "3/h")]);
+    let app = hello(&layer);
+    assert_eq!(status(&app, "/").await, 200);
+    let refused = send(&app, to("/")).await;
+    assert_eq!(refused.retry_after(), Some(1));
+    assert_eq!(refused.json()["violated-policies"], json!(["second"]));
+    for _ in 0..2 {
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(status(&app, "/").await, 200);
+    }
+    // Now both refuse, and the longer wait is the one that helps.
+    let refused = send(&app, to("/")).await;
+    assert_eq!(
+        refused.json()["violated-policies"],
+        json!(["second", "hour"])
+    );
+    assert_eq!(refused.retry_after(), Some(1_198));
+    clock.advance(Duration::from_secs(1_198));
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+/// A layer of a second's burst, and of a daily quota that is in debt and that these requests cost nothing of.
+async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
+    let burst = shared("burst", "1/s").missing_key(MissingKey::Skip);
+    let (layer, clock) = layer([burst, shared("exports", "1/day").cost(0)]);
+    let charge = layer
+        .limiter()
+        .charge([("exports", Key::global())], 2)
+        .await;
+    let exports = charge.verdict("exports").expect("a verdict");
+    assert_eq!(exports.reset_after(), Duration::from_secs(2 * 86_400));
+    (layer, clock)
+}
+
+#[tokio::test]
+async fn retry_after_is_silent_on_a_policy_that_costs_nothing() {
+    let (layer, clock) = in_debt_for_nothing().await;
+    let app = hello(&layer);
+    assert_eq!(status(&app, "/").await, 200);
+    let refused = send(&app, to("/")).await;
+    assert_eq!(refused.json()["violated-policies"], json!(["burst"]));
+    assert_eq!(refused.retry_after(), Some(1));
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(status(&app, "/").await, 200);
+}
+
+#[tokio::test]
+async fn a_look_at_a_request_that_would_pass_says_so() {
+    let (layer, _) = in_debt_for_nothing().await;
+    let looked = layer.limiter().peek(Key::global()).await;
+    assert_eq!(status(&hello(&layer), "/").await, 200);
+    assert!(looked.is_admitted(), "{looked:?}");
+}

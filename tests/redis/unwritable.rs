@@ -1,0 +1,211 @@
+//! A server that can't write, for want of memory or of rights.
+
+use std::collections::BTreeSet;
+
+use testkit::Server;
+use tollgate::{Key, Ruling, Source, StoreError};
+
+use crate::support::{
+    EACH, PAIRS, contents, counted, fault, limiter, pair, single, store_at, used,
+};
+
+/// Fills a server to well beyond what it may use, so that no buffer that is freed makes room.
+fn fill(server: &Server) {
+    let filler = "x".repeat(1_000_000);
+    server.command(&["SET", "filler", &filler]).ok();
+    let used = server.info("memory", "used_memory").expect("a field");
+    let most = used.parse::<u64>().expect("bytes") - 500_000;
+    server
+        .command(&["CONFIG", "SET", "maxmemory", &most.to_string()])
+        .ok();
+    let error = server.command(&["SET", "more", "1"]).error();
+    assert!(error.starts_with("OOM"), "{error}");
+}
+
+fn free(server: &Server) {
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).ok();
+    server.command(&["DEL", "filler"]).ok();
+}
+
+#[tokio::test]
+async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
+    let server = Server::builder()
+        .arg("maxmemory-policy", "noeviction")
+        .start();
+    for order in PAIRS {
+        server.flush();
+        let both = pair(&server, order, "10/h");
+        let alone = single(&server, order[0], "10/h");
+        for key in ["begun", "gone"] {
+            assert!(counted(&both.check(Key::new(key)).cost(3).await));
+        }
+        assert!(counted(&alone.check(Key::new("spent")).cost(10).await));
+        let begun: Vec<_> = server.keys();
+        let before: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
+        fill(&server);
+
+        let (begins, goes_on, other, spent, seen) = tokio::join!(
+            both.check(Key::new("new")),
+            both.check(Key::new("begun")).cost(2),
+            alone.check(Key::new("another")),
+            alone.check(Key::new("spent")),
+            both.peek(Key::new("begun")),
+        );
+        for decision in [begins, goes_on, other] {
+            let error = fault(&decision);
+            assert!(
+                matches!(&error, StoreError::Server { code, .. } if &**code == "OOM"),
+                "{error:?}"
+            );
+        }
+        // No memory is needed to refuse or to look.
+        assert!(!counted(&spent) && counted(&seen));
+        assert!(both.charge(Key::new("begun"), 1).await.source() == Source::Fallback);
+        let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
+        assert_eq!(after, before, "{order:?}");
+
+        // Whatever a trip frees, those after it may have; what they say is what was charged.
+        let (reset, charged) = tokio::join!(
+            both.reset(Key::new("gone")),
+            both.check(Key::new("begun")).cost(2)
+        );
+        assert!(counted(&reset));
+        let more = 2 * u64::from(charged.source() == Source::Store && charged.is_admitted());
+
+        free(&server);
+        assert_eq!(
+            used(&both, Key::new("begun")).await,
+            [3 + more; 2],
+            "{order:?}"
+        );
+        assert_eq!(used(&both, Key::new("new")).await, [0, 0], "{order:?}");
+        assert_eq!(used(&alone, Key::new("another")).await, [0], "{order:?}");
+        assert!(
+            counted(&both.check(Key::new("new")).await),
+            "service goes on"
+        );
+        assert_eq!(server.immortal_keys(), [""; 0]);
+    }
+}
+
+/// The commands that scripts use, and those that bring them to the server.
+const COMMANDS: [&str; 16] = [
+    "evalsha",
+    "eval",
+    "time",
+    "get",
+    "set",
+    "pexpiretime",
+    "pexpireat",
+    "del",
+    "exists",
+    "lindex",
+    "llen",
+    "lrange",
+    "lrem",
+    "lset",
+    "ltrim",
+    "rpush",
+];
+
+/// Without these nothing can be counted by one strategy or another; without the others it can't always be given back,
+/// mended or tidied up.
+const NEEDED: [&str; 11] = [
+    "eval",
+    "evalsha",
+    "exists",
+    "get",
+    "lindex",
+    "llen",
+    "pexpireat",
+    "pexpiretime",
+    "rpush",
+    "set",
+    "time",
+];
+
+/// Before 7.0 the end of a key is had by its time to live.
+fn known_to<const N: usize>(server: &Server, commands: [&'static str; N]) -> [&'static str; N] {
+    let old = server.version() < (7, 0);
+    commands.map(|command| match command {
+        "pexpiretime" if old => "pttl",
+        other => other,
+    })
+}
+
+#[tokio::test]
+async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_failed() {
+    let server = Server::start();
+    let mut needed = BTreeSet::new();
+    for command in known_to(&server, COMMANDS) {
+        for order in PAIRS {
+            server.flush();
+            server.command(&["SCRIPT", "FLUSH"]).ok();
+            let all = pair(&server, order, "10/h");
+            server.acl("gate", "secret", &format!("~* +@all -{command}"));
+            let policies = [
+                order[0].policy("first", "10/h"),
+                order[1].policy("second", "10/h"),
+            ];
+            let lacking = limiter(store_at(server.url_as("gate", "secret")), policies);
+
+            // One key is new, one has been charged before, by somebody who may.
+            let mut expected = [0, 4];
+            if command != "eval" {
+                assert!(counted(&all.check(Key::new("begun")).cost(4).await));
+            } else {
+                // Elsewhere the script would be in the server's cache already.
+                expected[1] = 0;
+            }
+            for _ in 0..3 {
+                let (new, begun) = tokio::join!(
+                    lacking.check(Key::new("new")),
+                    lacking.check(Key::new("begun"))
+                );
+                for (decision, charged) in [new, begun].into_iter().zip(&mut expected) {
+                    match decision.ruling() {
+                        Ruling::Admitted => *charged += 1,
+                        Ruling::Fault(StoreError::Server { code, message }) => {
+                            needed.insert(command);
+                            assert_eq!(&**code, "NOPERM", "without {command}: {message}");
+                        }
+                        other => panic!("without {command}: {other:?}"),
+                    }
+                }
+            }
+            for (key, expected) in ["new", "begun"].into_iter().zip(expected) {
+                let used = used(&all, Key::new(key)).await;
+                assert_eq!(used, [expected; 2], "{key} without {command}, {order:?}");
+            }
+            assert_eq!(server.immortal_keys(), [""; 0], "without {command}");
+
+            server.acl("gate", "secret", "~* +@all");
+            assert!(
+                counted(&lacking.check(Key::new("new")).await),
+                "service goes on"
+            );
+        }
+    }
+    assert_eq!(needed, known_to(&server, NEEDED).into());
+}
+
+/// The name stands in a user's rights: what isn't under the prefix is none of the layer's business.
+#[tokio::test]
+async fn a_user_needs_no_other_keys_than_those_under_the_prefix() {
+    let server = Server::start();
+    let commands = known_to(&server, COMMANDS)
+        .map(|command| format!("+{command}"))
+        .join(" ");
+    server.acl(
+        "gate",
+        "secret",
+        &format!("~tg:* +ping +unwatch +client {commands}"),
+    );
+    let store = store_at(server.url_as("gate", "secret"));
+    let limiter = limiter(store, EACH.map(|by| by.policy(&format!("{by:?}"), "2/h")));
+    for admitted in [true, true, false] {
+        assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);
+    }
+    assert!(counted(&limiter.reset(Key::new("key")).await));
+    assert!(counted(&limiter.check(Key::new("key")).await));
+}

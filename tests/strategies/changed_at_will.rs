@@ -1,0 +1,273 @@
+//! Whatever quota takes over from whatever other.
+
+use std::time::Duration;
+
+use tollgate::{Quota, Retry};
+
+use crate::{
+    changes::{Change, NOW},
+    support::{By, World, ask, counted, fresh_key, left, ms, secs},
+};
+
+/// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
+fn longest(by: By, quota: Quota) -> Duration {
+    let period = quota.period();
+    let interval = period / quota.units() as u32;
+    match by {
+        By::Gcra | By::Bucket => interval * (quota.capacity() as u32 + 1) + ms(1),
+        By::Fixed | By::Calendar | By::List | By::Log => period + ms(1),
+        By::Sliding(buckets) => period + period / buckets,
+    }
+}
+
+/// How long a key may live: until a debt is paid, or until its newest bucket has left.
+fn longest_life(by: By, quota: Quota) -> Duration {
+    let interval = quota.period() / quota.units() as u32;
+    match by {
+        By::Gcra | By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
+        _ => longest(by, quota) + ms(1),
+    }
+}
+
+const QUOTAS: [&str; 7] = [
+    "10/min",
+    "3/min",
+    "100/min",
+    "10/day",
+    "2/s",
+    "7/90s",
+    "10/min burst 40",
+];
+
+pub(crate) fn quotas(by: By) -> impl Iterator<Item = &'static str> {
+    QUOTAS
+        .into_iter()
+        .filter(move |quota| by.has_burst() || !quota.contains("burst"))
+}
+
+#[tokio::test]
+async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_behind() {
+    for world in World::both() {
+        for by in By::ALL {
+            for from in quotas(by) {
+                for to in quotas(by).filter(|to| *to != from) {
+                    for later in [0, 45] {
+                        let quota: Quota = to.parse().expect(to);
+                        let case = format!(
+                            "{by:?} {from} to {to}, {later} s later, on {}",
+                            world.name()
+                        );
+                        let old: Quota = from.parse().expect(from);
+                        let change =
+                            Change::after(&world, old.capacity() + 1, (by, from), (by, to)).await;
+                        world.advance(secs(later) + Duration::from_micros(123));
+
+                        // Whoever looks is told what holds for who asks, too.
+                        let told = change.wait().await;
+                        assert!(told <= longest(by, quota), "{case}: {told:?}");
+                        let admitted = change.new.check(change.key).times(1_000).await.admitted();
+                        let Retry::After(wait) = change.new.check(change.key).await.retry() else {
+                            panic!("{case}");
+                        };
+                        assert!(admitted <= quota.capacity(), "{case}: {admitted}");
+                        assert_eq!(
+                            admitted > 0,
+                            told.is_zero(),
+                            "{case}: {told:?}, then {admitted}"
+                        );
+                        assert!(wait <= longest(by, quota), "{case}: {wait:?}");
+
+                        if let Some(server) = world.redis_server() {
+                            let ttls: Vec<_> = server
+                                .keys()
+                                .iter()
+                                .map(|key| server.command(&["PTTL", key]).int())
+                                .collect();
+                            let most = longest_life(by, quota).as_millis() as i64;
+                            assert!(
+                                ttls.len() == 1 && (1..=most).contains(&ttls[0]),
+                                "{case}: {ttls:?} of {most}"
+                            );
+                        }
+
+                        world.advance(wait - Duration::from_micros(1));
+                        assert_eq!(
+                            ask(&change.new, change.key, 1).await,
+                            0,
+                            "{case}, before {wait:?}"
+                        );
+                        world.advance(Duration::from_micros(1));
+                        assert_eq!(
+                            ask(&change.new, change.key, 1).await,
+                            1,
+                            "{case}, after {wait:?}"
+                        );
+                        world.advance(longest_life(by, quota));
+                        assert_eq!(change.left().await, quota.capacity(), "{case}");
+                        if let Some(server) = world.redis_server() {
+                            server.flush();
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Who only looks is told what holds: after a change, too, and after the clock stepped back.
+#[tokio::test]
+async fn a_look_is_as_honest_as_a_refusal() {
+    for world in World::both() {
+        for by in By::ALL {
+            for (from, to) in [
+                ("10/h", "10/min"),
+                ("10/min", "10/h"),
+                ("100/min", "3/min"),
+                ("10/s", "10/min"),
+            ] {
+                let used = from.parse::<Quota>().expect(from).capacity();
+                let change = Change::after(&world, used, (by, from), (by, to)).await;
+                let told = change.wait().await;
+                world.advance(told);
+                let admitted = change.new.check(change.key).await;
+                assert!(
+                    counted(&admitted),
+                    "{by:?} {from} to {to} on {}: {admitted:?}",
+                    world.name()
+                );
+            }
+            let change = Change::after(&world, 10, (by, "10/min"), (by, "10/min")).await;
+            world.set(NOW - 3_600_000_000);
+            let told = change.wait().await;
+            world.advance(told);
+            let admitted = change.new.check(change.key).await;
+            assert!(
+                counted(&admitted),
+                "{by:?} on {}, an hour back: {admitted:?}",
+                world.name()
+            );
+        }
+    }
+}
+
+/// Not even if nobody looks, and the first to ask after the step passes: what he finds ahead of him must not stay there.
+#[tokio::test]
+async fn a_clock_that_stepped_back_while_some_was_left_locks_nobody_out() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.single(by, "10/min");
+            let [key, other] = [fresh_key(), fresh_key()];
+            world.set(NOW + 3_600_000_000);
+            assert_eq!(ask(&limiter, key, 4).await, 4);
+            world.set(NOW);
+            for _ in 0..8 {
+                // Who goes on asking keeps his key alive, and with it whatever is in it.
+                ask(&limiter, key, 1).await;
+                ask(&limiter, other, 1).await;
+                world.advance(secs(20));
+            }
+            let [left, as_new] = [left(&limiter, key).await, left(&limiter, other).await];
+            assert_eq!(left, as_new, "{by:?} on {}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
+    let world = World::redis();
+    for quota in ["10/min", "10/day"] {
+        world.set(NOW);
+        let limiter = world.single(By::Calendar, quota);
+        let key = fresh_key();
+        assert_eq!(ask(&limiter, key, 20).await, 10);
+        let seen = limiter.peek(key).await;
+        let ends = seen.verdicts().next().expect("a verdict").reset_after();
+        for name in world.server().keys() {
+            world.server().command(&["PERSIST", &name]).ok();
+        }
+        // In its first microsecond, the next window is as good as new.
+        world.advance(ends);
+        assert_eq!(left(&limiter, key).await, 10, "{quota}");
+        assert_eq!(ask(&limiter, key, 20).await, 10, "{quota}");
+        world.server().flush();
+    }
+}
+
+/// While a change is rolled out, processes with the old quota and with the new one ask in turns.
+#[tokio::test]
+async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_allows() {
+    for world in World::both() {
+        for by in By::ALL {
+            for (from, to) in [
+                ("10/min", "10/h"),
+                ("10/h", "10/day"),
+                ("10/min", "6/min"),
+                ("10/min", "10/90s"),
+                ("10/s", "10/day"),
+            ] {
+                // An even rate remembers time, which another period counts otherwise; see the docs.
+                if by.has_burst() && to != "6/min" {
+                    continue;
+                }
+                let change = Change::after(&world, 0, (by, from), (by, to)).await;
+                let mut all = 0;
+                for _ in 0..12 {
+                    all += ask(&change.old, change.key, 2).await;
+                    all += ask(&change.new, change.key, 2).await;
+                }
+                assert!(
+                    all <= 10,
+                    "{by:?} {from} and {to} on {}: {all}",
+                    world.name()
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_given_back_across_a_change_is_never_more_than_was_taken() {
+    for world in World::both() {
+        for by in By::ALL {
+            for from in quotas(by) {
+                for to in quotas(by).filter(|to| *to != from) {
+                    let change = Change::after(&world, 0, (by, from), (by, to)).await;
+                    let mut charged = change.old.check(change.key).await;
+                    assert!(counted(&charged));
+                    let before = change.left().await;
+                    let taken = ask(&change.new, change.key, 2).await;
+                    let given = change.old.refund(&mut charged, 1).await.expect("a refund");
+                    let capacity = to.parse::<Quota>().expect(to).capacity();
+                    let after = change.left().await;
+                    assert!(given[0] <= 1, "{by:?} {from} to {to}");
+                    assert!(after <= capacity, "{by:?} {from} to {to}: {after} left");
+                    if given == [0] {
+                        assert_eq!(after, before - taken, "{by:?} {from} to {to}");
+                    }
+                    if let Some(server) = world.redis_server() {
+                        for key in server.keys() {
+                            let kind = server.command(&["TYPE", &key]).text();
+                            if kind == "string" {
+                                let value = server.command(&["GET", &key]);
+                                // Some servers end a key as soon as its last millisecond begins.
+                                let value = if value.is_nil() {
+                                    String::new()
+                                } else {
+                                    value.text()
+                                };
+                                assert!(
+                                    !value.starts_with('-') && !value.contains(":-"),
+                                    "{by:?}: {value}"
+                                );
+                            }
+                        }
+                        assert_eq!(server.immortal_keys(), [""; 0], "{by:?} {from} to {to}");
+                        server.flush();
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Requests in flight.

@@ -1,0 +1,248 @@
+//! A quota of another period, or another strategy, takes over.
+
+use crate::{
+    changes::{Change, EVEN, NOW, for_all},
+    support::{By, World, ask, left, ms, secs},
+};
+
+#[tokio::test]
+async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
+    for_all(&EVEN, 6, "10/min", "10/h", async |world, by, change| {
+        // 36 seconds are a tenth of what a unit now takes.
+        assert_eq!(change.left().await, 9, "{by:?} on {}", world.name());
+        world.advance(secs(36));
+        assert_eq!(change.left().await, 10, "{by:?} on {}", world.name());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_a_longer_period_a_window_that_is_open_ends_when_it_was_to_end() {
+    for_all(
+        &[By::Fixed, By::List],
+        6,
+        "10/min",
+        "10/h",
+        async |world, by, change| {
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                4,
+                "{by:?} on {}",
+                world.name()
+            );
+            assert_eq!(change.wait().await, secs(60));
+            world.advance(secs(60));
+            assert_eq!(ask(&change.new, change.key, 20).await, 10);
+            assert_eq!(
+                change.wait().await,
+                secs(3_600),
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn with_a_longer_period_all_that_is_remembered_counts_in_it() {
+    let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
+    for_all(&sliding, 10, "10/min", "10/h", async |world, by, change| {
+        let expected = match by {
+            By::Log => secs(3_600),
+            By::Calendar => secs(3_590),
+            By::Sliding(1) => secs(3_590 + 360),
+            _ => secs(3_590 + 36),
+        };
+        assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
+        // Also when its own time to live, of the shorter period, would have passed.
+        for step in [1, 60, 120] {
+            world.advance(secs(step));
+            assert_eq!(
+                ask(&change.new, change.key, 1).await,
+                0,
+                "{by:?} on {}",
+                world.name()
+            );
+        }
+        world.set(NOW + expected.as_micros() as u64 - 1);
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            0,
+            "{by:?} on {}",
+            world.name()
+        );
+        world.set(NOW + expected.as_micros() as u64);
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            1,
+            "{by:?} on {}",
+            world.name()
+        );
+    })
+    .await;
+}
+
+// A shorter period.
+
+#[tokio::test]
+async fn with_a_shorter_period_an_even_rate_is_used_up_at_most() {
+    for_all(&EVEN, 6, "10/h", "10/min", async |world, by, change| {
+        assert_eq!(change.left().await, 0, "{by:?} on {}", world.name());
+        assert_eq!(ask(&change.new, change.key, 1).await, 0);
+        assert_eq!(change.wait().await, secs(6), "{by:?} on {}", world.name());
+        world.advance(secs(60));
+        assert_eq!(
+            ask(&change.new, change.key, 20).await,
+            10,
+            "{by:?} on {}",
+            world.name()
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn with_a_shorter_period_a_window_that_is_open_ends_one_new_period_after_the_next_touch() {
+    for_all(
+        &[By::Fixed, By::List],
+        10,
+        "10/h",
+        "10/min",
+        async |world, by, change| {
+            world.advance(secs(600));
+            assert_eq!(ask(&change.new, change.key, 1).await, 0);
+            assert_eq!(change.wait().await, secs(60), "{by:?} on {}", world.name());
+            world.advance(secs(59));
+            assert_eq!(change.wait().await, secs(1), "{by:?} on {}", world.name());
+            world.advance(secs(1));
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn with_a_shorter_period_what_lies_within_it_counts() {
+    let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
+    for_all(&sliding, 10, "10/h", "10/min", async |world, by, change| {
+        let expected = match by {
+            By::Log => secs(60),
+            By::Calendar => secs(50),
+            By::Sliding(1) => secs(50 + 6),
+            _ => secs(56) + ms(600),
+        };
+        assert_eq!(ask(&change.new, change.key, 1).await, 0);
+        assert_eq!(change.wait().await, expected, "{by:?} on {}", world.name());
+        world.advance(expected);
+        assert_eq!(
+            ask(&change.new, change.key, 1).await,
+            1,
+            "{by:?} on {}",
+            world.name()
+        );
+    })
+    .await;
+    // What is older than the new period does not, where it's known how old it is.
+    for_all(
+        &[By::Log],
+        10,
+        "10/h",
+        "10/min",
+        async |world, by, change| {
+            world.advance(secs(60));
+            assert_eq!(
+                ask(&change.new, change.key, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
+        },
+    )
+    .await;
+}
+
+// Other buckets.
+
+#[tokio::test]
+async fn with_other_buckets_what_was_counted_counts_in_those_at_hand() {
+    for world in World::both() {
+        for (old, new) in [(1, 10), (10, 1), (10, 20), (20, 10), (3, 7)] {
+            let (old, new) = ((By::Sliding(old), "10/min"), (By::Sliding(new), "10/min"));
+            let quotas = (old.1.replace("min", "21s"), new.1.replace("min", "21s"));
+            let by = ((old.0, &*quotas.0), (new.0, &*quotas.1));
+            if (old.0, new.0) == (By::Sliding(10), By::Sliding(20))
+                || (old.0, new.0) == (By::Sliding(20), By::Sliding(10))
+            {
+                let change = Change::after(&world, 6, old, new).await;
+                assert_eq!(
+                    ask(&change.new, change.key, 20).await,
+                    4,
+                    "{old:?} to {new:?}"
+                );
+                continue;
+            }
+            let change = Change::after(&world, 6, by.0, by.1).await;
+            assert_eq!(change.left().await, 4, "{by:?} on {}", world.name());
+            // None is forgotten in any order of asking.
+            let mut all = 6;
+            for limiter in [&change.new, &change.old, &change.new, &change.old] {
+                all += ask(limiter, change.key, 3).await;
+            }
+            assert_eq!(all, 10, "{by:?} on {}", world.name());
+        }
+        // More or fewer buckets of the same width.
+        let change = Change::after(
+            &world,
+            10,
+            (By::Sliding(10), "10/10s"),
+            (By::Sliding(20), "10/20s"),
+        )
+        .await;
+        assert_eq!(change.wait().await, ms(20_100), "{}", world.name());
+        world.advance(ms(20_099));
+        assert_eq!(ask(&change.new, change.key, 1).await, 0, "{}", world.name());
+        world.advance(ms(1));
+        assert_eq!(ask(&change.new, change.key, 1).await, 1, "{}", world.name());
+    }
+}
+
+// Another strategy.
+
+#[tokio::test]
+async fn under_another_strategy_all_is_new_and_the_old_key_ends_by_itself() {
+    for world in World::both() {
+        for old in By::ALL {
+            for new in By::ALL {
+                if matches!((old, new), (By::Sliding(_), By::Sliding(_))) || old == new {
+                    continue;
+                }
+                let change = Change::after(&world, 10, (old, "10/min"), (new, "10/min")).await;
+                assert_eq!(
+                    ask(&change.new, change.key, 20).await,
+                    10,
+                    "{old:?} to {new:?}"
+                );
+                // And back: nothing of it was touched.
+                assert_eq!(left(&change.old, change.key).await, 0, "{new:?} to {old:?}");
+                world.advance(secs(121));
+                if let Some(server) = world.redis_server() {
+                    assert_eq!(server.keys(), [""; 0], "{old:?} to {new:?}");
+                }
+                assert_eq!(
+                    left(&change.old, change.key).await,
+                    10,
+                    "{old:?} on {}",
+                    world.name()
+                );
+            }
+        }
+    }
+}
+
+// Whatever changes.

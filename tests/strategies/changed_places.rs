@@ -1,0 +1,87 @@
+//! A limit of requests in flight takes over from another.
+
+use std::time::Duration;
+
+use tollgate::{Concurrency, Limiter, Policy, Quota};
+
+use crate::{
+    changes::NOW,
+    support::{By, World, ask, counted, fresh_key, left, secs},
+};
+
+fn places(world: &World, concurrent: u64, life: Duration) -> Limiter {
+    let policy = Policy::new("p", Quota::concurrent(concurrent));
+    world.limiter([policy.strategy(Concurrency::life(life))])
+}
+
+#[tokio::test]
+async fn with_another_number_of_places_those_in_flight_keep_theirs() {
+    for world in World::both() {
+        let key = fresh_key();
+        let [three, two, five] = [3, 2, 5].map(|n| places(&world, n, secs(30)));
+        let mut flying = Vec::new();
+        for _ in 0..3 {
+            flying.push(three.check(key).await);
+        }
+        assert!(flying.iter().all(counted));
+        assert_eq!(left(&two, key).await, 0, "never below zero");
+        assert!(!counted(&two.check(key).await));
+        assert_eq!(left(&five, key).await, 2, "{}", world.name());
+        flying.truncate(2);
+        let given_back = async || left(&five, key).await == 3;
+        while !given_back().await {
+            tokio::task::yield_now().await;
+        }
+        assert!(!counted(&two.check(key).await), "two are in flight");
+    }
+}
+
+#[tokio::test]
+async fn with_a_shorter_life_permits_live_for_one_new_life_from_the_next_touch() {
+    for world in World::both() {
+        let key = fresh_key();
+        let (long, short) = (places(&world, 1, secs(600)), places(&world, 1, secs(30)));
+        let flying = long.check(key).await;
+        assert!(counted(&flying));
+        world.advance(secs(100));
+        assert!(!counted(&short.check(key).await));
+        world.advance(secs(29));
+        assert!(!counted(&short.check(key).await));
+        world.advance(secs(2));
+        let next = short.check(key).await;
+        assert!(counted(&next), "{}", world.name());
+        if let Some(server) = world.redis_server() {
+            assert_eq!(server.immortal_keys(), [""; 0]);
+        }
+        drop((flying, next));
+    }
+}
+
+#[tokio::test]
+async fn with_a_longer_life_permits_live_as_long_as_they_were_to_unless_renewed() {
+    for world in World::both() {
+        let key = fresh_key();
+        let (short, long) = (places(&world, 1, secs(30)), places(&world, 1, secs(600)));
+        let flying = short.check(key).await;
+        assert!(counted(&flying));
+        world.advance(secs(29));
+        assert!(!counted(&long.check(key).await));
+        world.advance(secs(2));
+        assert!(counted(&long.check(key).await), "{}", world.name());
+        drop(flying);
+    }
+}
+
+#[tokio::test]
+async fn from_a_rate_to_requests_in_flight_all_is_new() {
+    for world in World::both() {
+        for by in By::ALL {
+            let key = fresh_key();
+            world.set(NOW);
+            let (rate, flight) = (world.single(by, "10/min"), places(&world, 10, secs(30)));
+            assert_eq!(ask(&rate, key, 10).await, 10);
+            assert_eq!(left(&flight, key).await, 10, "{by:?}");
+            assert_eq!(left(&rate, key).await, 0, "{by:?} on {}", world.name());
+        }
+    }
+}

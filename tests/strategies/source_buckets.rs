@@ -1,0 +1,113 @@
+//! What the sources' token buckets get wrong.
+
+use crate::{
+    sources::{Client, passed, token},
+    support::{By, KEY, World, ask, left, ms},
+};
+
+#[tokio::test]
+async fn a_bucket_whose_time_to_live_is_in_another_unit_than_its_rate_outlives_it_a_thousandfold() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    // Ten tokens at 10 per second: full again after a second.
+    assert!(token(&mut client, "10", "0.01", 0));
+    assert_eq!(client.call(&["PTTL", "tokens"]).int(), 2_000_000);
+
+    world.server().flush();
+    let limiter = world.single(By::Bucket, "10/s");
+    for used in 1..=10 {
+        assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        let ttl = client.call(&["PTTL", &world.server().only_key()]).int();
+        assert_eq!(ttl, 100 * used, "as long as what is missing");
+    }
+}
+
+#[tokio::test]
+async fn the_last_token_cannot_be_taken() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    assert_eq!(
+        passed(20, || token(&mut client, "10", "0.01", 1_000_000)),
+        9
+    );
+    world.server().flush();
+    assert_eq!(passed(20, || token(&mut client, "1", "0.01", 1_000_000)), 0);
+
+    for world in World::both() {
+        let ten = world.limiter([By::Bucket.policy("ten", "10/s")]);
+        assert_eq!(ask(&ten, KEY, 20).await, 10);
+        assert_eq!(left(&ten, KEY).await, 0);
+        let one = world.limiter([By::Bucket.policy("one", "1/s")]);
+        assert_eq!(ask(&one, KEY, 20).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn a_client_whose_clock_is_ahead_fills_the_bucket_by_it() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    let now = world.now() / 1_000;
+    let all =
+        [now, now + 3_600_000].map(|now| passed(20, || token(&mut client, "10", "0.01", now)));
+    assert_eq!(all, [9, 9]);
+
+    // There is no clock to send: two clients have ten tokens between them.
+    let clients = [World::single, World::single].map(|new| new(&world, By::Bucket, "10/s"));
+    assert_eq!(ask(&clients[0], KEY, 20).await, 10);
+    assert_eq!(ask(&clients[1], KEY, 20).await, 0);
+}
+
+#[tokio::test]
+async fn two_keys_can_part_and_the_bucket_is_full_again() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    let now = world.now() / 1_000;
+    for lost in ["tokens", "time"] {
+        world.server().flush();
+        assert_eq!(passed(20, || token(&mut client, "10", "0.01", now)), 9);
+        // Evicted, or ended first.
+        client.call(&["DEL", lost]).ok();
+        assert_eq!(
+            passed(20, || token(&mut client, "10", "0.01", now)),
+            9,
+            "without {lost}"
+        );
+    }
+
+    for by in By::ALL {
+        world.server().flush();
+        let limiter = world.single(by, "10/s");
+        assert_eq!(ask(&limiter, KEY, 20).await, 10);
+        // There is nothing that could part.
+        world.server().only_key();
+    }
+}
+
+#[tokio::test]
+async fn fractions_of_tokens_add_up_to_less_than_a_token() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    let mut now = world.now() / 1_000;
+    // Two tokens, one of which can't be taken; 0.2 per ms, so that there's one more after 5 ms.
+    assert!(token(&mut client, "2", "0.2", now));
+    let mut passed = Vec::new();
+    for _ in 0..5 {
+        now += 1;
+        passed.push(token(&mut client, "2", "0.2", now));
+    }
+    assert_eq!(passed, [false; 5], "on time, and refused");
+    assert_eq!(client.call(&["GET", "tokens"]).text(), "1.9999999999999998");
+
+    for world in World::both() {
+        for by in [By::Bucket, By::Gcra] {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "200/s burst 1")]);
+            assert_eq!(ask(&limiter, KEY, 1).await, 1);
+            for on_time in [false, false, false, false, true] {
+                world.advance(ms(1));
+                assert_eq!(ask(&limiter, KEY, 1).await == 1, on_time, "{by:?}");
+            }
+        }
+    }
+}
+
+// Rows 8 to 10: the OCR service. Ten a minute, and a provider that takes its time.

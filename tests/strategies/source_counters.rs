@@ -1,0 +1,262 @@
+//! What the sources' counters get wrong where they end, and where they count afterwards.
+
+use testkit::Server;
+use tollgate::{Key, StoreError};
+
+use crate::{
+    sources::{Client, LIMITER_2, passed},
+    support::{By, KEY, World, ask, ask_at_once, counted, fault, left, ms, secs},
+};
+
+#[tokio::test]
+async fn a_counter_that_ends_during_the_slow_call_comes_back_without_an_end() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    if client.call(&["GET", "ocr"]).is_nil() {
+        client.call(&["SET", "ocr", "0", "EX", "60"]).ok();
+    }
+    world.advance(secs(61));
+    // The provider's answer is there: now it counts.
+    client.call(&["INCR", "ocr"]).ok();
+    assert_eq!(client.call(&["PTTL", "ocr"]).int(), -1);
+    let mut article = || {
+        let passes = client.get("ocr") < 10;
+        if passes {
+            client.call(&["INCR", "ocr"]).ok();
+        }
+        passes
+    };
+    assert_eq!(passed(20, &mut article), 9);
+    world.advance(secs(86_400));
+    assert_eq!(passed(20, article), 0, "locked out for ever");
+
+    world.server().flush();
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            let mut reserved = limiter.check(KEY).await;
+            assert!(counted(&reserved));
+            world.advance(secs(121));
+            // It failed, so it is given back; by now there is nothing that time has not given back.
+            assert_eq!(
+                limiter.refund(&mut reserved, 1).await.expect("a refund"),
+                [0],
+                "{by:?}"
+            );
+            // It succeeded, and its true cost is charged, in a window that the request never saw.
+            assert!(counted(&limiter.charge(KEY, 1).await));
+            assert_eq!(left(&limiter, KEY).await, 9, "{by:?} on {}", world.name());
+            let immortal = world
+                .redis_server()
+                .map_or(Vec::new(), Server::immortal_keys);
+            assert_eq!(immortal, [""; 0], "{by:?}");
+            world.advance(secs(121));
+            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    client.call(&["SET", "ocr", "3", "PX", "60000"]).ok();
+    world.advance(secs(60));
+    assert_eq!(client.call(&["EXISTS", "ocr"]).int(), 1);
+    world.advance(ms(1));
+    client.call(&["INCR", "ocr"]).ok();
+    assert_eq!(client.call(&["PTTL", "ocr"]).int(), -1);
+
+    // A key in its last millisecond, in ours: each write comes with the window it belongs to.
+    for by in By::ALL {
+        for micros in 0..3 {
+            world.server().flush();
+            world.set(crate::support::START + 500_000);
+            let limiter = world.single(by, "10/min");
+            assert_eq!(ask(&limiter, KEY, 3).await, 3);
+            let ttl = world
+                .server()
+                .command(&["PTTL", &world.server().only_key()])
+                .int();
+            world.advance(ms(ttl as u64 - 1) + micros * std::time::Duration::from_micros(500));
+            assert_eq!(ask(&limiter, KEY, 1).await, 1);
+            assert_eq!(world.server().immortal_keys(), [""; 0], "{by:?}");
+            // Locked out by nothing: after the longest memory of all there is the full quota.
+            world.advance(secs(121));
+            assert_eq!(ask(&limiter, KEY, 20).await, 10, "{by:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn callers_who_are_counted_only_afterwards_pass_the_check_together() {
+    const REPAIR: &str = "
+        local count = redis.call('INCR', KEYS[1])
+        if redis.call('TTL', KEYS[1]) == -1 then
+          redis.call('EXPIRE', KEYS[1], 60)
+        end
+        return count";
+    let world = World::redis();
+    let mut clients: Vec<_> = (0..64).map(|_| Client::of(world.server())).collect();
+    let checks: Vec<_> = clients
+        .iter_mut()
+        .map(|client| client.get("ocr") < 10)
+        .collect();
+    assert_eq!(checks, [true; 64]);
+    for client in &mut clients {
+        client.eval(REPAIR, &["ocr"], &[]).ok();
+    }
+    assert_eq!(clients[0].get("ocr"), 64);
+
+    // Taken first, and given back by those whose provider failed.
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..64 {
+                tasks.spawn(limiter.check(KEY).into_future());
+            }
+            let mut reserved = tasks.join_all().await;
+            reserved.retain(counted);
+            assert_eq!(reserved.len(), 10, "{by:?}");
+            for failed in &mut reserved[..4] {
+                assert_eq!(limiter.refund(failed, 1).await.expect("a refund"), [1]);
+            }
+            assert_eq!(
+                ask_at_once(&limiter, KEY, 64).await,
+                4,
+                "{by:?} on {}",
+                world.name()
+            );
+        }
+    }
+}
+
+// Row 12: counters.
+
+#[tokio::test]
+async fn a_counter_that_is_given_back_after_its_end_counts_below_zero_for_ever() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    client.call(&["INCRBY", "count", "5"]).ok();
+    client.call(&["PEXPIRE", "count", "60000"]).ok();
+    world.advance(secs(61));
+    client.call(&["DECRBY", "count", "5"]).ok();
+    assert_eq!(
+        (client.get("count"), client.call(&["PTTL", "count"]).int()),
+        (-5, -1)
+    );
+
+    world.server().flush();
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            let mut charged = limiter.check(KEY).cost(5).await;
+            assert!(counted(&charged));
+            assert_eq!(left(&limiter, KEY).await, 5);
+            // Twice is once.
+            assert_eq!(
+                limiter
+                    .refund(&mut charged.clone(), 2)
+                    .await
+                    .expect("a refund"),
+                [2]
+            );
+            assert_eq!(left(&limiter, KEY).await, 7);
+            world.advance(secs(121));
+            assert_eq!(
+                limiter.refund(&mut charged, 5).await.expect("a refund"),
+                [0],
+                "{by:?}"
+            );
+            assert_eq!(left(&limiter, KEY).await, 10);
+            assert_eq!(
+                ask(&limiter, KEY, 20).await,
+                10,
+                "{by:?} on {}",
+                world.name()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_tells_what_was_there() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    client.call(&["SET", "count", "7", "PX", "60000"]).ok();
+    assert_eq!(client.call(&["GETSET", "count", "0"]).text(), "7");
+    assert_eq!(
+        client.call(&["PTTL", "count"]).int(),
+        -1,
+        "and its end is lost"
+    );
+
+    world.server().flush();
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            assert!(counted(&limiter.check(KEY).cost(7).await));
+            let was = limiter.reset(KEY).await;
+            let was = was.verdicts().next().expect("a verdict").remaining();
+            assert_eq!(was, 3, "{by:?} on {}", world.name());
+            assert_eq!(left(&limiter, KEY).await, 10, "{by:?}");
+            if let Some(server) = world.redis_server() {
+                assert_eq!(server.keys(), ["tg:gen"], "that something was reset");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alone() {
+    let world = World::redis();
+    let mut client = Client::of(world.server());
+    client.call(&["SET", "count", "ten"]).ok();
+    assert!(
+        client
+            .eval(LIMITER_2, &["count"], &[])
+            .error()
+            .contains("not an integer")
+    );
+    client.call(&["SET", "count", &i64::MAX.to_string()]).ok();
+    assert!(
+        client
+            .eval(LIMITER_2, &["count"], &[])
+            .error()
+            .contains("overflow")
+    );
+
+    for by in By::ALL {
+        world.server().flush();
+        let limiter = world.single(by, "10/min");
+        assert_eq!(ask(&limiter, KEY, 1).await, 1);
+        let key = world.server().only_key();
+        for foreign in [
+            &["SET", &key, "ten"][..],
+            &["SET", &key, "-3"],
+            &["SET", &key, "12345678901234567890"],
+            &["SET", &key, "1:2:3:4"],
+            &["HSET", &key, "a", "b"],
+            &["RPUSH", &key, "ten"],
+            &["SADD", &key, "ten"],
+        ] {
+            client.call(&["DEL", &key]).ok();
+            client.call(foreign).ok();
+            let before = client.call(&["DUMP", &key]);
+            for decision in [
+                limiter.check(KEY).await,
+                limiter.charge(KEY, 1).await,
+                limiter.peek(KEY).await,
+            ] {
+                match fault(&decision) {
+                    StoreError::Foreign { key: named, .. } => assert_eq!(*named, *key),
+                    other => panic!("{by:?} {foreign:?}: {other}"),
+                }
+            }
+            assert_eq!(client.call(&["DUMP", &key]), before, "{by:?} {foreign:?}");
+        }
+        // Nobody else is harmed.
+        assert_eq!(ask(&limiter, Key::new("other"), 1).await, 1);
+    }
+}
