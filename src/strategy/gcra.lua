@@ -93,58 +93,6 @@ local function take(key, p, ahead, kind, _, units)
   return ahead, kind
 end
 
--- What INCRBY was told last, and what that means.
-local added, text
-
--- Where the INCRBY of a step has not kept to a lap: the state, if it was one with room for the step; else it is undone.
-local function settle(key, p, value, step)
-  local ahead, kind = step, 0
-  if value ~= 2 * step then
-    -- There was a key.
-    local tat = (value - value % 2) / 2 - step
-    ahead, kind = max(0, unwind(tat)) + step, 2
-    if tat < 0 or tat > round + 2 * lap or ahead > p[3] then
-      call('INCRBY', key, '-' .. text)
-      return
-    end
-  end
-  local ok, why = pcall(write_near, key, ahead, kind)
-  if not ok then
-    if kind == 0 then
-      call('DEL', key)
-    else
-      call('INCRBY', key, '-' .. text)
-    end
-    error(why, 0)
-  end
-  return ahead, kind
-end
-
-local function grab(key, p, units)
-  local step = units * p[2]
-  if step > lap or step > p[3] or p[8] == 0 then
-    return
-  end
-  if step ~= added then
-    added, text = step, format('%d', 2 * step)
-  end
-  local value = call('INCRBY', key, text)
-  local tat = (value - 1) / 2
-  local ahead = tat - at
-  if ahead < 0 or ahead > p[3] then
-    ahead = unwind(tat)
-  end
-  if value % 2 == 1 and ahead >= step and ahead <= p[3] and tat % lap >= step then
-    return ahead, 2
-  end
-  return settle(key, p, value, step)
-end
-
--- Undoes a grab: all that it left behind is a key that ends when it should, or with its lap.
-local function drop(key, p, units)
-  call('INCRBY', key, format('%d', -2 * units * p[2]))
-end
-
 local function give(key, p, ahead, kind, _, at, _, left, want)
   local drained = ceil(max(0, now - at) * p[7] / p[2])
   local back = max(0, min(want, left - drained))
@@ -178,4 +126,4 @@ local function mend(key, p, ahead, kind)
   end
 end
 
-return { room = room, take = take, grab = grab, drop = drop, give = give, withdraw = withdraw, mend = mend }
+return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }

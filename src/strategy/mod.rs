@@ -190,9 +190,6 @@ impl Receipt {
 /// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
 ///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
 ///   who asks, one for each request.
-/// - `grab(key, p, units)`, if there is one, takes without a look, by fewer commands than `room` and `take`, and returns the
-///   state afterwards; or nothing, and leaves everything as it was, if it can't be sure that there is room. Then `room` is
-///   asked. `drop(key, p, units)` undoes a grab that was made just before.
 /// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
 ///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `withdraw(key, p, a, b, c, at, mark, left, want, by)`, if there is one, does what [`Memory::withdraw`] does; else
@@ -212,12 +209,16 @@ impl Receipt {
 pub struct Script {
     /// The chunk. Rules with the same source share it.
     pub source: &'static str,
-    /// A piece of Lua, if there is one, that judges plain takes in the main chunk, up to the first that isn't plain to it:
-    /// half of the time of a call for one key goes to making functions. It finds `p`, the `units` of one request, the
-    /// `segment` of like questions, `upto` (how many keys there are up to its end) and, if it lists how many requests each
-    /// question stands for, in `counts` where to find the one of `KEYS[judged + 1]`. For each question it moves `judged` and
-    /// `last` on, and appends to `answer` how many requests were admitted, and the state. It must not raise errors (`try` is
-    /// `redis.pcall`). What it leaves is judged by the chunk. The default strategy's, `gcra_short.lua`, is an example.
+    /// A piece of Lua, if there is one, that judges plain takes in the main chunk, under one policy or several of this
+    /// strategy, up to the first that isn't plain to it: half of the time of a call for one key goes to making functions.
+    ///
+    /// It finds how many policies there are (`count`) and, of the i-th, in `plan[head + 3 * i]` a place in `plan` that its
+    /// `p` follows, after three other values, and in `plan[head + 3 * i + 1]` the units of one request. Questions are about
+    /// `count` keys each, from `KEYS[judged + 1]` to `KEYS[upto]`, and one request each or, if there is a list `counts`, as
+    /// many as `counts[(judged - from) / count + 1]`. For each question it moves `judged` on by `count`, and `last` to the
+    /// end of what it appends to `answer`: how many requests were admitted, and the state under each policy. What it stops
+    /// at must be as if it had not been asked; the chunk judges it, and the piece runs again for what follows. It must not
+    /// raise errors (`try` is `redis.pcall`). The default strategy's, `gcra_short.lua`, is an example.
     pub shortcut: Option<&'static str>,
     /// `p`. The first is the capacity.
     pub params: Vec<i64>,

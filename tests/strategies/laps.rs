@@ -174,20 +174,79 @@ async fn who_asks_again_is_counted_by_one_command() {
     world.set(START + 1_000_000);
     let limiter = world.single(By::Gcra, "600/min");
     let server = world.server();
-    let calls = || ["incrby", "set", "get"].map(|command| server.calls(command));
+    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
     // It comes, and comes again.
     assert_eq!(ask(&limiter, KEY, 2).await, 2);
     server.reset_stats();
     assert_eq!(ask(&limiter, KEY, 400).await, 400);
-    assert_eq!(calls(), [400, 0, 0]);
+    assert_eq!(calls(), [400, 0, 0, 0]);
     // On to the next lap of its arrival time: 590 x 0.1 s.
     assert_eq!(ask(&limiter, KEY, 198).await, 198);
-    assert_eq!(calls(), [598, 1, 0]);
+    assert_eq!(calls(), [598, 1, 0, 0]);
     // Refusals leave all as it was.
     let key = server.keys().concat();
     let before = server.command(&["GET", &key]).text().to_owned();
     assert_eq!(ask(&limiter, KEY, 1).await, 0);
     assert_eq!(server.command(&["GET", &key]).text(), before);
+}
+
+#[tokio::test]
+async fn under_several_policies_one_command_each_counts_and_one_more_undoes() {
+    let world = World::redis();
+    world.set(START + 100_000_000);
+    let quotas = ["600/min", "1000/min burst 2000", "500/h"];
+    let policies = quotas.map(|quota| By::Gcra.policy(&quota.replace(['/', ' '], "-"), quota));
+    let limiter = world.limiter(policies);
+    let server = world.server();
+    let calls = || ["incrby", "set", "pexpireat", "get"].map(|command| server.calls(command));
+    // Keys that were asked about twice are old.
+    assert_eq!(ask(&limiter, KEY, 2).await, 2);
+    server.reset_stats();
+    assert_eq!(ask(&limiter, KEY, 300).await, 300);
+    // 300 x 7.2 s are 36 laps, and 300 x 0.1 s are into the next one.
+    assert_eq!(calls(), [900, 0, 37, 0]);
+    // 498 more are too many for the last alone, as one question and one by one: it is charged for none, nor are others.
+    let contents = || {
+        let mut keys = server.keys();
+        keys.sort();
+        keys.iter()
+            .map(|key| server.command(&["GET", key]).text())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ask(&limiter, KEY, 198).await, 198);
+    let before = contents();
+    server.reset_stats();
+    assert_eq!(ask(&limiter, KEY, 5).await, 0);
+    assert_eq!(calls(), [30, 0, 0, 0]);
+    assert_eq!(contents(), before);
+    assert_eq!(limiter.check(KEY).times(7).await.admitted(), 0);
+    assert_eq!(contents(), before);
+}
+
+#[tokio::test]
+async fn keys_that_lost_their_ends_are_given_new_ones_also_by_a_refusal() {
+    for quotas in [
+        &["6/min"][..],
+        &["6/min", "20/min"],
+        &["20/min", "100/min", "6/min"],
+    ] {
+        let world = World::redis();
+        let policies = quotas
+            .iter()
+            .map(|quota| By::Gcra.policy(&quota.replace('/', "-"), quota));
+        let limiter = world.limiter(policies);
+        assert_eq!(ask(&limiter, KEY, 2).await, 2);
+        let server = world.server();
+        for admitted in [1, 1, 1, 1, 0, 0] {
+            let keys = server.keys();
+            assert_eq!(keys.len(), quotas.len());
+            for key in keys {
+                assert_eq!(server.command(&["PERSIST", &key]).int(), 1);
+            }
+            assert_eq!(ask(&limiter, KEY, 1).await, admitted);
+            assert_eq!(server.immortal_keys(), [""; 0], "{quotas:?}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -279,6 +338,33 @@ async fn whoever_may_not_see_ends_counts_all_the_same() {
     let limiter = without(&server, &rights[..known], &["600/min"]);
     assert_eq!(ask(&limiter, KEY, 20).await, 20);
     assert!(left(&limiter, KEY).await < 600);
+}
+
+#[tokio::test]
+async fn whoever_may_not_move_ends_counts_all_the_same() {
+    let server = Server::start();
+    // Each takes a lap of its own.
+    for quotas in [
+        &["1/min burst 1000"][..],
+        &["1/min burst 900", "1/min burst 800"],
+    ] {
+        server.flush();
+        let limiter = without(&server, &["-pexpireat"], quotas);
+        assert_eq!(ask(&limiter, KEY, 20).await, 20);
+        let seen = limiter.peek(KEY).await;
+        assert!(
+            seen.verdicts()
+                .all(|verdict| verdict.limit() - verdict.remaining() == 20),
+            "{seen:?}"
+        );
+        for key in server.keys() {
+            let ttl = server.command(&["PTTL", &key]).int();
+            assert!(
+                (19 * 60_000..=21 * 60_000).contains(&ttl),
+                "{key} ends in {ttl} ms"
+            );
+        }
+    }
 }
 
 #[tokio::test]

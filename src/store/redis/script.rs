@@ -4,20 +4,25 @@ use std::sync::Arc;
 
 use crate::strategy;
 
+/// What goes before the short cuts.
+const OPEN: [&str; 2] = [
+    include_str!("driver/open.lua"),
+    include_str!("driver/segment.lua"),
+];
+
+/// What goes between them and the halves: what these may use.
+const HEAD: [&str; 2] = [
+    include_str!("driver/rest.lua"),
+    include_str!("driver/head.lua"),
+];
+
 /// What judges by the halves.
-const DRIVER: [&str; 5] = [
+const DRIVER: [&str; 4] = [
     include_str!("driver/leave.lua"),
     include_str!("driver/plain.lua"),
     include_str!("driver/general.lua"),
-    include_str!("driver/grab.lua"),
     include_str!("driver/run.lua"),
 ];
-
-/// Half of the time of a call for one key is spent on making functions: where there is a short cut, it goes first.
-const SHORT_CUTS: (&str, &str) = (
-    include_str!("driver/short_head.lua"),
-    include_str!("driver/short_tail.lua"),
-);
 
 /// The script as it stands now.
 #[derive(Debug)]
@@ -75,16 +80,14 @@ impl From<&strategy::Script> for Half {
 
 impl Script {
     fn of(halves: &[Half]) -> Self {
-        let mut text = String::from(include_str!("driver/open.lua"));
-        let (head, tail) = SHORT_CUTS;
-        text += head;
+        let mut text = OPEN.concat();
         for (place, half) in halves.iter().enumerate() {
             if let Some(shortcut) = half.shortcut {
-                text += &format!("if half == {} then\n{shortcut}\nend\n", place + 1);
+                let number = place + 1;
+                text += &format!("if half == {number} then\n{shortcut}\nstops = stops + 1\nend\n");
             }
         }
-        text += tail;
-        text += include_str!("driver/head.lua");
+        text += &HEAD.concat();
         text += "\nlocal strategies = {\n";
         for half in halves {
             text += &format!("function()\n{}\nend,\n", half.source);
@@ -95,3 +98,6 @@ impl Script {
         Self { text, sha }
     }
 }
+
+#[cfg(test)]
+mod tests;

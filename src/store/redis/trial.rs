@@ -35,7 +35,8 @@ impl RedisStore {
         let key = self.key_at(place);
         let tried = self.ask_all(place, account, key).await;
         let script = account.rule().script();
-        let commands = script.map_or_else(Vec::new, |script| commands(script.source));
+        let sources = script.map(|script| [script.source, script.shortcut.unwrap_or_default()]);
+        let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
         let (policy, server): (Arc<str>, _) = (account.policy().into(), place.name.clone());
         let right = |message: Arc<str>| Problem::Right {
@@ -209,15 +210,20 @@ fn ended() -> StoreError {
     StoreError::Connection("the lane has ended".into())
 }
 
-/// The commands that a half calls, and what the driver calls for it.
-fn commands(source: &'static str) -> Vec<&'static str> {
-    let calls = source.split("call(").chain(source.split("call, ")).skip(1);
+/// The commands that a half and its short cut call, and what the driver calls for them.
+fn commands(sources: &[&'static str]) -> Vec<&'static str> {
+    let sources = sources.iter();
+    let calls = sources.clone().flat_map(|source| {
+        let calls = source.split("call(").skip(1);
+        calls.chain(source.split("call, ").skip(1))
+    });
     let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
     let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
-    if source.contains("expiry(") || source.contains("outlive(") {
+    let calls = |function| sources.clone().any(|source| source.contains(function));
+    if calls("expiry(") || calls("outlive(") {
         names.push("PEXPIRETIME");
     }
-    if source.contains("outlive(") {
+    if calls("outlive(") {
         names.push("PEXPIREAT");
     }
     names.sort_unstable();
@@ -232,9 +238,9 @@ mod tests {
     #[test]
     fn commands_are_found_in_a_half() {
         let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
-        assert_eq!(commands(source), ["DEL", "GET", "SET", "TIME"]);
+        assert_eq!(commands(&[source]), ["DEL", "GET", "SET", "TIME"]);
         let source = "call('GET', key)\noutlive(key, 5)";
-        let found = commands(source);
+        let found = commands(&[source]);
         assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
     }
 }

@@ -52,26 +52,33 @@ impl Batch {
         if let Some(generation) = generation {
             cmd.arg(generation);
         }
-        let mut plan = Packed::with_capacity(128);
-        plan.uint(policies.len() as u64);
-        for policy in &policies {
-            if let Some(known) = policy.context::<Known>() {
-                known.write(policy.rule(), now, &mut plan);
+        // The first value says where the segments begin; the policies go before them.
+        let (mut places, mut begin) = (Places::new(), 2);
+        let mut known = Packed::with_capacity(128);
+        for policy in policies {
+            places.push((policy.number(), begin));
+            if let Some(context) = policy.context::<Known>() {
+                begin += context.write(policy.rule(), now, &mut known);
             }
         }
+        let mut plan = Packed::with_capacity(256);
+        plan.uint(begin as u64);
+        plan.append(&known);
         for segment in &self.segments {
-            segment.write(&policies, &mut plan);
+            segment.write(&places, &mut plan);
         }
         cmd.arg(plan.as_bytes());
         cmd
     }
 }
 
-/// The policies of a batch, as the driver counts them.
 type Policies<'a> = SmallVec<[&'a Account; 4]>;
 
+/// Where the policy of an account stands among the values.
+type Places = SmallVec<[(u64, usize); 4]>;
+
 impl Segment {
-    fn write(&self, policies: &Policies<'_>, plan: &mut Packed) {
+    fn write(&self, places: &Places, plan: &mut Packed) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
         let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
         let own = |entry: &Entry| {
@@ -79,18 +86,22 @@ impl Segment {
             usize::from(listed) + receipts + entry.signatures().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
-        plan.list(3 + 3 * self.accounts.len() + 1 + own);
         plan.uint(number(self.ask));
         plan.uint(self.entries.len() as u64);
         plan.uint(self.accounts.len() as u64);
         for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
-            let mut places = policies.iter();
-            let place = places.position(|policy| policy.number() == account.number());
-            plan.uint(place.map_or(0, |place| place as u64 + 1));
+            let mut places = places.iter();
+            let place = places.find(|(number, _)| *number == account.number());
+            plan.uint(place.map_or(0, |(_, place)| *place as u64));
             plan.uint(*units);
             plan.uint(manner_number(*manner, account.rule()));
         }
         plan.uint(listed.into());
+        if own == 0 {
+            plan.uint(0);
+            return;
+        }
+        plan.list(own);
         for entry in &self.entries {
             if listed {
                 plan.uint(entry.times());

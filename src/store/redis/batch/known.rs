@@ -6,6 +6,9 @@ use crate::{
     strategy::{Rule, Script},
 };
 
+/// Parameters that are sent without a list around them, at most: Lua has room for some thousand values at once.
+const MOST_FLAT: usize = 24;
+
 /// What a Redis store knows of an account.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Known {
@@ -17,8 +20,8 @@ pub(in crate::store::redis) struct Known {
     /// How many numbers of a state are answered.
     pub(in crate::store::redis) words: usize,
     params: Vec<i64>,
-    /// All of it, as it is sent, where it's the same at all times.
-    packed: Option<Packed>,
+    /// All of it, as it is sent, and how many values that are, where it's the same at all times.
+    packed: Option<(Packed, usize)>,
 }
 
 impl Known {
@@ -39,26 +42,31 @@ impl Known {
         };
         if rule.params_at(Timestamp::default()).is_empty() {
             let mut packed = Packed::default();
-            known.write(rule, Timestamp::default(), &mut packed);
-            known.packed = Some(packed);
+            let values = known.write(rule, Timestamp::default(), &mut packed);
+            known.packed = Some((packed, values));
         }
         known
     }
 
-    /// Writes what the driver has to know of a policy.
-    pub(super) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) {
-        if let Some(packed) = &self.packed {
+    /// Writes what the driver has to know of a policy, and tells how many values that are.
+    pub(super) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) -> usize {
+        if let Some((packed, values)) = &self.packed {
             plan.append(packed);
-            return;
+            return *values;
         }
         let more = rule.params_at(now);
-        plan.list(4);
+        let params = self.params.len() + more.len();
         plan.uint(self.half as u64);
         plan.uint(rule.signs().into());
         plan.uint(self.words as u64);
-        plan.list(self.params.len() + more.len());
+        let flat = params <= MOST_FLAT;
+        plan.uint(if flat { params as u64 } else { 0 });
+        if !flat {
+            plan.list(params);
+        }
         for param in self.params.iter().chain(&more) {
             plan.int(*param);
         }
+        4 + if flat { params } else { 1 }
     }
 }

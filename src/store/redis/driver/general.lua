@@ -8,7 +8,7 @@ local function make_general()
   local free, a, b, c, moved, done = {}, {}, {}, {}, {}, 0
 
   local function leave_one(key, i)
-    leave(key, mend[i], param[i], a[i], b[i], c[i])
+    leave(key, room[i], mend[i], param[i], a[i], b[i], c[i])
   end
 
   local function charge_one(i, key)
@@ -174,22 +174,22 @@ local function make_general()
     end
   end
 
-  -- Where the segment is read.
-  local cursor
+  -- What each question has of its own, and where that is read.
+  local own, cursor
 
-  local function read_receipts(segment)
+  local function read_receipts()
     for i = 1, count do
-      at[i], mark[i], left[i] = segment[cursor], segment[cursor + 1], segment[cursor + 2]
+      at[i], mark[i], left[i] = own[cursor], own[cursor + 1], own[cursor + 2]
       cursor = cursor + 3
     end
   end
 
-  local function read_signatures(segment, n)
+  local function read_signatures(n)
     for i = 1, count do
       if signed[i] then
         local who = {}
         for j = 1, n do
-          who[j] = segment[cursor]
+          who[j] = own[cursor]
           cursor = cursor + 1
         end
         by[i] = who
@@ -198,18 +198,18 @@ local function make_general()
   end
 
   -- Judges the rest of a segment's questions, and tells under each policy how each stands then.
-  local function judge(segment, kind, upto, listed, signing)
+  local function judge(kind, upto, listed, signing)
     local ask = asks[kind]
     while judged < upto do
       local n, base = 1, judged
       if listed then
-        n, cursor = segment[cursor], cursor + 1
+        n, cursor = own[cursor], cursor + 1
       end
       if kind == 3 or kind > 4 then
-        read_receipts(segment)
+        read_receipts()
       end
       if signing then
-        read_signatures(segment, n)
+        read_signatures(n)
       end
       done = 0
       local place = last + 1
@@ -245,18 +245,17 @@ local function make_general()
     end
   end
 
-  -- Judges so many of a segment's questions, after so many others: of those that have only a number of their own.
-  return function(segment, after, questions)
-    local kind, signing = segment[1], false
-    count, cursor = segment[3], 4
+  -- Judges so many of the segment's questions, after so many others: of those that have only a number of their own.
+  return function(after, questions)
+    local kind, signing = plan[head], false
+    count, own = plan[head + 2], plan[ends + 1]
     for i = 1, count do
-      local half
-      half, param[i], words[i], signed[i] = policy_at(segment[cursor])
-      units[i], manner[i], shadow[i] = segment[cursor + 1], segment[cursor + 2], nil
+      local place, half = head + 3 * i, nil
+      half, param[i], words[i], signed[i] = policy_at(plan[place])
+      units[i], manner[i], shadow[i] = plan[place + 1], plan[place + 2], nil
       if manner[i] > 7 then
         manner[i], shadow[i] = manner[i] % 8, floor(manner[i] / 8) - 1
       end
-      cursor = cursor + 3
       room[i], take[i], give[i], renew[i], mend[i], look[i] =
         half.room, half.take, half.give, half.renew, half.mend, half.look
       if kind == 6 and half.withdraw then
@@ -265,10 +264,10 @@ local function make_general()
       signed[i], by[i] = signed[i] and units[i] > 0, nil
       signing = signing or signed[i]
     end
-    local listed, upto = segment[cursor] == 1, judged + questions * count
-    cursor = cursor + 1 + (listed and after or 0)
+    local listed, upto = plan[ends] == 1, judged + questions * count
+    cursor = 1 + (listed and after or 0)
     while judged < upto do
-      local ok, why = pcall(judge, segment, kind, upto, listed, signing)
+      local ok, why = pcall(judge, kind, upto, listed, signing)
       if not ok then
         -- it fails alone
         undo(judged)

@@ -1,8 +1,8 @@
 -- What most questions are: takes under one policy that charge what they admit, and are not signed.
-local function plain(half, p, words, units, upto, segment, counts)
+local function plain(half, p, words, units, upto, counts)
   local room, take, mend = half.room, half.take, half.mend
   for place = judged + 1, upto do
-    local key, k = KEYS[place], counts and segment[counts + place] or 1
+    local key, k = KEYS[place], counts and counts[place - from] or 1
     local free, a, b, c = room(key, p)
     if units > 0 and free < k * units then
       k = max(0, floor(free / units))
@@ -13,7 +13,7 @@ local function plain(half, p, words, units, upto, segment, counts)
         mends[key] = nil
       end
     else
-      leave(key, mend, p, a, b, c)
+      leave(key, room, mend, p, a, b, c)
     end
     answer[last + 1], answer[last + 2] = k, a
     if words > 1 then
@@ -24,11 +24,10 @@ local function plain(half, p, words, units, upto, segment, counts)
   end
 end
 
--- The segment's keys follow so many others.
-local function judge_plain(segment, from, half, p, words)
-  local upto, counts = from + segment[2], segment[7] == 1 and 7 - from or nil
+local function judge_plain(half, p, words, upto)
+  local units, counts = plan[head + 4], plan[ends] == 1 and plan[ends + 1]
   while judged < upto do
-    local ok, why = pcall(plain, half, p, words, segment[5], upto, segment, counts)
+    local ok, why = pcall(plain, half, p, words, units, upto, counts)
     if not ok then
       answer[last + 1], answer[last + 2] = -1, type(why) == 'table' and why.err or why
       last, judged = last + 2, judged + 1

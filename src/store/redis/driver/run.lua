@@ -1,34 +1,35 @@
--- Judges the segments, and answers.
-
-local general, from = nil, 0
-for i = unpacked[1] + 2, #unpacked do
-  local segment = unpacked[i]
-  local upto = from + segment[2] * segment[3]
-  if judged < upto then
-    local half, p, words, signs = policy_at(segment[4])
-    if segment[1] == 1 and segment[3] == 1 and segment[6] == 0 and not signs and not half.look then
-      judge_plain(segment, from, half, p, words)
-    else
-      general = general or make_general()
-      if can_grab(segment) then
-        judge_grabs(segment, general)
-      else
-        general(segment, 0, segment[2])
-      end
-    end
+-- Judges so many of the segment's questions, from the first on that isn't judged.
+local general
+function rest(questions)
+  local count = plan[head + 2]
+  local after = (judged - from) / count
+  questions = min(questions, plan[head + 1] - after)
+  local half, p, words, signs = policy_at(plan[head + 3])
+  if plan[head] == 1 and count == 1 and plan[head + 5] == 0 and not signs and not half.look then
+    judge_plain(half, p, words, judged + questions)
+  else
+    general = general or make_general()
+    general(after, questions)
   end
-  from = upto
+end
+
+end
+
+rest(stops > 0 and 2 ^ (stops - 1) or plan[head + 1])
+end
+until judged == upto
+head, from = ends + 2, upto
 end
 
 -- Whoever remembers that somebody was refused sees by this that it may be over.
 if judged < #KEYS then
-  pcall(call, 'SET', KEYS[judged + 1], format('%d', now), 'PX', '86400000')
+  try('SET', KEYS[judged + 1], format('%d', now), 'PX', '86400000')
 end
 
 -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
 if mends then
   for key, m in pairs(mends) do
-    pcall(m[1], key, m[2], m[3], m[4], m[5])
+    pcall(m[2], key, m[3], m[4], m[5], m[6])
   end
 end
 
