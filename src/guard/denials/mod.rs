@@ -77,7 +77,6 @@ pub(crate) struct Asked<'a> {
 /// What was known when a question was asked. Its denial is noted with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
-    asked: Timestamp,
     generation: Option<u64>,
     ended: SmallVec<[u64; 2]>,
 }
@@ -163,7 +162,6 @@ impl Denials {
         lines: impl Iterator<Item = Asked<'a>> + Clone,
     ) -> Option<Mark> {
         self.concerns(ask, lines.clone()).then(|| Mark {
-            asked: self.clock.now(),
             generation: self.generation(),
             ended: lines
                 .map(|line| self.part(self.hash(&line)).ended.load(Ordering::Acquire))
@@ -177,14 +175,16 @@ impl Denials {
         ask == Ask::Take(1) && !self.bound.is_zero() && lines.all(plain)
     }
 
-    /// Notes a refusal.
+    /// Notes a refusal of what was asked so long ago.
     pub(crate) fn note<'a>(
         &self,
         lines: impl Iterator<Item = Asked<'a>>,
         answer: &Answer,
         mark: &Mark,
+        age: Duration,
     ) {
         let answered = self.clock.now();
+        let asked = answered - age;
         for ((line, answered_line), ended) in lines.zip(&answer.lines).zip(&mark.ended) {
             let rule = line.account.rule();
             // A place of an in-flight limit may be free at any moment.
@@ -203,9 +203,9 @@ impl Denials {
                 units: line.units,
                 seen: answered_line.seen,
                 judged: answer.at,
-                asked: mark.asked,
+                asked,
                 answered,
-                until: mark.asked + wait,
+                until: asked + wait,
                 generation: mark.generation,
             };
             let mut shard = self.lock(hash);

@@ -17,13 +17,13 @@ use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
     probe,
-    question::{Lines, Question},
+    question::Question,
     queue::{Called, Put, Queue},
     relay::Relay,
     route::Route,
     trip,
 };
-use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
+use crate::{error::StoreError, guard::breaker::Breaker};
 
 /// Trips that may be under way at once, so that a server that is far away isn't waited for, and one that is near doesn't
 /// wait for those it has answered. They keep their order: the connection is one.
@@ -107,15 +107,7 @@ impl Lane {
     }
 
     /// Has something done that nobody waits for, from anywhere.
-    pub(super) fn tell(&self, ask: Ask, lines: Lines) {
-        let question = Question {
-            ask,
-            lines,
-            deadline: Instant::now() + self.shared.deadline,
-            told_time: false,
-            alone: false,
-            waiter: None,
-        };
+    pub(super) fn tell(&self, question: Question) {
         if let Ok(true) = self.put(question) {
             self.relay.wake();
         }
@@ -250,24 +242,23 @@ fn ended() -> StoreError {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
+    use super::{
+        super::{line::OwnLine, question::Matter},
+        *,
+    };
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Line},
+        store::{Account, Ask, Line},
         strategy::{Gcra, Strategy},
     };
 
     fn question(account: &Account, key: &str) -> Question {
         let line = Line::plain(account, Key::new(key));
-        Question {
-            ask: Ask::Take(1),
-            lines: [super::super::question::OwnLine::of(&line)].into(),
-            deadline: Instant::now() + Duration::from_secs(60),
-            told_time: false,
-            alone: false,
-            waiter: None,
-        }
+        let lines = [OwnLine::of(&line)].into();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let hash = key.bytes().fold(0, |hash, byte| 31 * hash + u64::from(byte));
+        Question::told(Matter::new(Ask::Take(1), lines, deadline, hash))
     }
 
     /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.

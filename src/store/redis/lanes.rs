@@ -15,7 +15,8 @@ use tokio::{
 use super::{
     Shared,
     lane::Lane,
-    question::{Lines, OwnLine, Question, Waiter},
+    line::{Lines, OwnLine},
+    question::{Awaited, Matter, Question},
     route::Route,
     tags::Tags,
 };
@@ -58,14 +59,19 @@ impl Lanes {
         self.many
     }
 
+    /// A hash of their keys.
+    fn hash(&self, lines: &Lines) -> u64 {
+        let keys = lines.iter().map(|line| self.hasher.hash_one(line.key));
+        keys.reduce(|all, hash| all.rotate_left(5) ^ hash)
+            .unwrap_or(0)
+    }
+
     /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
-    fn place(&self, lines: &Lines) -> u64 {
-        let Some(first) = lines.first() else {
-            return 0;
-        };
-        match self.shared.servers.tags() {
-            Some(tags) => tags.of(&first.key) as u64,
-            None => self.hasher.hash_one(first.key),
+    fn place(&self, lines: &Lines, hash: u64) -> usize {
+        match (self.shared.servers.tags(), lines.first()) {
+            (Some(tags), Some(first)) => tags.of(&first.key),
+            // In a batch, equal ones are found by the other half.
+            _ => (hash >> 32) as usize,
         }
     }
 
@@ -74,53 +80,58 @@ impl Lanes {
         self.shared.servers.tags()
     }
 
-    /// Puts a question into the lane of this runtime for `hash`. Equal questions have equal hashes, so that they find each
+    /// Puts a question into the lane of this runtime that has a place. Equal questions have the same, so that they find each
     /// other there.
-    fn push(self: &Arc<Self>, hash: u64, question: Question) -> Result<(), StoreError> {
+    fn push(self: &Arc<Self>, place: usize, question: Question) -> Result<(), StoreError> {
         let outside = || StoreError::Unsupported("there is no tokio runtime here");
         let handle = Handle::try_current().map_err(|_| outside())?;
         let sets = self.sets.load();
-        if let Some(lane) = lane_of(&sets, handle.id(), hash) {
+        if let Some(lane) = lane_of(&sets, handle.id(), place) {
             return lane.push(question);
         }
         drop(sets);
         self.lay(&handle);
         let sets = self.sets.load();
         // A runtime that is ending takes its lanes away at once.
-        let lane = lane_of(&sets, handle.id(), hash).ok_or_else(outside)?;
+        let lane = lane_of(&sets, handle.id(), place).ok_or_else(outside)?;
         lane.push(question)
     }
 
-    /// Asks, in the lane of this runtime for the first line's key. All lines have keys in one slot.
+    /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
     pub(super) fn ask(
         self: &Arc<Self>,
         ask: Ask,
         lines: Lines,
         deadline: Instant,
-        waiter: Option<Waiter>,
-    ) -> Result<(), StoreError> {
+        mark: Option<Mark>,
+    ) -> Result<Awaited, StoreError> {
+        let (place, mut matter) = self.matter(ask, lines, deadline);
+        matter.mark = mark;
+        let (question, awaited) = Question::asked(matter);
+        self.push(place, question)?;
+        Ok(awaited)
+    }
+
+    /// Asks there what nobody waits for.
+    pub(super) fn ask_for_nobody(self: &Arc<Self>, ask: Ask, lines: Lines, deadline: Instant) {
+        let (place, matter) = self.matter(ask, lines, deadline);
+        // There is nobody to tell that it can't be done.
+        let _ = self.push(place, Question::told(matter));
+    }
+
+    fn matter(&self, ask: Ask, lines: Lines, deadline: Instant) -> (usize, Matter) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));
         }
-        let place = self.place(&lines);
-        let question = Question {
-            ask,
-            lines,
-            deadline,
-            told_time: false,
-            alone: false,
-            waiter,
-        };
-        self.push(place, question)
+        let hash = self.hash(&lines);
+        let place = self.place(&lines, hash);
+        (place, Matter::new(ask, lines, deadline, hash))
     }
 
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
-        if ask.lifts() {
-            self.shared.denials.end(lines.iter().map(OwnLine::asked));
-        }
-        let place = self.place(&lines);
-        let told = |lane: &Lane| lane.tell(ask, lines);
+        let (place, matter) = self.matter(ask, lines, self.deadline());
+        let told = |lane: &Lane| lane.tell(Question::told(matter));
         let sets = self.sets.load();
         let here = Handle::try_current().ok();
         let here = here.and_then(|handle| lane_of(&sets, handle.id(), place));
@@ -173,8 +184,8 @@ impl Lanes {
 }
 
 impl Set {
-    fn lane(&self, hash: u64) -> Option<&Arc<Lane>> {
-        self.lanes.get(hash as usize % self.lanes.len().max(1))
+    fn lane(&self, place: usize) -> Option<&Arc<Lane>> {
+        self.lanes.get(place % self.lanes.len().max(1))
     }
 
     fn close(&self) {
@@ -182,9 +193,9 @@ impl Set {
     }
 }
 
-fn lane_of(sets: &[Set], runtime: runtime::Id, hash: u64) -> Option<&Arc<Lane>> {
+fn lane_of(sets: &[Set], runtime: runtime::Id, place: usize) -> Option<&Arc<Lane>> {
     let set = sets.iter().find(|set| set.runtime == runtime)?;
-    set.lane(hash)
+    set.lane(place)
 }
 
 /// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
@@ -209,9 +220,11 @@ impl Drop for Lanes {
 
 impl Lanes {
     /// Remembers that a question was refused.
-    pub(super) fn note_denial(&self, lines: &Lines, answer: &Answer, mark: &Mark) {
+    pub(super) fn note_denial(&self, matter: &Matter, answer: &Answer, mark: &Mark) {
         let denials = &self.shared.denials;
-        denials.note(lines.iter().map(OwnLine::asked), answer, mark);
+        // Its deadline was set when it was asked.
+        let age = self.deadline().saturating_duration_since(matter.deadline);
+        denials.note(matter.lines.iter().map(OwnLine::asked), answer, mark, age);
         self.shared.keep_denials();
     }
 

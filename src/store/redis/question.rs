@@ -1,151 +1,244 @@
 //! A question on its way to Redis, and its answer on the way back.
 
-use std::{mem, sync::Arc};
-
-use smallvec::SmallVec;
-use tokio::{sync::oneshot, time::Instant};
-
-use super::{batch::Known, lanes::Lanes};
-use crate::{
-    clock::Timestamp,
-    error::StoreError,
-    guard::denials::{Asked, Mark},
-    key::Key,
-    store::{Account, Answer, Ask, Line, Manner},
-    strategy::{Receipt, Seen},
+use std::{
+    future::poll_fn,
+    mem,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker, ready},
 };
 
-/// A question that waits for its trip.
+use tokio::time::Instant;
+
+use super::{
+    line::{Lines, OwnLine},
+    place::Place,
+};
+use crate::{
+    error::StoreError,
+    guard::denials::Mark,
+    store::{Answer, Ask},
+};
+
+/// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
+/// handed on from one to the next is small.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct Matter {
     pub(super) ask: Ask,
     pub(super) lines: Lines,
     pub(super) deadline: Instant,
+    /// Of the keys.
+    pub(super) hash: u64,
+    /// What was known when it was asked, if its refusal is to be noted.
+    pub(super) mark: Option<Mark>,
+    /// Whether whoever waited has gone.
+    left: AtomicBool,
+    place: Mutex<Place<Result<Answer, StoreError>, Waker>>,
+}
+
+/// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
+#[derive(Debug)]
+pub(super) struct Question {
+    matter: Arc<Matter>,
     /// Whether it has been told that it has another idea of the time than the server.
     pub(super) told_time: bool,
     /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
     pub(super) alone: bool,
-    /// None where nobody waits.
-    pub(super) waiter: Option<Waiter>,
+    /// Whether somebody asked for its answer, and was not told anything yet.
+    awaited: bool,
 }
 
-pub(super) type Waiter = oneshot::Sender<Result<Delivery, StoreError>>;
-
-pub(super) type Lines = SmallVec<[OwnLine; 1]>;
-
-/// A line of a question. It is moved a few times on its way, so it is kept small.
-#[derive(Clone, Debug)]
-pub(super) struct OwnLine {
-    pub(super) account: Account,
-    pub(super) key: Key,
-    pub(super) units: u64,
-    pub(super) manner: Manner,
-    /// What most lines don't have.
-    more: Option<Box<More>>,
-}
-
-#[derive(Clone, Debug)]
-struct More {
-    receipt: Receipt,
-    by: Key,
-}
-
-impl OwnLine {
-    pub(super) fn of(line: &Line<'_>) -> Self {
-        let more = More {
-            receipt: line.receipt,
-            by: line.by,
-        };
-        let plain = more.receipt == Receipt::NONE && more.by == line.key;
-        Self {
-            account: line.account.clone(),
-            key: line.key,
-            units: line.units,
-            manner: line.manner,
-            more: (!plain).then(|| Box::new(more)),
-        }
-    }
-
-    /// Where it may be asked again.
-    pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.account.context::<Known>()?.lanes.upgrade()
-    }
-
-    /// What the cache of denials has to know of it.
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked {
-            account: &self.account,
-            key: &self.key,
-            units: self.units,
-            manner: self.manner,
-        }
-    }
-
-    /// Whether it is signed: what costs nothing is not.
-    pub(super) fn signs(&self) -> bool {
-        self.units > 0 && self.account.signs()
-    }
-
-    pub(super) fn by(&self) -> &Key {
-        self.more.as_ref().map_or(&self.key, |more| &more.by)
-    }
-
-    pub(super) fn receipt(&self) -> Receipt {
-        self.more
-            .as_ref()
-            .map_or(Receipt::NONE, |more| more.receipt)
-    }
-
-    /// Makes it the line of a charge of so many units.
-    pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
-        self.units = units;
-        let by = *self.by();
-        let mark = self.account.rule().mark(seen, at);
-        let receipt = Receipt {
-            at,
-            left: units,
-            mark,
-        };
-        self.more = Some(Box::new(More { receipt, by }));
-    }
-}
+/// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
+#[derive(Debug)]
+pub(crate) struct Awaited(Option<Arc<Matter>>);
 
 impl Question {
-    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
-    pub(super) fn is_abandoned(&self) -> bool {
-        let gone = self.waiter.as_ref().is_some_and(oneshot::Sender::is_closed);
-        gone && matches!(self.ask, Ask::Take(_) | Ask::Peek)
-    }
-
-    pub(super) fn fail(self, error: StoreError) {
-        if let Some(waiter) = self.waiter {
-            // Nothing was charged, so nothing is lost with whoever has gone.
-            drop(waiter.send(Err(error)));
+    /// A question that nobody waits for.
+    pub(super) fn told(matter: Matter) -> Self {
+        Self {
+            matter: Arc::new(matter),
+            told_time: false,
+            alone: false,
+            awaited: false,
         }
     }
 
-    pub(super) fn answer(self, answer: Answer) {
-        let charged = matches!(self.ask, Ask::Take(_)) && answer.admitted > 0;
-        let delivery = Delivery {
-            answer: Some(answer),
-            charged,
-            lines: self.lines,
+    /// A question, and its answer.
+    pub(super) fn asked(matter: Matter) -> (Self, Awaited) {
+        let mut question = Self::told(matter);
+        question.awaited = true;
+        let awaited = Awaited(Some(question.matter.clone()));
+        (question, awaited)
+    }
+
+    /// Whether somebody waits, or has gone without a word from here.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.awaited
+            && self.left.load(Ordering::Relaxed)
+            && matches!(self.ask, Ask::Take(_) | Ask::Peek)
+    }
+
+    /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
+    fn tell(&mut self, result: Result<Answer, StoreError>) {
+        let unheard = match mem::take(&mut self.awaited) {
+            true => self.matter.tell(result),
+            false => Some(result),
         };
-        match self.waiter {
-            Some(waiter) => drop(waiter.send(Ok(delivery))),
-            None => drop(delivery),
+        if let Some(Ok(answer)) = unheard {
+            self.matter.give_back(&answer);
+        }
+    }
+
+    pub(super) fn time_out(&mut self) {
+        if self.awaited {
+            self.tell(Err(StoreError::Timeout));
+        }
+    }
+
+    pub(super) fn fail(mut self, error: StoreError) {
+        self.tell(Err(error));
+    }
+
+    pub(super) fn answer(mut self, answer: Answer) {
+        self.tell(Ok(answer));
+    }
+}
+
+impl Deref for Question {
+    type Target = Matter;
+
+    fn deref(&self) -> &Matter {
+        &self.matter
+    }
+}
+
+/// Whoever waits for a question that was lost is told, not left hanging.
+impl Drop for Question {
+    fn drop(&mut self) {
+        if self.awaited {
+            self.tell(Err(ended()));
         }
     }
 }
 
-/// An answer that gives back what it charged if nobody reads it: whoever asked had gone by then.
+impl Matter {
+    pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Self {
+        Self {
+            ask,
+            lines,
+            deadline,
+            hash,
+            mark: None,
+            left: AtomicBool::new(false),
+            place: Mutex::new(Place::Open(None)),
+        }
+    }
+
+    /// Puts an answer in its place. Returns it if nobody reads it.
+    fn tell(&self, result: Result<Answer, StoreError>) -> Option<Result<Answer, StoreError>> {
+        let told = self.place().tell(result);
+        match told {
+            Ok(waker) => {
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+                None
+            }
+            Err(unheard) => Some(unheard),
+        }
+    }
+
+    /// Gives back what an answer says that was charged.
+    fn give_back(&self, answer: &Answer) {
+        if !matches!(self.ask, Ask::Take(_)) || answer.admitted == 0 {
+            return;
+        }
+        let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) else {
+            return;
+        };
+        let mut lines = self.lines.clone();
+        for (line, charged) in lines.iter_mut().zip(&answer.lines) {
+            line.charged(charged.units, &charged.seen, answer.at);
+        }
+        lanes.tell(Ask::Withdraw, lines);
+    }
+
+    /// Remembers that it was refused.
+    #[cold]
+    fn note_denial(&self, answer: &Answer) {
+        let lanes = self.lines.first().and_then(OwnLine::lanes);
+        if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
+            lanes.note_denial(self, answer, mark);
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place<Result<Answer, StoreError>, Waker>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Awaited {
+    /// What was answered, which is read with it, and what was asked.
+    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<Answer, StoreError>)> {
+        // It was read before, which futures need not say.
+        let Some(matter) = &self.0 else {
+            return Poll::Pending;
+        };
+        let stood = matter.place().watch(cx.waker());
+        let Place::Told(result) = stood else {
+            return Poll::Pending;
+        };
+        match self.0.take() {
+            Some(matter) => Poll::Ready((matter, result)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The answer. Whoever is refused is remembered.
+    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, StoreError>> {
+        let (matter, result) = ready!(self.poll_read(cx));
+        if let Ok(answer) = &result
+            && answer.admitted == 0
+        {
+            matter.note_denial(answer);
+        }
+        Poll::Ready(result)
+    }
+
+    /// The answer, which is given back unless it's read.
+    pub(super) async fn delivery(mut self) -> Result<Delivery, StoreError> {
+        let (matter, result) = poll_fn(|cx| self.poll_read(cx)).await;
+        let answer = Some(result?);
+        Ok(Delivery { matter, answer })
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let Some(matter) = self.0.take() else {
+            return;
+        };
+        matter.left.store(true, Ordering::Relaxed);
+        let stood = matter.place().leave();
+        if let Place::Told(Ok(answer)) = &stood {
+            matter.give_back(answer);
+        }
+    }
+}
+
+/// An answer that gives back what it charged if nobody reads it.
 #[derive(Debug)]
 pub(super) struct Delivery {
+    matter: Arc<Matter>,
     answer: Option<Answer>,
-    /// Whether something has to be given back.
-    charged: bool,
-    /// What was asked.
-    pub(super) lines: Lines,
 }
 
 impl Delivery {
@@ -157,31 +250,16 @@ impl Delivery {
     pub(super) fn answer(&mut self) -> Option<&mut Answer> {
         self.answer.as_mut()
     }
-
-    /// Remembers that it was refused.
-    pub(super) fn note_denial(&self, answer: &Answer, mark: &Mark) {
-        if let Some(lanes) = self.lanes() {
-            lanes.note_denial(&self.lines, answer, mark);
-        }
-    }
-
-    fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.lines.first()?.lanes()
-    }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let Some(answer) = self.answer.take().filter(|_| self.charged) else {
-            return;
-        };
-        let lanes = self.lanes();
-        let mut lines = mem::take(&mut self.lines);
-        for (line, charged) in lines.iter_mut().zip(&answer.lines) {
-            line.charged(charged.units, &charged.seen, answer.at);
-        }
-        if let Some(lanes) = lanes {
-            lanes.tell(Ask::Withdraw, lines);
+        if let Some(answer) = self.answer.take() {
+            self.matter.give_back(&answer);
         }
     }
+}
+
+pub(super) fn ended() -> StoreError {
+    StoreError::Connection("the lane has ended".into())
 }

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use redis::{Cmd, Value, cmd};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use super::{
     RedisStore,
     batch::{Batch, Known},
+    line::OwnLine,
     ping::{PATIENCE, Place},
-    question::{Delivery, OwnLine, Question},
+    question::{Delivery, Matter, Question, ended},
     reply,
 };
 use crate::{
@@ -75,11 +73,9 @@ impl RedisStore {
     /// Takes a unit as requests do, and then by itself, so that nobody hears of it, all else that may become of one.
     async fn ask_all(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
         let line = OwnLine::of(&Line::plain(account, key));
-        let (waiter, answer) = oneshot::channel();
         let (lanes, deadline) = (&self.inner.lanes, Instant::now() + PATIENCE);
         let lines = [line.clone()].into();
-        lanes.ask(Ask::Take(1), lines, deadline, Some(waiter))?;
-        let taken = read(answer.await.map_err(|_| ended())??)?;
+        let taken = read(lanes.ask(Ask::Take(1), lines, deadline, None)?.delivery().await?)?;
         let charged = charged(&line, &taken);
         if account.life().is_some() {
             self.ask_apart(place, Ask::Renew, &charged).await?;
@@ -100,17 +96,11 @@ impl RedisStore {
         ask: Ask,
         line: &OwnLine,
     ) -> Result<Answer, StoreError> {
-        let (waiter, answer) = oneshot::channel();
         let mut batch = Batch::default();
-        let pushed = batch.push(Question {
-            ask,
-            lines: [line.clone()].into(),
-            deadline: Instant::now() + PATIENCE,
-            told_time: true,
-            alone: true,
-            waiter: Some(waiter),
-        });
-        pushed.map_err(|_| ended())?;
+        let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
+        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0));
+        question.told_time = true;
+        batch.push(question).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let (script, now) = (shared.script(), shared.server_time());
         let call = |whole| batch.call(&script, whole, now, None);
@@ -121,7 +111,7 @@ impl RedisStore {
             reply => reply,
         };
         let _ = reply::deliver(&mut batch, reply?)?;
-        read(answer.await.map_err(|_| ended())??)
+        read(awaited.delivery().await?)
     }
 
     /// Which of these commands the user may not run on a key.
@@ -193,10 +183,6 @@ fn charged(line: &OwnLine, answer: &Answer) -> OwnLine {
 fn refused(commands: &[String]) -> Arc<str> {
     let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
     format!("the user may not run {}", names.join(", ")).into()
-}
-
-fn ended() -> StoreError {
-    StoreError::Connection("the lane has ended".into())
 }
 
 /// The commands that a half calls, and what the driver calls for it.

@@ -1,20 +1,17 @@
 //! Many questions in one script call.
 
-use std::{
-    hash::{BuildHasher, Hash, Hasher},
-    mem,
-};
+use std::mem;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
     alarm::Alarm,
-    question::{OwnLine, Question},
+    line::OwnLine,
+    question::Question,
 };
 use crate::{
-    error::StoreError,
     store::{Account, Ask, Manner},
 };
 
@@ -45,7 +42,6 @@ pub(super) struct Batch {
     soonest: Option<Instant>,
     /// Goes off then.
     pub(super) alarm: Alarm,
-    hasher: DefaultHashBuilder,
 }
 
 /// Questions of one kind, under the same policies at the same cost.
@@ -76,12 +72,7 @@ impl Batch {
         let segment = segments
             .iter_mut()
             .position(|segment| segment.takes(&question));
-        let mut hasher = self.hasher.build_hasher();
-        question
-            .lines
-            .iter()
-            .for_each(|line| line.key.hash(&mut hasher));
-        let hash = hasher.finish();
+        let hash = question.hash;
         if merges
             && let Some(segment) = segment
             && let Some(entry) = segments[segment].equal(hash, &question)
@@ -136,14 +127,12 @@ impl Batch {
     pub(super) fn time_out(&mut self, now: Instant) {
         for entry in self.entries() {
             for question in &mut entry.questions {
-                if question.deadline <= now
-                    && let Some(waiter) = question.waiter.take()
-                {
-                    drop(waiter.send(Err(StoreError::Timeout)));
+                if question.deadline <= now {
+                    question.time_out();
                 }
             }
         }
-        let waiting = self.questions().filter(|q| q.waiter.is_some());
+        let waiting = self.questions().filter(|q| q.is_awaited());
         let soonest = waiting.map(|question| question.deadline).min();
         self.soonest = soonest;
     }
