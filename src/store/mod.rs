@@ -234,7 +234,9 @@ pub enum Reply {
 
 impl Reply {
     /// What a future will answer.
-    pub fn later(answer: impl Future<Output = Result<Answer, StoreError>> + Send + 'static) -> Self {
+    pub fn later(
+        answer: impl Future<Output = Result<Answer, StoreError>> + Send + 'static,
+    ) -> Self {
         Self::Later(Later(Answering::Future(Box::pin(answer))))
     }
 }

@@ -1,3 +1,5 @@
+use smallvec::SmallVec;
+
 use super::*;
 use crate::{
     clock::ManualClock,

@@ -49,13 +49,18 @@ pub(super) struct Lane {
     /// The hash tag of its keys: zero, but on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
-    queue: Mutex<Queue<Question>>,
+    queue: Apart<Mutex<Queue<Question>>>,
     relay: Relay,
     /// How many went last time.
     crowd: AtomicUsize,
     /// How many keys the last question was about.
     width: AtomicUsize,
 }
+
+/// On a cache line of its own: what all who ask write isn't beside what all of them read.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
 type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
@@ -67,7 +72,7 @@ impl Lane {
             breaker: shared.breaker(tag).clone(),
             shared,
             tag,
-            queue: Mutex::default(),
+            queue: Apart::default(),
             relay: Relay::default(),
             crowd: AtomicUsize::new(0),
             width: AtomicUsize::new(1),
@@ -97,7 +102,10 @@ impl Lane {
         }
         // Not under the lock: whoever is told may ask again.
         let width = question.lines.len().max(1);
-        self.width.store(width, Ordering::Relaxed);
+        if self.width.load(Ordering::Relaxed) != width {
+            // Seldom: others read it from the same line.
+            self.width.store(width, Ordering::Relaxed);
+        }
         let put = self.queue().put(question, enough(1, width));
         if let Put::Closed(question) = put {
             question.fail(ended());
@@ -179,7 +187,7 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<Question>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +265,9 @@ mod tests {
         let line = Line::plain(account, Key::new(key));
         let lines = [OwnLine::of(&line)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let hash = key.bytes().fold(0, |hash, byte| 31 * hash + u64::from(byte));
+        let hash = key
+            .bytes()
+            .fold(0, |hash, byte| 31 * hash + u64::from(byte));
         Question::told(Matter::new(Ask::Take(1), lines, deadline, hash))
     }
 

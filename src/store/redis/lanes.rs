@@ -119,6 +119,7 @@ impl Lanes {
         let _ = self.push(place, Question::told(matter));
     }
 
+    #[inline]
     fn matter(&self, ask: Ask, lines: Lines, deadline: Instant) -> (usize, Matter) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));

@@ -16,6 +16,7 @@ pub(super) enum Place<T, W> {
 impl<T, W: Clone> Place<T, W> {
     /// Reads what was told, or notes who is to be woken. Returns what stood there: not before the lock is released is it to
     /// be dropped.
+    #[inline]
     pub(super) fn watch(&mut self, waker: &W) -> Self {
         let next = match self {
             Self::Open(_) => Self::Open(Some(waker.clone())),
@@ -24,14 +25,17 @@ impl<T, W: Clone> Place<T, W> {
         mem::replace(self, next)
     }
 
-    /// Tells an answer. Returns who is to be woken, or the answer if nobody reads it.
-    pub(super) fn tell(&mut self, answer: T) -> Result<Option<W>, T> {
+    /// Tells an answer. Takes it, and returns who is to be woken, unless nobody reads it.
+    #[inline]
+    pub(super) fn tell(&mut self, answer: &mut Option<T>) -> Option<W> {
         let Self::Open(waker) = self else {
-            return Err(answer);
+            return None;
         };
         let waker = waker.take();
-        *self = Self::Told(answer);
-        Ok(waker)
+        if let Some(answer) = answer.take() {
+            *self = Self::Told(answer);
+        }
+        waker
     }
 
     /// Nobody will read it any more. Returns what stood there, as above.
@@ -56,17 +60,12 @@ mod tests {
 
     /// Answers, as a question does. Returns whether nobody will read it.
     fn answer(place: &Shared) -> bool {
-        let told = place.lock().expect("a lock").tell(7);
-        match told {
-            Ok(waker) => {
-                if let Some(waker) = waker {
-                    waker.notify();
-                }
-                false
-            }
-            Err(7) => true,
-            Err(other) => panic!("told {other}"),
+        let mut answer = Some(7);
+        let waker = place.lock().expect("a lock").tell(&mut answer);
+        if let Some(waker) = waker {
+            waker.notify();
         }
+        answer.is_some()
     }
 
     #[test]

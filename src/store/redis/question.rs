@@ -57,6 +57,7 @@ pub(crate) struct Awaited(Option<Arc<Matter>>);
 
 impl Question {
     /// A question that nobody waits for.
+    #[inline]
     pub(super) fn told(matter: Matter) -> Self {
         Self {
             matter: Arc::new(matter),
@@ -67,6 +68,7 @@ impl Question {
     }
 
     /// A question, and its answer.
+    #[inline]
     pub(super) fn asked(matter: Matter) -> (Self, Awaited) {
         let mut question = Self::told(matter);
         question.awaited = true;
@@ -87,13 +89,17 @@ impl Question {
     }
 
     /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
+    #[inline]
     fn tell(&mut self, result: Result<Answer, StoreError>) {
-        let unheard = match mem::take(&mut self.awaited) {
-            true => self.matter.tell(result),
-            false => Some(result),
-        };
-        if let Some(Ok(answer)) = unheard {
-            self.matter.give_back(&answer);
+        let mut result = Some(result);
+        if mem::take(&mut self.awaited) {
+            let waker = self.matter.place().tell(&mut result);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        if let Some(Ok(unheard)) = result {
+            self.matter.give_back(&unheard);
         }
     }
 
@@ -107,6 +113,7 @@ impl Question {
         self.tell(Err(error));
     }
 
+    #[inline]
     pub(super) fn answer(mut self, answer: Answer) {
         self.tell(Ok(answer));
     }
@@ -130,6 +137,7 @@ impl Drop for Question {
 }
 
 impl Matter {
+    #[inline]
     pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Self {
         Self {
             ask,
@@ -142,21 +150,8 @@ impl Matter {
         }
     }
 
-    /// Puts an answer in its place. Returns it if nobody reads it.
-    fn tell(&self, result: Result<Answer, StoreError>) -> Option<Result<Answer, StoreError>> {
-        let told = self.place().tell(result);
-        match told {
-            Ok(waker) => {
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-                None
-            }
-            Err(unheard) => Some(unheard),
-        }
-    }
-
     /// Gives back what an answer says that was charged.
+    #[cold]
     fn give_back(&self, answer: &Answer) {
         if !matches!(self.ask, Ask::Take(_)) || answer.admitted == 0 {
             return;
@@ -187,6 +182,7 @@ impl Matter {
 
 impl Awaited {
     /// What was answered, which is read with it, and what was asked.
+    #[inline]
     fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<Answer, StoreError>)> {
         // It was read before, which futures need not say.
         let Some(matter) = &self.0 else {
@@ -203,6 +199,7 @@ impl Awaited {
     }
 
     /// The answer. Whoever is refused is remembered.
+    #[inline]
     pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, StoreError>> {
         let (matter, result) = ready!(self.poll_read(cx));
         if let Ok(answer) = &result

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::{
     batch::{Batch, Entry, Known},
     fault::{self, Fault},
-    packed::Unpacked,
     line::OwnLine,
+    packed::Unpacked,
     question::Question,
 };
 use crate::{

@@ -75,7 +75,12 @@ impl RedisStore {
         let line = OwnLine::of(&Line::plain(account, key));
         let (lanes, deadline) = (&self.inner.lanes, Instant::now() + PATIENCE);
         let lines = [line.clone()].into();
-        let taken = read(lanes.ask(Ask::Take(1), lines, deadline, None)?.delivery().await?)?;
+        let taken = read(
+            lanes
+                .ask(Ask::Take(1), lines, deadline, None)?
+                .delivery()
+                .await?,
+        )?;
         let charged = charged(&line, &taken);
         if account.life().is_some() {
             self.ask_apart(place, Ask::Renew, &charged).await?;

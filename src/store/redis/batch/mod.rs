@@ -6,14 +6,8 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{
-    alarm::Alarm,
-    line::OwnLine,
-    question::Question,
-};
-use crate::{
-    store::{Account, Ask, Manner},
-};
+use super::{alarm::Alarm, line::OwnLine, question::Question};
+use crate::store::{Account, Ask, Manner};
 
 mod call;
 mod known;
