@@ -260,3 +260,87 @@ impl Drop for Delivery {
 pub(super) fn ended() -> StoreError {
     StoreError::Connection("the lane has ended".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::{
+        clock::Timestamp,
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, Source},
+        strategy::{Gcra, Strategy},
+    };
+
+    fn asked(ask: Ask) -> (Question, Awaited) {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let lines = [OwnLine::of(&Line::plain(&account, Key::global()))].into();
+        Question::asked(Matter::new(ask, lines, Instant::now(), 0))
+    }
+
+    fn admitted() -> Answer {
+        Answer {
+            admitted: 1,
+            at: Timestamp::default(),
+            age: std::time::Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: SmallVec::new(),
+        }
+    }
+
+    fn heard(awaited: &mut Awaited) -> Option<Result<u64, StoreError>> {
+        match awaited.poll_answer(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result.map(|answer| answer.admitted)),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_heard_once() {
+        let (question, mut awaited) = asked(Ask::Take(1));
+        assert!(heard(&mut awaited).is_none());
+        question.answer(admitted());
+        assert!(matches!(heard(&mut awaited), Some(Ok(1))));
+        assert!(heard(&mut awaited).is_none());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_question_that_is_lost_is_told() {
+        let (question, mut awaited) = asked(Ask::Take(1));
+        drop(question);
+        let heard = heard(&mut awaited);
+        assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
+    }
+
+    #[test]
+    fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
+        let (mut question, mut awaited) = asked(Ask::Take(1));
+        question.time_out();
+        assert!(!question.is_awaited());
+        question.answer(admitted());
+        assert!(matches!(
+            heard(&mut awaited),
+            Some(Err(StoreError::Timeout))
+        ));
+    }
+
+    #[test]
+    fn only_what_charges_for_its_asker_is_abandoned_with_him() {
+        for (ask, abandoned) in [
+            (Ask::Take(1), true),
+            (Ask::Peek, true),
+            (Ask::Force, false),
+            (Ask::Give, false),
+            (Ask::Withdraw, false),
+        ] {
+            let (question, awaited) = asked(ask);
+            assert!(!question.is_abandoned());
+            drop(awaited);
+            assert_eq!(question.is_abandoned(), abandoned, "{ask:?}");
+        }
+    }
+}

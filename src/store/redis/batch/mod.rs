@@ -93,6 +93,11 @@ impl Batch {
         Ok(())
     }
 
+    /// How many keys it is about.
+    pub(super) fn keys(&self) -> usize {
+        self.keys
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.keys == 0
     }
