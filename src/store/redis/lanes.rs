@@ -234,3 +234,48 @@ impl Lanes {
         Instant::now() + self.shared.deadline
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        RedisStore,
+        clock::Timestamp,
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, LineAnswer, Source},
+        strategy::{Gcra, Strategy},
+    };
+
+    #[test]
+    fn a_refusal_is_remembered_from_when_it_was_asked_for() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
+        let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
+        let grain = rule.script().expect("a script").params[3];
+        let account = Account::new("p", rule, ());
+        // One unit has to wait for a minute.
+        let refused = Answer {
+            admitted: 0,
+            at: Timestamp::default(),
+            age: Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: [LineAnswer::of(0, [600_000_000_000 / grain, 0, 0])].into(),
+        };
+        for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
+            let line = OwnLine::of(&Line::plain(&account, Key::new(key)));
+            let lines = Lines::from([line.clone()]);
+            let asked = || std::iter::once(line.asked());
+            let mark = denials.mark(Ask::Take(1), asked()).expect("it matters");
+            let asked_at = Instant::now() - Duration::from_secs(ago);
+            let deadline = asked_at + store.inner.shared.deadline;
+            let matter = Matter::new(Ask::Take(1), lines, deadline, 0);
+            lanes.note_denial(&matter, &refused, &mark);
+            let found = denials.find(Ask::Take(1), asked());
+            assert_eq!(found.is_some(), holds, "{key}");
+        }
+    }
+}
