@@ -105,8 +105,8 @@ impl Lanes {
         deadline: Instant,
         mark: Option<Mark>,
     ) -> Result<Awaited, StoreError> {
-        let (place, mut matter) = self.matter(ask, lines, deadline);
-        matter.mark = mark;
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::marked(ask, lines, deadline, hash, mark);
         let (question, awaited) = Question::asked(matter);
         self.push(place, question)?;
         Ok(awaited)
@@ -114,24 +114,26 @@ impl Lanes {
 
     /// Asks there what nobody waits for.
     pub(super) fn ask_for_nobody(self: &Arc<Self>, ask: Ask, lines: Lines, deadline: Instant) {
-        let (place, matter) = self.matter(ask, lines, deadline);
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::new(ask, lines, deadline, hash);
         // There is nobody to tell that it can't be done.
         let _ = self.push(place, Question::told(matter));
     }
 
     #[inline]
-    fn matter(&self, ask: Ask, lines: Lines, deadline: Instant) -> (usize, Matter) {
+    /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
+    fn begin(&self, ask: Ask, lines: &Lines) -> (usize, u64) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));
         }
-        let hash = self.hash(&lines);
-        let place = self.place(&lines, hash);
-        (place, Matter::new(ask, lines, deadline, hash))
+        let hash = self.hash(lines);
+        (self.place(lines, hash), hash)
     }
 
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
-        let (place, matter) = self.matter(ask, lines, self.deadline());
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::new(ask, lines, self.deadline(), hash);
         let told = |lane: &Lane| lane.tell(Question::told(matter));
         let sets = self.sets.load();
         let here = Handle::try_current().ok();

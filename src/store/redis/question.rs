@@ -57,10 +57,9 @@ pub(crate) struct Awaited(Option<Arc<Matter>>);
 
 impl Question {
     /// A question that nobody waits for.
-    #[inline]
-    pub(super) fn told(matter: Matter) -> Self {
+    pub(super) fn told(matter: Arc<Matter>) -> Self {
         Self {
-            matter: Arc::new(matter),
+            matter,
             told_time: false,
             alone: false,
             awaited: false,
@@ -68,11 +67,10 @@ impl Question {
     }
 
     /// A question, and its answer.
-    #[inline]
-    pub(super) fn asked(matter: Matter) -> (Self, Awaited) {
+    pub(super) fn asked(matter: Arc<Matter>) -> (Self, Awaited) {
+        let awaited = Awaited(Some(matter.clone()));
         let mut question = Self::told(matter);
         question.awaited = true;
-        let awaited = Awaited(Some(question.matter.clone()));
         (question, awaited)
     }
 
@@ -137,17 +135,29 @@ impl Drop for Question {
 }
 
 impl Matter {
+    /// What is asked, with a hash of the keys.
+    pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
+        Self::marked(ask, lines, deadline, hash, None)
+    }
+
+    /// The same, with what is known before: it is put where it stays at once.
     #[inline]
-    pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Self {
-        Self {
+    pub(super) fn marked(
+        ask: Ask,
+        lines: Lines,
+        deadline: Instant,
+        hash: u64,
+        mark: Option<Mark>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             ask,
             lines,
             deadline,
             hash,
-            mark: None,
+            mark,
             left: AtomicBool::new(false),
             place: Mutex::new(Place::Open(None)),
-        }
+        })
     }
 
     /// Gives back what an answer says that was charged.
