@@ -13,18 +13,16 @@ use tokio::time::timeout;
 use super::{Desk, draft::Draft};
 use crate::{
     decision::Decision,
-    error::StoreError,
     log::Seldom,
     policy::LookUp,
     quota::Quota,
-    store::{Answer, Reply},
+    store::{Later, Reply},
 };
 
 /// A decision that something is being waited for.
 pub(crate) struct Pending {
-    desk: Arc<Desk>,
     /// Taken when it is answered.
-    draft: Option<Draft>,
+    open: Option<(Arc<Desk>, Draft)>,
     waits: Waits,
 }
 
@@ -36,13 +34,13 @@ pub(super) enum Waits {
     /// For requests' own quotas.
     LookUp(LookUps),
     /// For the store.
-    Store(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+    Store(Later),
 }
 
 impl Pending {
     pub(super) fn new(desk: Arc<Desk>, draft: Draft, waits: Waits) -> Self {
-        let draft = Some(draft);
-        Self { desk, draft, waits }
+        let open = Some((desk, draft));
+        Self { open, waits }
     }
 }
 
@@ -53,26 +51,27 @@ impl Future for Pending {
         let this = &mut *self;
         loop {
             // Polled again after it was ready, which futures must not be.
-            let Some(draft) = &mut this.draft else {
+            let Some((desk, draft)) = &mut this.open else {
                 return Poll::Pending;
             };
             match &mut this.waits {
                 Waits::LookUp(look_up) => {
                     for (item, quota) in ready!(look_up.as_mut().poll(cx)) {
                         let item = &mut draft.items[item];
-                        item.tier = this.desk.tier(this.desk.bound(item.policy), quota);
+                        item.tier = desk.tier(desk.bound(item.policy), quota);
                     }
-                    this.waits = Waits::Store(match this.desk.ask(draft) {
-                        Reply::Now(answer) => Box::pin(std::future::ready(answer)),
+                    this.waits = Waits::Store(match desk.ask(draft) {
+                        Reply::Now(answer) => Later::now(answer),
                         Reply::Later(answer) => answer,
                     });
                 }
                 Waits::Store(answer) => {
-                    let answer = ready!(answer.as_mut().poll(cx));
-                    this.desk.decide(draft, answer);
-                    let desk = this.desk.clone();
-                    let made = this.draft.take().map(|draft| draft.finish(desk));
-                    return made.map_or(Poll::Pending, Poll::Ready);
+                    let answer = ready!(Pin::new(answer).poll(cx));
+                    desk.decide(draft, answer);
+                    return match this.open.take() {
+                        Some((desk, draft)) => Poll::Ready(draft.finish(desk)),
+                        None => Poll::Pending,
+                    };
                 }
             }
         }

@@ -12,6 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -236,7 +237,58 @@ pub enum Reply {
     /// Known at once.
     Now(Result<Answer, StoreError>),
     /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
-    Later(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+    Later(Later),
+}
+
+impl Reply {
+    /// What a future will answer.
+    pub fn later(
+        answer: impl Future<Output = Result<Answer, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self::Later(Later(Answering::Future(Box::pin(answer))))
+    }
+}
+
+/// An answer that is being asked for.
+#[must_use = "dropping it withdraws the question"]
+pub struct Later(Answering);
+
+enum Answering {
+    Future(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+    /// Which needs no memory beside the question's.
+    #[cfg(feature = "redis")]
+    Redis(redis::Awaited),
+}
+
+impl Later {
+    /// One that is there.
+    pub(crate) fn now(answer: Result<Answer, StoreError>) -> Self {
+        Self(Answering::Future(Box::pin(std::future::ready(answer))))
+    }
+
+    /// One that a lane was asked for.
+    #[cfg(feature = "redis")]
+    pub(crate) fn asked(awaited: redis::Awaited) -> Self {
+        Self(Answering::Redis(awaited))
+    }
+}
+
+impl Future for Later {
+    type Output = Result<Answer, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Answering::Future(answer) => answer.as_mut().poll(cx),
+            #[cfg(feature = "redis")]
+            Answering::Redis(awaited) => awaited.poll_answer(cx),
+        }
+    }
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Later").finish_non_exhaustive()
+    }
 }
 
 /// What a [`glance`](Store::glance) takes.

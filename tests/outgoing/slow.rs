@@ -40,11 +40,11 @@ impl Store for Slow {
         match self.inner.ask(ask, lines) {
             Reply::Now(answer) => {
                 let mut open = self.open.subscribe();
-                Reply::Later(Box::pin(async move {
+                Reply::later(async move {
                     let opened = open.wait_for(|open| *open).await;
                     opened.map(drop).expect("it outlives the test");
                     answer
-                }))
+                })
             }
             later => later,
         }

@@ -1,6 +1,10 @@
 //! What nobody came to use is given back.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{
+    future::{Future, IntoFuture, poll_fn},
+    task::Poll,
+    time::Duration,
+};
 
 use http::{Request, StatusCode};
 use testkit::Server;
@@ -62,6 +66,30 @@ async fn who_leaves_costs_nothing_while_time_goes_on_either() {
                 let used = used(&limiter, Key::new("key")).await;
                 used == [read] || used == [read + 1]
             },
+        )
+        .await;
+    }
+}
+
+/// The answer is there, and nobody comes for it.
+#[tokio::test]
+async fn who_leaves_when_he_is_answered_costs_nothing() {
+    let (_clock, server) = on_a_clock();
+    for by in EACH {
+        let limiter = single(&server, by, "1000/month");
+        let mut left = Box::pin(limiter.check(Key::new("key")).into_future());
+        poll_fn(|cx| {
+            assert!(left.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        // Whoever asks later is answered later.
+        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert_eq!(used(&limiter, Key::new("key")).await, [2], "{by:?}");
+        drop(left);
+        until(
+            &format!("{by:?}: what nobody read is given back"),
+            async || used(&limiter, Key::new("key")).await == [1],
         )
         .await;
     }

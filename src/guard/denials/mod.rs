@@ -11,7 +11,6 @@ use std::{
 };
 
 use hashbrown::DefaultHashBuilder;
-use smallvec::SmallVec;
 
 use self::shard::{Denial, Shard};
 use crate::{
@@ -77,11 +76,11 @@ pub(crate) struct Asked<'a> {
 }
 
 /// What was known when a question was asked. Its denial is noted with it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    asked: Timestamp,
     generation: Option<u64>,
-    ended: SmallVec<[u64; 2]>,
+    /// How often something was ended in any of the lines' shards. It only grows: while the sum is the same, so is each.
+    ended: u64,
 }
 
 impl Denials {
@@ -165,11 +164,16 @@ impl Denials {
         lines: impl Iterator<Item = Asked<'a>> + Clone,
     ) -> Option<Mark> {
         self.concerns(ask, lines.clone()).then(|| Mark {
-            asked: self.clock.now(),
             generation: self.generation(),
-            ended: lines
-                .map(|line| self.part(self.hash(&line)).ended.load(Ordering::Acquire))
-                .collect(),
+            ended: self.ended(lines),
+        })
+    }
+
+    /// How often something was ended in the shards of these lines.
+    fn ended<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> u64 {
+        lines.fold(0, |sum, line| {
+            let part = self.part(self.hash(&line));
+            sum.wrapping_add(part.ended.load(Ordering::Acquire))
         })
     }
 
@@ -179,15 +183,17 @@ impl Denials {
         ask == Ask::Take(1) && !self.bound.is_zero() && lines.all(plain)
     }
 
-    /// Notes a refusal.
+    /// Notes a refusal of what was asked so long ago.
     pub(crate) fn note<'a>(
         &self,
-        lines: impl Iterator<Item = Asked<'a>>,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
         answer: &Answer,
         mark: &Mark,
+        age: Duration,
     ) {
         let answered = self.clock.now();
-        for ((line, answered_line), ended) in lines.zip(&answer.lines).zip(&mark.ended) {
+        let asked = answered - age;
+        for (line, answered_line) in lines.clone().zip(&answer.lines) {
             let rule = line.account.rule();
             // A place of an in-flight limit may be free at any moment.
             if line.units == 0 || rule.life().is_some() {
@@ -205,14 +211,14 @@ impl Denials {
                 units: line.units,
                 seen: answered_line.seen,
                 judged: answer.at,
-                asked: mark.asked,
+                asked,
                 answered,
-                until: mark.asked + wait,
+                until: asked + wait,
                 generation: mark.generation,
             };
             let mut shard = self.lock(hash);
             // Else something was given back meanwhile, maybe after it was judged.
-            if self.part(hash).ended.load(Ordering::Acquire) == *ended {
+            if self.ended(lines.clone()) == mark.ended {
                 self.count(shard.add(denial, &line, answered, self.most));
             }
         }

@@ -1,3 +1,5 @@
+use smallvec::SmallVec;
+
 use super::*;
 use crate::{
     clock::ManualClock,
@@ -40,7 +42,7 @@ impl World {
     }
 
     /// The store refuses: all is used, so that one unit has to wait for 10 s.
-    fn refused(&self, key: &Key, units: u64, mark: &Mark) {
+    fn refused(&self, key: &Key, units: u64, mark: &Mark, age: Duration) {
         let tolerance = 600_000_000_000 / self.grain();
         let answer = Answer {
             admitted: 0,
@@ -50,7 +52,7 @@ impl World {
             source: Source::Store,
             lines: SmallVec::from_buf([LineAnswer::of(0, [tolerance, 0, 0])]),
         };
-        self.denials.note(self.line(key, units), &answer, mark);
+        self.denials.note(self.line(key, units), &answer, mark, age);
     }
 
     /// 0.1 ns per unit of the rule's time.
@@ -61,7 +63,7 @@ impl World {
 
     fn refuse(&self, key: &Key, units: u64) {
         let mark = self.mark(key, units);
-        self.refused(key, units, &mark);
+        self.refused(key, units, &mark, Duration::ZERO);
     }
 
     /// How long such a question is told to wait, if it's refused here.
@@ -108,7 +110,7 @@ fn a_denial_ends_when_it_says_counted_from_the_question() {
     world.generation(7);
     let mark = world.mark(&key, 1);
     world.clock.advance(ms(300));
-    world.refused(&key, 1, &mark);
+    world.refused(&key, 1, &mark, ms(300));
     world.clock.advance(ms(9_699));
     world.generation(7);
     assert_eq!(world.wait(&key, 1), Some(ms(301)));
@@ -183,7 +185,7 @@ fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
     assert_eq!(world.wait(&key, 1), None);
     let mark = world.mark(&key, 1);
     world.denials.end(world.line(&key, 1));
-    world.refused(&key, 1, &mark);
+    world.refused(&key, 1, &mark, Duration::ZERO);
     assert_eq!(world.wait(&key, 1), None, "it may have been judged before");
 }
 

@@ -137,7 +137,7 @@ impl Cluster {
         if let Some(owner) = self.known_owner(tag) {
             return Ok(owner);
         }
-        self.read().await?;
+        Box::pin(self.read()).await?;
         self.known_owner(tag).ok_or_else(|| StoreError::Server {
             code: "CLUSTERDOWN".into(),
             message: "no node serves the slot".into(),

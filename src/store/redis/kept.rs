@@ -11,7 +11,8 @@ use std::{
 
 use super::{
     batch::MOST_KEYS,
-    question::{Lines, OwnLine, Question},
+    line::{Lines, OwnLine},
+    question::Question,
 };
 use crate::{error::StoreError, store::Ask};
 
@@ -36,20 +37,19 @@ impl Kept {
     /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
     /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
     /// its own.
-    pub(super) fn fail(&self, tag: usize, mut question: Question, error: StoreError, sent: bool) {
-        let gives = matches!(question.ask, Ask::Give | Ask::Withdraw);
-        if !gives || question.waiter.as_ref().is_some_and(|w| !w.insists) {
+    pub(super) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
+        let ask = question.ask;
+        if !matches!(ask, Ask::Give | Ask::Withdraw) || !question.insists() {
             return question.fail(error);
         }
-        if let Some(waiter) = question.waiter.take() {
-            waiter.tell(Err(error));
-        }
-        question.lines.retain(|line| !sent || is_permit(line));
+        let mut lines = question.lines.clone();
+        question.fail(error);
+        lines.retain(|line| !sent || is_permit(line));
         let mut kept = self.give_backs();
-        if !question.lines.is_empty() && kept.many < MOST {
+        if !lines.is_empty() && kept.many < MOST {
             kept.many += 1;
             let of_tag = kept.by_tag.entry(tag).or_default();
-            of_tag.push((question.ask, question.lines));
+            of_tag.push((ask, lines));
             self.any.store(true, Ordering::Relaxed);
         }
     }
@@ -98,7 +98,7 @@ fn is_permit(line: &OwnLine) -> bool {
 mod tests {
     use tokio::time::Instant;
 
-    use super::*;
+    use super::{super::question::Matter, *};
     use crate::{
         key::Key,
         quota::Quota,
@@ -115,14 +115,8 @@ mod tests {
             by: Key::global(),
             manner: Manner::Charge,
         };
-        Question {
-            ask: Ask::Withdraw,
-            lines: [OwnLine::of(&line)].into(),
-            deadline: Instant::now(),
-            told_time: false,
-            alone: false,
-            waiter: None,
-        }
+        let lines = [OwnLine::of(&line)].into();
+        Question::told(Matter::new(Ask::Withdraw, lines, Instant::now(), 0))
     }
 
     #[test]

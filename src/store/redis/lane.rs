@@ -17,13 +17,13 @@ use super::{
     Shared,
     batch::{Batch, MOST_KEYS},
     probe,
-    question::{Lines, Question},
+    question::Question,
     queue::{Called, Put, Queue},
     relay::Relay,
     route::Route,
     trip,
 };
-use crate::{error::StoreError, guard::breaker::Breaker, store::Ask};
+use crate::{error::StoreError, guard::breaker::Breaker};
 
 /// Trips that may be under way at once, so that a server that is far away isn't waited for, and one that is near doesn't
 /// wait for those it has answered. They keep their order: the connection is one.
@@ -36,11 +36,23 @@ const FEW: usize = 4;
 /// As many keys that wait are worth a second trip: what a call costs by itself is little beside so many.
 const WORTH: usize = 32;
 
-/// As many questions about so many keys each are worth one beside it: a full batch, so that none is smaller than it has to
-/// be.
-fn enough(trips: usize, width: usize) -> usize {
+/// As many questions are worth one beside so many, if they are like those that went last: a full batch at most, so that none
+/// is smaller than it has to be.
+fn enough(trips: usize, last: Load) -> usize {
     let keys = if trips < 2 { WORTH } else { MOST_KEYS };
-    (keys / width).max(1)
+    let alike = keys * last.questions / last.keys.max(1);
+    // Equal questions are one key: each costs more by a trip of few than by waiting for as many as went last. Where few ask
+    // of a server that is far away, no more than those go at once.
+    let beside = trips.clamp(1, 2);
+    let most = (last.questions * beside).clamp(keys, MOST_KEYS * beside);
+    alike.clamp(1, most)
+}
+
+/// What a trip carries.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    questions: usize,
+    keys: usize,
 }
 
 #[derive(Debug)]
@@ -49,13 +61,18 @@ pub(super) struct Lane {
     /// The hash tag of its keys: zero, but on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
-    queue: Mutex<Queue<Question>>,
+    queue: Apart<Mutex<Queue<Question>>>,
     relay: Relay,
     /// How many went last time.
     crowd: AtomicUsize,
-    /// How many keys the last question was about.
-    width: AtomicUsize,
+    /// As many that wait are worth a second trip.
+    enough: AtomicUsize,
 }
+
+/// On a cache line of its own: what all who ask write isn't beside what all of them read.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
 type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
@@ -67,10 +84,10 @@ impl Lane {
             breaker: shared.breaker(tag).clone(),
             shared,
             tag,
-            queue: Mutex::default(),
+            queue: Apart::default(),
             relay: Relay::default(),
             crowd: AtomicUsize::new(0),
-            width: AtomicUsize::new(1),
+            enough: AtomicUsize::new(WORTH),
         }
     }
 
@@ -96,9 +113,9 @@ impl Lane {
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
-        let width = question.lines.len().max(1);
-        self.width.store(width, Ordering::Relaxed);
-        let put = self.queue().put(question, enough(1, width));
+        let put = self
+            .queue()
+            .put(question, self.enough.load(Ordering::Relaxed));
         if let Put::Closed(question) = put {
             question.fail(ended());
             return Ok(false);
@@ -107,15 +124,7 @@ impl Lane {
     }
 
     /// Has something done that nobody waits for, from anywhere.
-    pub(super) fn tell(&self, ask: Ask, lines: Lines) {
-        let question = Question {
-            ask,
-            lines,
-            deadline: Instant::now() + self.shared.deadline,
-            told_time: false,
-            alone: false,
-            waiter: None,
-        };
+    pub(super) fn tell(&self, question: Question) {
         if let Ok(true) = self.put(question) {
             self.relay.wake();
         }
@@ -135,24 +144,28 @@ impl Lane {
 
     async fn carry(self: Arc<Self>, route: Route) {
         let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
+        let mut last = Load {
+            questions: 1,
+            keys: 1,
+        };
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
         let route = Arc::new(route);
         loop {
             let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
-            let (left, width) = (backlog.len(), self.width.load(Ordering::Relaxed));
+            let left = backlog.len();
             let called =
                 self.queue()
-                    .take(&mut come, left, trips_now, may, enough(trips_now, width));
+                    .take(&mut come, left, trips_now, may, enough(trips_now, last));
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(come.drain(..));
                 let kept = &self.shared.kept;
                 waiting.for_each(|question| kept.fail(self.tag, question, open.clone(), false));
             }
             while trips.is_empty()
-                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len(), width)
+                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len(), last)
             {
-                self.crowd
-                    .store(come.len() + backlog.len(), Ordering::Relaxed);
+                let waiting = come.len() + backlog.len();
+                self.crowd.store(waiting, Ordering::Relaxed);
                 let mut batch = spare.pop().unwrap_or_default();
                 board(&mut batch, &mut backlog, &mut come, |late| {
                     let kept = &self.shared.kept;
@@ -162,6 +175,11 @@ impl Lane {
                     spare.push(batch);
                     break;
                 }
+                last = Load {
+                    questions: waiting - backlog.len(),
+                    keys: batch.keys(),
+                };
+                self.enough.store(enough(1, last), Ordering::Relaxed);
                 let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
                 let trip = trip::carry(shared, route.clone(), breaker, batch);
                 trips.push(Box::pin(trip) as Trip);
@@ -187,7 +205,7 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<Question>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -250,24 +268,25 @@ fn ended() -> StoreError {
 mod tests {
     use std::time::Duration;
 
-    use super::*;
+    use super::{
+        super::{line::OwnLine, question::Matter},
+        *,
+    };
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Line},
+        store::{Account, Ask, Line},
         strategy::{Gcra, Strategy},
     };
 
     fn question(account: &Account, key: &str) -> Question {
         let line = Line::plain(account, Key::new(key));
-        Question {
-            ask: Ask::Take(1),
-            lines: [super::super::question::OwnLine::of(&line)].into(),
-            deadline: Instant::now() + Duration::from_secs(60),
-            told_time: false,
-            alone: false,
-            waiter: None,
-        }
+        let lines = [OwnLine::of(&line)].into();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let hash = key
+            .bytes()
+            .fold(0, |hash, byte| 31 * hash + u64::from(byte));
+        Question::told(Matter::new(Ask::Take(1), lines, deadline, hash))
     }
 
     /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
@@ -282,6 +301,29 @@ mod tests {
             let keys = batch.entries().count();
             trips.push((keys, batch.drain().count()));
             batch.clear();
+        }
+    }
+
+    #[test]
+    fn a_further_trip_goes_for_as_many_keys_as_it_is_worth() {
+        let load = |questions, keys| Load { questions, keys };
+        for (trips, last, worth) in [
+            (1, load(1, 1), 32),
+            (1, load(128, 128), 32),
+            (1, load(20, 60), 10),
+            (1, load(1, 128), 1),
+            (2, load(128, 128), 128),
+            (3, load(40, 120), 42),
+            // Of equal ones as many as went last, within bounds.
+            (1, load(10, 1), 32),
+            (1, load(64, 1), 64),
+            (1, load(64, 32), 64),
+            (1, load(5_000, 1), 128),
+            (2, load(64, 1), 128),
+            (2, load(100, 1), 200),
+            (3, load(5_000, 1), 256),
+        ] {
+            assert_eq!(enough(trips, last), worth, "{trips} {last:?}");
         }
     }
 

@@ -15,7 +15,8 @@ use tokio::{
 use super::{
     Shared,
     lane::Lane,
-    question::{Lines, OwnLine, Question, Waiter},
+    line::{Lines, OwnLine},
+    question::{Awaited, Matter, Question},
     route::Route,
     tags::Tags,
 };
@@ -58,14 +59,19 @@ impl Lanes {
         self.many
     }
 
+    /// A hash of their keys.
+    fn hash(&self, lines: &Lines) -> u64 {
+        let keys = lines.iter().map(|line| self.hasher.hash_one(line.key));
+        keys.reduce(|all, hash| all.rotate_left(5) ^ hash)
+            .unwrap_or(0)
+    }
+
     /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
-    fn place(&self, lines: &Lines) -> u64 {
-        let Some(first) = lines.first() else {
-            return 0;
-        };
-        match self.shared.servers.tags() {
-            Some(tags) => tags.of(&first.key) as u64,
-            None => self.hasher.hash_one(first.key),
+    fn place(&self, lines: &Lines, hash: u64) -> usize {
+        match (self.shared.servers.tags(), lines.first()) {
+            (Some(tags), Some(first)) => tags.of(&first.key),
+            // In a batch, equal ones are found by the other half.
+            _ => (hash >> 32) as usize,
         }
     }
 
@@ -74,53 +80,75 @@ impl Lanes {
         self.shared.servers.tags()
     }
 
-    /// Puts a question into the lane of this runtime for `hash`. Equal questions have equal hashes, so that they find each
+    /// Puts a question into the lane of this runtime that has a place. Equal questions have the same, so that they find each
     /// other there.
-    fn push(self: &Arc<Self>, hash: u64, question: Question) -> Result<(), StoreError> {
+    fn push(self: &Arc<Self>, place: usize, question: Question) -> Result<(), StoreError> {
         let outside = || StoreError::Unsupported("there is no tokio runtime here");
         let handle = Handle::try_current().map_err(|_| outside())?;
         let sets = self.sets.load();
-        if let Some(lane) = lane_of(&sets, handle.id(), hash) {
+        if let Some(lane) = lane_of(&sets, handle.id(), place) {
             return lane.push(question);
         }
         drop(sets);
         self.lay(&handle);
         let sets = self.sets.load();
         // A runtime that is ending takes its lanes away at once.
-        let lane = lane_of(&sets, handle.id(), hash).ok_or_else(outside)?;
+        let lane = lane_of(&sets, handle.id(), place).ok_or_else(outside)?;
         lane.push(question)
     }
 
-    /// Asks, in the lane of this runtime for the first line's key. All lines have keys in one slot.
+    /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
     pub(super) fn ask(
         self: &Arc<Self>,
         ask: Ask,
         lines: Lines,
         deadline: Instant,
-        waiter: Option<Waiter>,
-    ) -> Result<(), StoreError> {
+        mark: Option<Mark>,
+    ) -> Result<Awaited, StoreError> {
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::marked(ask, lines, deadline, hash, mark);
+        let (question, awaited) = Question::asked(matter);
+        self.push(place, question)?;
+        Ok(awaited)
+    }
+
+    /// Asks there. What is given back by it is given back later if it can't be now.
+    pub(super) fn insist(
+        self: &Arc<Self>,
+        ask: Ask,
+        lines: Lines,
+        deadline: Instant,
+    ) -> Result<Awaited, StoreError> {
+        let (place, hash) = self.begin(ask, &lines);
+        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, hash));
+        question.insist();
+        self.push(place, question)?;
+        Ok(awaited)
+    }
+
+    /// Asks there what nobody waits for.
+    pub(super) fn ask_for_nobody(self: &Arc<Self>, ask: Ask, lines: Lines, deadline: Instant) {
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::new(ask, lines, deadline, hash);
+        // There is nobody to tell that it can't be done.
+        let _ = self.push(place, Question::told(matter));
+    }
+
+    /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
+    #[inline]
+    fn begin(&self, ask: Ask, lines: &Lines) -> (usize, u64) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));
         }
-        let place = self.place(&lines);
-        let question = Question {
-            ask,
-            lines,
-            deadline,
-            told_time: false,
-            alone: false,
-            waiter,
-        };
-        self.push(place, question)
+        let hash = self.hash(lines);
+        (self.place(lines, hash), hash)
     }
 
     /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
-        if ask.lifts() {
-            self.shared.denials.end(lines.iter().map(OwnLine::asked));
-        }
-        let place = self.place(&lines);
-        let told = |lane: &Lane| lane.tell(ask, lines);
+        let (place, hash) = self.begin(ask, &lines);
+        let matter = Matter::new(ask, lines, self.deadline(), hash);
+        let told = |lane: &Lane| lane.tell(Question::told(matter));
         let sets = self.sets.load();
         let here = Handle::try_current().ok();
         let here = here.and_then(|handle| lane_of(&sets, handle.id(), place));
@@ -173,8 +201,8 @@ impl Lanes {
 }
 
 impl Set {
-    fn lane(&self, hash: u64) -> Option<&Arc<Lane>> {
-        self.lanes.get(hash as usize % self.lanes.len().max(1))
+    fn lane(&self, place: usize) -> Option<&Arc<Lane>> {
+        self.lanes.get(place % self.lanes.len().max(1))
     }
 
     fn close(&self) {
@@ -182,9 +210,9 @@ impl Set {
     }
 }
 
-fn lane_of(sets: &[Set], runtime: runtime::Id, hash: u64) -> Option<&Arc<Lane>> {
+fn lane_of(sets: &[Set], runtime: runtime::Id, place: usize) -> Option<&Arc<Lane>> {
     let set = sets.iter().find(|set| set.runtime == runtime)?;
-    set.lane(hash)
+    set.lane(place)
 }
 
 /// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
@@ -209,14 +237,61 @@ impl Drop for Lanes {
 
 impl Lanes {
     /// Remembers that a question was refused.
-    pub(super) fn note_denial(&self, lines: &Lines, answer: &Answer, mark: &Mark) {
+    pub(super) fn note_denial(&self, matter: &Matter, answer: &Answer, mark: &Mark) {
         let denials = &self.shared.denials;
-        denials.note(lines.iter().map(OwnLine::asked), answer, mark);
+        // Its deadline was set when it was asked.
+        let age = self.deadline().saturating_duration_since(matter.deadline);
+        denials.note(matter.lines.iter().map(OwnLine::asked), answer, mark, age);
         self.shared.keep_denials();
     }
 
     /// By when a question that is asked now has to be answered.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.shared.deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        RedisStore,
+        clock::Timestamp,
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, LineAnswer, Source},
+        strategy::{Gcra, Strategy},
+    };
+
+    #[test]
+    fn a_refusal_is_remembered_from_when_it_was_asked_for() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
+        let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
+        let grain = rule.script().expect("a script").params[3];
+        let account = Account::new("p", rule, ());
+        // One unit has to wait for a minute.
+        let refused = Answer {
+            admitted: 0,
+            at: Timestamp::default(),
+            age: Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: [LineAnswer::of(0, [600_000_000_000 / grain, 0, 0])].into(),
+        };
+        for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
+            let line = OwnLine::of(&Line::plain(&account, Key::new(key)));
+            let lines = Lines::from([line.clone()]);
+            let asked = || std::iter::once(line.asked());
+            let mark = denials.mark(Ask::Take(1), asked()).expect("it matters");
+            let asked_at = Instant::now() - Duration::from_secs(ago);
+            let deadline = asked_at + store.inner.shared.deadline;
+            let matter = Matter::new(Ask::Take(1), lines, deadline, 0);
+            lanes.note_denial(&matter, &refused, &mark);
+            let found = denials.find(Ask::Take(1), asked());
+            assert_eq!(found.is_some(), holds, "{key}");
+        }
     }
 }

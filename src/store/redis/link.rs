@@ -119,14 +119,15 @@ impl Road {
         let mut link = self.link.lock().await;
         if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
             // Should nobody wait for the answer any more, it is as good as none.
-            if answers(&mut stale.connection).await {
+            if Box::pin(answers(&mut stale.connection)).await {
                 *link = Some(stale);
             }
         }
         drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
         let link = match &mut *link {
             Some(link) => link,
-            none => none.insert(Link::open(&self.source).await?),
+            // Seldom, and large: whoever awaits this would be as large.
+            none => none.insert(Box::pin(Link::open(&self.source)).await?),
         };
         link.used = Instant::now();
         Ok(Way {
@@ -196,7 +197,7 @@ impl Way {
 
     /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
     pub(super) async fn query_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        query_asking(&mut self.connection, cmd).await
+        Box::pin(query_asking(&mut self.connection, cmd)).await
     }
 
     /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening

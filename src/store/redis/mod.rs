@@ -9,19 +9,19 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::runtime::Handle;
 
 use self::{
     batch::Known,
     generation::Generation,
     kept::Kept,
     lanes::Lanes,
+    line::{Lines, OwnLine},
     names::Names,
-    question::{Lines, OwnLine},
     route::Servers,
     script::{Half, Script, Scripts},
 };
-use super::{Account, Ask, Callers, Line, Pinging, Reply, Store};
+use super::{Account, Ask, Callers, Later, Line, Pinging, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, StoreError, Unfit},
@@ -43,11 +43,13 @@ mod generation;
 mod kept;
 mod lane;
 mod lanes;
+mod line;
 mod link;
 mod names;
 mod nodes;
 mod packed;
 mod ping;
+mod place;
 mod probe;
 mod question;
 mod queue;
@@ -66,6 +68,7 @@ mod trial;
 mod trip;
 
 pub use builder::RedisStoreBuilder;
+pub(crate) use question::Awaited;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
 ///
@@ -232,9 +235,12 @@ impl RedisStore {
     /// The lines, as they wait in a lane.
     fn own(&self, lines: &[Line<'_>]) -> Result<Lines, StoreError> {
         let elsewhere = |line: &Line<'_>| line.account.context::<Known>().is_none();
-        match lines.iter().any(elsewhere) {
-            true => Err(StoreError::Unsupported("an account opened elsewhere")),
-            false => Ok(lines.iter().map(OwnLine::of).collect()),
+        match lines {
+            lines if lines.iter().any(elsewhere) => {
+                Err(StoreError::Unsupported("an account opened elsewhere"))
+            }
+            [line] => Ok([OwnLine::of(line)].into()),
+            lines => Ok(lines.iter().map(OwnLine::of).collect()),
         }
     }
 }
@@ -279,21 +285,12 @@ impl Store for RedisStore {
         if spread::is_spread(lanes, &lines) {
             return spread::ask(lanes, ask, lines);
         }
+        let deadline = lanes.deadline();
         let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
-        let (waiter, answer) = oneshot::channel();
-        let pushed = lanes.ask(ask, lines, lanes.deadline(), Some(waiter.into()));
-        if let Err(error) = pushed {
-            return Reply::Now(Err(error));
+        match lanes.ask(ask, lines, deadline, mark) {
+            Ok(awaited) => Reply::Later(Later::asked(awaited)),
+            Err(error) => Reply::Now(Err(error)),
         }
-        Reply::Later(Box::pin(async move {
-            let ended = || StoreError::Connection("the lane has ended".into());
-            let mut delivery = answer.await.map_err(|_| ended())??;
-            let answer = delivery.read().ok_or_else(ended)?;
-            if let Some(mark) = mark.filter(|_| answer.admitted == 0) {
-                delivery.note_denial(&answer, &mark);
-            }
-            Ok(answer)
-        }))
     }
 
     fn callers(&self, account: &Account, key: &Key) -> Callers {
@@ -324,13 +321,12 @@ impl Store for RedisStore {
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
-        // There is nobody to tell that it can't be done.
         let Ok(lines) = self.own(lines) else {
             return;
         };
         let lanes = &self.inner.lanes;
         for part in spread::parts(lanes, lines) {
-            let _ = lanes.ask(ask, part.lines, lanes.deadline(), None);
+            lanes.ask_for_nobody(ask, part.lines, lanes.deadline());
         }
     }
 }

@@ -1,175 +1,265 @@
 //! A question on its way to Redis, and its answer on the way back.
 
-use std::{mem, sync::Arc};
-
-use smallvec::SmallVec;
-use tokio::{sync::oneshot, time::Instant};
-
-use super::{batch::Known, lanes::Lanes};
-use crate::{
-    clock::Timestamp,
-    error::StoreError,
-    guard::denials::{Asked, Mark},
-    key::Key,
-    store::{Account, Answer, Ask, Line, Manner},
-    strategy::{Receipt, Seen},
+use std::{
+    future::poll_fn,
+    mem,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker, ready},
 };
 
-/// A question that waits for its trip.
+use tokio::time::Instant;
+
+use super::{
+    line::{Lines, OwnLine},
+    place::Place,
+};
+use crate::{
+    error::StoreError,
+    guard::denials::Mark,
+    store::{Answer, Ask},
+};
+
+/// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
+/// handed on from one to the next is small.
 #[derive(Debug)]
-pub(super) struct Question {
+pub(super) struct Matter {
     pub(super) ask: Ask,
     pub(super) lines: Lines,
     pub(super) deadline: Instant,
+    /// Of the keys.
+    pub(super) hash: u64,
+    /// What was known when it was asked, if its refusal is to be noted.
+    pub(super) mark: Option<Mark>,
+    /// Whether whoever waited has gone.
+    left: AtomicBool,
+    place: Mutex<Place<Result<Answer, StoreError>, Waker>>,
+}
+
+/// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
+#[derive(Debug)]
+pub(super) struct Question {
+    matter: Arc<Matter>,
     /// Whether it has been told that it has another idea of the time than the server.
     pub(super) told_time: bool,
     /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
     pub(super) alone: bool,
-    /// None where nobody waits.
-    pub(super) waiter: Option<Waiter>,
+    /// Whether somebody asked for its answer, and was not told anything yet.
+    awaited: bool,
+    /// Whether what he gives back is given back all the same if it can't be now.
+    insisted: bool,
 }
 
-/// Who waits for the answer.
+/// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
 #[derive(Debug)]
-pub(super) struct Waiter {
-    answer: oneshot::Sender<Result<Delivery, StoreError>>,
-    /// Whether what he has given back is given back all the same if it can't be now.
-    pub(super) insists: bool,
-}
-
-impl From<oneshot::Sender<Result<Delivery, StoreError>>> for Waiter {
-    fn from(answer: oneshot::Sender<Result<Delivery, StoreError>>) -> Self {
-        let insists = false;
-        Self { answer, insists }
-    }
-}
-
-impl Waiter {
-    pub(super) fn has_gone(&self) -> bool {
-        self.answer.is_closed()
-    }
-
-    /// Tells him. What is charged for one who has gone is given back.
-    pub(super) fn tell(self, answer: Result<Delivery, StoreError>) {
-        drop(self.answer.send(answer));
-    }
-}
-
-pub(super) type Lines = SmallVec<[OwnLine; 1]>;
-
-/// A line of a question. It is moved a few times on its way, so it is kept small.
-#[derive(Clone, Debug)]
-pub(super) struct OwnLine {
-    pub(super) account: Account,
-    pub(super) key: Key,
-    pub(super) units: u64,
-    pub(super) manner: Manner,
-    /// What most lines don't have.
-    more: Option<Box<More>>,
-}
-
-#[derive(Clone, Debug)]
-struct More {
-    receipt: Receipt,
-    by: Key,
-}
-
-impl OwnLine {
-    pub(super) fn of(line: &Line<'_>) -> Self {
-        let more = More {
-            receipt: line.receipt,
-            by: line.by,
-        };
-        let plain = more.receipt == Receipt::NONE && more.by == line.key;
-        Self {
-            account: line.account.clone(),
-            key: line.key,
-            units: line.units,
-            manner: line.manner,
-            more: (!plain).then(|| Box::new(more)),
-        }
-    }
-
-    /// Where it may be asked again.
-    pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.account.context::<Known>()?.lanes.upgrade()
-    }
-
-    /// What the cache of denials has to know of it.
-    pub(super) fn asked(&self) -> Asked<'_> {
-        Asked {
-            account: &self.account,
-            key: &self.key,
-            units: self.units,
-            manner: self.manner,
-        }
-    }
-
-    /// Whether it is signed: what costs nothing is not.
-    pub(super) fn signs(&self) -> bool {
-        self.units > 0 && self.account.signs()
-    }
-
-    pub(super) fn by(&self) -> &Key {
-        self.more.as_ref().map_or(&self.key, |more| &more.by)
-    }
-
-    pub(super) fn receipt(&self) -> Receipt {
-        self.more
-            .as_ref()
-            .map_or(Receipt::NONE, |more| more.receipt)
-    }
-
-    /// Makes it the line of a charge of so many units.
-    pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
-        self.units = units;
-        let by = *self.by();
-        let mark = self.account.rule().mark(seen, at);
-        let receipt = Receipt {
-            at,
-            left: units,
-            mark,
-        };
-        self.more = Some(Box::new(More { receipt, by }));
-    }
-}
+pub(crate) struct Awaited(Option<Arc<Matter>>);
 
 impl Question {
-    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
-    pub(super) fn is_abandoned(&self) -> bool {
-        let gone = self.waiter.as_ref().is_some_and(Waiter::has_gone);
-        gone && matches!(self.ask, Ask::Take(_) | Ask::Peek)
-    }
-
-    pub(super) fn fail(self, error: StoreError) {
-        if let Some(waiter) = self.waiter {
-            // Nothing was charged, so nothing is lost with whoever has gone.
-            waiter.tell(Err(error));
+    /// A question that nobody waits for.
+    pub(super) fn told(matter: Arc<Matter>) -> Self {
+        Self {
+            matter,
+            told_time: false,
+            alone: false,
+            awaited: false,
+            insisted: false,
         }
     }
 
-    pub(super) fn answer(self, answer: Answer) {
-        let charged = matches!(self.ask, Ask::Take(_)) && answer.admitted > 0;
-        let delivery = Delivery {
-            answer: Some(answer),
-            charged,
-            lines: self.lines,
-        };
-        match self.waiter {
-            Some(waiter) => waiter.tell(Ok(delivery)),
-            None => drop(delivery),
+    /// A question, and its answer.
+    pub(super) fn asked(matter: Arc<Matter>) -> (Self, Awaited) {
+        let awaited = Awaited(Some(matter.clone()));
+        let mut question = Self::told(matter);
+        question.awaited = true;
+        (question, awaited)
+    }
+
+    /// Gives back what it gives back all the same if that can't be done now.
+    pub(super) fn insist(&mut self) {
+        self.insisted = true;
+    }
+
+    /// Whether what it gives back is to be given back later if it can't be now: if somebody said so, or nobody hears that it
+    /// failed.
+    pub(super) fn insists(&self) -> bool {
+        self.insisted || !self.awaited
+    }
+
+    /// Whether somebody waits, or has gone without a word from here.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.awaited
+            && self.left.load(Ordering::Relaxed)
+            && matches!(self.ask, Ask::Take(_) | Ask::Peek)
+    }
+
+    /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
+    #[inline]
+    fn tell(&mut self, result: Result<Answer, StoreError>) {
+        let mut result = Some(result);
+        if mem::take(&mut self.awaited) {
+            let waker = self.matter.place().tell(&mut result);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        if let Some(Ok(unheard)) = result {
+            self.matter.give_back(&unheard);
+        }
+    }
+
+    pub(super) fn time_out(&mut self) {
+        if self.awaited {
+            self.tell(Err(StoreError::Timeout));
+        }
+    }
+
+    pub(super) fn fail(mut self, error: StoreError) {
+        self.tell(Err(error));
+    }
+
+    #[inline]
+    pub(super) fn answer(mut self, answer: Answer) {
+        self.tell(Ok(answer));
+    }
+}
+
+impl Deref for Question {
+    type Target = Matter;
+
+    fn deref(&self) -> &Matter {
+        &self.matter
+    }
+}
+
+/// Whoever waits for a question that was lost is told, not left hanging.
+impl Drop for Question {
+    fn drop(&mut self) {
+        if self.awaited {
+            self.tell(Err(ended()));
         }
     }
 }
 
-/// An answer that gives back what it charged if nobody reads it: whoever asked had gone by then.
+impl Matter {
+    /// What is asked, with a hash of the keys.
+    pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
+        Self::marked(ask, lines, deadline, hash, None)
+    }
+
+    /// The same, with what is known before: it is put where it stays at once.
+    #[inline]
+    pub(super) fn marked(
+        ask: Ask,
+        lines: Lines,
+        deadline: Instant,
+        hash: u64,
+        mark: Option<Mark>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            ask,
+            lines,
+            deadline,
+            hash,
+            mark,
+            left: AtomicBool::new(false),
+            place: Mutex::new(Place::Open(None)),
+        })
+    }
+
+    /// Gives back what an answer says that was charged.
+    #[cold]
+    fn give_back(&self, answer: &Answer) {
+        if !matches!(self.ask, Ask::Take(_)) || answer.admitted == 0 {
+            return;
+        }
+        let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) else {
+            return;
+        };
+        let mut lines = self.lines.clone();
+        for (line, charged) in lines.iter_mut().zip(&answer.lines) {
+            line.charged(charged.units, &charged.seen, answer.at);
+        }
+        lanes.tell(Ask::Withdraw, lines);
+    }
+
+    /// Remembers that it was refused.
+    #[cold]
+    fn note_denial(&self, answer: &Answer) {
+        let lanes = self.lines.first().and_then(OwnLine::lanes);
+        if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
+            lanes.note_denial(self, answer, mark);
+        }
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place<Result<Answer, StoreError>, Waker>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Awaited {
+    /// What was answered, which is read with it, and what was asked.
+    #[inline]
+    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<Answer, StoreError>)> {
+        // It was read before, which futures need not say.
+        let Some(matter) = &self.0 else {
+            return Poll::Pending;
+        };
+        let stood = matter.place().watch(cx.waker());
+        let Place::Told(result) = stood else {
+            return Poll::Pending;
+        };
+        match self.0.take() {
+            Some(matter) => Poll::Ready((matter, result)),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The answer. Whoever is refused is remembered.
+    #[inline]
+    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, StoreError>> {
+        let (matter, result) = ready!(self.poll_read(cx));
+        if let Ok(answer) = &result
+            && answer.admitted == 0
+        {
+            matter.note_denial(answer);
+        }
+        Poll::Ready(result)
+    }
+
+    /// The answer, which is given back unless it's read.
+    pub(super) async fn delivery(mut self) -> Result<Delivery, StoreError> {
+        let (matter, result) = poll_fn(|cx| self.poll_read(cx)).await;
+        let answer = Some(result?);
+        Ok(Delivery { matter, answer })
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        let Some(matter) = self.0.take() else {
+            return;
+        };
+        matter.left.store(true, Ordering::Relaxed);
+        let stood = matter.place().leave();
+        if let Place::Told(Ok(answer)) = &stood {
+            matter.give_back(answer);
+        }
+    }
+}
+
+/// An answer that gives back what it charged if nobody reads it.
 #[derive(Debug)]
 pub(super) struct Delivery {
+    matter: Arc<Matter>,
     answer: Option<Answer>,
-    /// Whether something has to be given back.
-    charged: bool,
-    /// What was asked.
-    pub(super) lines: Lines,
 }
 
 impl Delivery {
@@ -181,31 +271,100 @@ impl Delivery {
     pub(super) fn answer(&mut self) -> Option<&mut Answer> {
         self.answer.as_mut()
     }
-
-    /// Remembers that it was refused.
-    pub(super) fn note_denial(&self, answer: &Answer, mark: &Mark) {
-        if let Some(lanes) = self.lanes() {
-            lanes.note_denial(&self.lines, answer, mark);
-        }
-    }
-
-    fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.lines.first()?.lanes()
-    }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        let Some(answer) = self.answer.take().filter(|_| self.charged) else {
-            return;
-        };
-        let lanes = self.lanes();
-        let mut lines = mem::take(&mut self.lines);
-        for (line, charged) in lines.iter_mut().zip(&answer.lines) {
-            line.charged(charged.units, &charged.seen, answer.at);
+        if let Some(answer) = self.answer.take() {
+            self.matter.give_back(&answer);
         }
-        if let Some(lanes) = lanes {
-            lanes.tell(Ask::Withdraw, lines);
+    }
+}
+
+pub(super) fn ended() -> StoreError {
+    StoreError::Connection("the lane has ended".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::{
+        clock::Timestamp,
+        key::Key,
+        quota::Quota,
+        store::{Account, Line, Source},
+        strategy::{Gcra, Strategy},
+    };
+
+    fn asked(ask: Ask) -> (Question, Awaited) {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let lines = [OwnLine::of(&Line::plain(&account, Key::global()))].into();
+        Question::asked(Matter::new(ask, lines, Instant::now(), 0))
+    }
+
+    fn admitted() -> Answer {
+        Answer {
+            admitted: 1,
+            at: Timestamp::default(),
+            age: std::time::Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: SmallVec::new(),
+        }
+    }
+
+    fn heard(awaited: &mut Awaited) -> Option<Result<u64, StoreError>> {
+        match awaited.poll_answer(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result.map(|answer| answer.admitted)),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_heard_once() {
+        let (question, mut awaited) = asked(Ask::Take(1));
+        assert!(heard(&mut awaited).is_none());
+        question.answer(admitted());
+        assert!(matches!(heard(&mut awaited), Some(Ok(1))));
+        assert!(heard(&mut awaited).is_none());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_question_that_is_lost_is_told() {
+        let (question, mut awaited) = asked(Ask::Take(1));
+        drop(question);
+        let heard = heard(&mut awaited);
+        assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
+    }
+
+    #[test]
+    fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
+        let (mut question, mut awaited) = asked(Ask::Take(1));
+        question.time_out();
+        assert!(!question.is_awaited());
+        question.answer(admitted());
+        assert!(matches!(
+            heard(&mut awaited),
+            Some(Err(StoreError::Timeout))
+        ));
+    }
+
+    #[test]
+    fn only_what_charges_for_its_asker_is_abandoned_with_him() {
+        for (ask, abandoned) in [
+            (Ask::Take(1), true),
+            (Ask::Peek, true),
+            (Ask::Force, false),
+            (Ask::Give, false),
+            (Ask::Withdraw, false),
+        ] {
+            let (question, awaited) = asked(ask);
+            assert!(!question.is_abandoned());
+            drop(awaited);
+            assert_eq!(question.is_abandoned(), abandoned, "{ask:?}");
         }
     }
 }

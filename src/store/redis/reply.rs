@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use super::{
     batch::{Batch, Entry, Known},
     fault::{self, Fault},
+    line::OwnLine,
     packed::Unpacked,
-    question::{OwnLine, Question},
+    question::Question,
 };
 use crate::{
     clock::Timestamp,
@@ -65,7 +66,7 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
                 for question in entry.questions.drain(..) {
                     if is_stale(&error) && !question.told_time {
                         delivered.stale.push(question);
-                    } else if meant.counts && question.waiter.as_ref().is_none_or(|w| w.insists) {
+                    } else if meant.counts && question.insists() {
                         delivered.failed.push((question, error.clone()));
                     } else {
                         question.fail(error.clone());
@@ -88,7 +89,7 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
     // What shadows moved, and is not handed out yet.
     let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
-        let mut lines = lines.clone();
+        let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
         let (mut own, mut later) = (0, 0);
         if let Ask::Take(times) = question.ask {
             own = times.min(admitted);

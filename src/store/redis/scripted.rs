@@ -9,15 +9,16 @@ use std::{
 
 use http::{HeaderMap, Request, Response};
 use redis::Value;
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     RedisStore,
     batch::Batch,
+    line::OwnLine,
     nodes, ping,
-    question::{OwnLine, Question},
+    question::{Matter, Question},
     reply,
 };
 use crate::{
@@ -41,29 +42,22 @@ impl Store for Scripted {
     }
 
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        let (waiter, mut answer) = oneshot::channel();
         let mut batch = Batch::default();
-        let question = Question {
-            ask,
-            lines: lines.iter().map(OwnLine::of).collect(),
-            deadline: Instant::now() + Duration::from_secs(1),
-            told_time: true,
-            alone: false,
-            waiter: Some(waiter.into()),
-        };
+        let lines = lines.iter().map(OwnLine::of).collect();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let (mut question, mut awaited) = Question::asked(Matter::new(ask, lines, deadline, 0));
+        question.told_time = true;
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
         let delivered = reply::deliver(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
         // What nobody reads is given back, without a runtime: it goes nowhere.
-        Reply::Now(match (answer.try_recv(), delivered) {
-            (Ok(delivery), _) => delivery.and_then(|mut delivery| {
-                let answer = delivery.read();
-                answer.ok_or(StoreError::Unsupported("an answer twice"))
-            }),
-            (Err(_), Err(error)) => Err(error),
-            (Err(_), Ok(_)) => Err(StoreError::Unsupported("an answer for nobody")),
+        let answer = awaited.poll_answer(&Context::from_waker(Waker::noop()));
+        Reply::Now(match (answer, delivered) {
+            (Poll::Ready(Err(_)), Err(error)) => Err(error),
+            (Poll::Ready(answer), _) => answer,
+            (Poll::Pending, _) => Err(StoreError::Unsupported("an answer for nobody")),
         })
     }
 

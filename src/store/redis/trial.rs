@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use redis::{Cmd, Value, cmd};
-use tokio::{
-    sync::oneshot,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use super::{
     RedisStore,
     batch::{Batch, Known},
+    line::OwnLine,
     ping::{PATIENCE, Place},
-    question::{Delivery, OwnLine, Question},
+    question::{Delivery, Matter, Question, ended},
     reply,
 };
 use crate::{
@@ -77,10 +75,9 @@ impl RedisStore {
     async fn take(&self, line: &OwnLine) -> Result<Answer, StoreError> {
         let (lanes, until) = (&self.inner.lanes, Instant::now() + PATIENCE);
         loop {
-            let (waiter, answer) = oneshot::channel();
             let lines = [line.clone()].into();
-            lanes.ask(Ask::Take(1), lines, lanes.deadline(), Some(waiter.into()))?;
-            match answer.await.map_err(|_| ended())? {
+            let awaited = lanes.ask(Ask::Take(1), lines, lanes.deadline(), None)?;
+            match awaited.delivery().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
             }
@@ -111,17 +108,11 @@ impl RedisStore {
         ask: Ask,
         line: &OwnLine,
     ) -> Result<Answer, StoreError> {
-        let (waiter, answer) = oneshot::channel();
         let mut batch = Batch::default();
-        let pushed = batch.push(Question {
-            ask,
-            lines: [line.clone()].into(),
-            deadline: Instant::now() + PATIENCE,
-            told_time: true,
-            alone: true,
-            waiter: Some(waiter.into()),
-        });
-        pushed.map_err(|_| ended())?;
+        let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
+        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0));
+        question.told_time = true;
+        batch.push(question).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let (script, now) = (shared.script(), shared.server_time());
         let call = |whole| batch.call(&script, whole, now, None);
@@ -132,7 +123,7 @@ impl RedisStore {
             reply => reply,
         };
         let _ = reply::deliver(&mut batch, reply?)?;
-        read(answer.await.map_err(|_| ended())??)
+        read(awaited.delivery().await?)
     }
 
     /// Which of these commands the user may not run on a key.
@@ -204,10 +195,6 @@ fn charged(line: &OwnLine, answer: &Answer) -> OwnLine {
 fn refused(commands: &[String]) -> Arc<str> {
     let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
     format!("the user may not run {}", names.join(", ")).into()
-}
-
-fn ended() -> StoreError {
-    StoreError::Connection("the lane has ended".into())
 }
 
 /// The commands that a half and its short cut call, and what the driver calls for them.

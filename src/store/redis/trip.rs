@@ -246,3 +246,22 @@ async fn on_time<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<
     })
     .await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RedisStore;
+
+    /// It is put on the heap for each trip.
+    #[test]
+    fn what_a_trip_seldom_does_makes_none_of_them_larger() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let shared = store.inner.shared.clone();
+        let routes = shared.servers.routes(1);
+        let route = Arc::new(routes.into_iter().next().expect("a route"));
+        let breaker = shared.breaker(0).clone();
+        let trip = carry(shared, route, breaker, Batch::default());
+        let size = size_of_val(&trip);
+        assert!(size <= 3_072, "{size} bytes");
+    }
+}

@@ -1,20 +1,13 @@
 //! Many questions in one script call.
 
-use std::{
-    hash::{BuildHasher, Hash, Hasher},
-    mem,
-};
+use std::mem;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{
-    alarm::Alarm,
-    question::{OwnLine, Question},
-};
+use super::{alarm::Alarm, line::OwnLine, question::Question};
 use crate::{
-    error::StoreError,
     guard::denials::Asked,
     store::{Account, Ask, Manner},
 };
@@ -48,7 +41,6 @@ pub(super) struct Batch {
     pub(super) alarm: Alarm,
     /// Whether somebody's time is up who may be in it still.
     late: bool,
-    hasher: DefaultHashBuilder,
 }
 
 /// Questions of one kind, under the same policies at the same cost.
@@ -79,12 +71,7 @@ impl Batch {
         let segment = segments
             .iter_mut()
             .position(|segment| segment.takes(&question));
-        let mut hasher = self.hasher.build_hasher();
-        question
-            .lines
-            .iter()
-            .for_each(|line| line.key.hash(&mut hasher));
-        let hash = hasher.finish();
+        let hash = question.hash;
         if merges
             && let Some(segment) = segment
             && let Some(entry) = segments[segment].equal(hash, &question)
@@ -109,6 +96,11 @@ impl Batch {
         self.soonest = Some(soonest.min(question.deadline));
         segments[segment].add(hash, question);
         Ok(())
+    }
+
+    /// How many keys it is about.
+    pub(super) fn keys(&self) -> usize {
+        self.keys
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -141,14 +133,12 @@ impl Batch {
         self.late = true;
         for entry in self.entries() {
             for question in &mut entry.questions {
-                if question.deadline <= now
-                    && let Some(waiter) = question.waiter.take()
-                {
-                    waiter.tell(Err(StoreError::Timeout));
+                if question.deadline <= now {
+                    question.time_out();
                 }
             }
         }
-        let waiting = self.questions().filter(|q| q.waiter.is_some());
+        let waiting = self.questions().filter(|q| q.is_awaited());
         let soonest = waiting.map(|question| question.deadline).min();
         self.soonest = soonest;
     }
@@ -161,7 +151,7 @@ impl Batch {
         let now = Instant::now();
         let gone = |question: &mut Question| {
             let asks = matches!(question.ask, Ask::Take(_) | Ask::Peek);
-            asks && question.waiter.is_none() && question.deadline <= now
+            asks && !question.is_awaited() && question.deadline <= now
         };
         for segment in &mut self.segments {
             let width = segment.accounts.len();

@@ -12,16 +12,14 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::{
-    sync::oneshot::{self, error::RecvError},
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 mod take;
 
 use super::{
     lanes::Lanes,
-    question::{Delivery, Lines, Waiter},
+    line::Lines,
+    question::{Awaited, Delivery},
 };
 use crate::{
     clock::Timestamp,
@@ -38,7 +36,7 @@ pub(super) struct Part {
 /// A part that was asked about.
 struct Asked {
     part: Part,
-    answer: oneshot::Receiver<Result<Delivery, StoreError>>,
+    answer: Result<Awaited, StoreError>,
 }
 
 /// A part that was answered. Its delivery gives back what is charged, unless it's read.
@@ -102,12 +100,12 @@ impl Part {
 pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
     let deadline = lanes.deadline();
     if let Ask::Take(times) = ask {
-        return Reply::Later(Box::pin(take::ask(lanes, times, lines, deadline)));
+        return Reply::later(take::ask(lanes, times, lines, deadline));
     }
     let count = lines.len();
     let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);
     let lanes = lanes.clone();
-    Reply::Later(Box::pin(async move {
+    Reply::later(async move {
         let (mut answered, error) = answers(asked).await;
         let Some(error) = error else {
             return Ok(join(&mut answered, count));
@@ -121,7 +119,7 @@ pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
             }
         }
         Err(error)
-    }))
+    })
 }
 
 /// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
@@ -132,15 +130,7 @@ fn ask_parts(
     deadline: Instant,
 ) -> SmallVec<[Asked; 2]> {
     let asked = parts.into_iter().map(|part| {
-        let (waiter, mut answer) = oneshot::channel();
-        let mut waiter = Waiter::from(waiter);
-        waiter.insists = true;
-        let pushed = lanes.ask(ask, part.lines.clone(), deadline, Some(waiter));
-        if let Err(error) = pushed {
-            let (failed, known) = oneshot::channel();
-            let _ = failed.send(Err(error));
-            answer = known;
-        }
+        let answer = lanes.insist(ask, part.lines.clone(), deadline);
         Asked { part, answer }
     });
     asked.collect()
@@ -152,7 +142,11 @@ async fn answers(
 ) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
     let (mut answered, mut error) = (SmallVec::new(), None);
     for Asked { part, answer } in asked {
-        match told(answer.await) {
+        let answer = match answer {
+            Ok(awaited) => awaited.delivery().await,
+            Err(wrong) => Err(wrong),
+        };
+        match answer {
             Ok(delivery) => answered.push(Answered { part, delivery }),
             Err(wrong) => error = Some(wrong),
         }
@@ -167,18 +161,19 @@ async fn answers_by(
 ) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
     let (mut answered, mut error) = (SmallVec::new(), None);
     for Asked { part, answer } in asked {
-        match timeout_at(deadline, answer).await.map(told) {
-            Ok(Ok(delivery)) => answered.push(Answered { part, delivery }),
-            Ok(Err(wrong)) => error = Some(wrong),
-            Err(_) => error = Some(StoreError::Timeout),
+        let answer = match answer {
+            Ok(awaited) => {
+                let told = timeout_at(deadline, awaited.delivery()).await;
+                told.unwrap_or(Err(StoreError::Timeout))
+            }
+            Err(wrong) => Err(wrong),
+        };
+        match answer {
+            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Err(wrong) => error = Some(wrong),
         }
     }
     (answered, error)
-}
-
-fn told(answer: Result<Result<Delivery, StoreError>, RecvError>) -> Result<Delivery, StoreError> {
-    let ended = || StoreError::Connection("the lane has ended".into());
-    answer.unwrap_or_else(|_| Err(ended()))
 }
 
 /// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.

@@ -13,7 +13,7 @@ use crate::{
         Answer, Ask, LineAnswer, Manner,
         redis::{
             lanes::Lanes,
-            question::{Lines, OwnLine},
+            line::{Lines, OwnLine},
         },
     },
     strategy::{Retry, Seen},

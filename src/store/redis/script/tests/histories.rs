@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     store::{
         Ask, Line, Manner,
-        redis::question::{Lines, OwnLine},
+        redis::line::{Lines, OwnLine},
     },
 };
 

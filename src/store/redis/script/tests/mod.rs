@@ -1,24 +1,28 @@
 //! What short cuts judge, held against what the halves say of the same trips without them: both on one server, each in a
 //! database of its own.
 
-use std::{sync::Weak, time::Duration};
+use std::{
+    sync::Weak,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
 use redis::{Client, Connection, Value, cmd};
 use testkit::{Clock, Server};
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 use super::{Half, Script};
 use crate::{
     clock::Timestamp,
-    error::StoreError,
     key::Key,
     quota::Quota,
     store::{
         Account, Answer, Ask, Line,
         redis::{
             batch::{Batch, Known, MOST_KEYS},
+            line::{Lines, OwnLine},
             names::Names,
-            question::{Delivery, Lines, OwnLine, Question},
+            question::{Awaited, Matter, Question},
             reply,
         },
     },
@@ -115,25 +119,24 @@ impl World {
         let mut batch = Batch::default();
         let mut answers = Vec::new();
         for (ask, lines) in questions {
-            let (waiter, answer) = oneshot::channel();
-            let pushed = batch.push(Question {
-                ask: *ask,
-                lines: lines.clone(),
-                deadline: Instant::now() + Duration::from_secs(60),
-                told_time: true,
-                alone: false,
-                waiter: Some(waiter),
-            });
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let matter = Matter::new(*ask, lines.clone(), deadline, 0);
+            let (mut question, answer) = Question::asked(matter);
+            question.told_time = true;
+            let pushed = batch.push(question);
             pushed.expect("room on the trip");
             answers.push(answer);
         }
         let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
         let reply: Value = call.query(&mut self.sides[side]).expect("an answer");
         assert!(reply::deliver(&mut batch, reply).is_ok(), "a whole answer");
-        let tell = |mut answer: oneshot::Receiver<Result<Delivery, StoreError>>| {
-            let delivery = answer.try_recv().expect("an answer to each");
-            let answer = delivery.map_err(|error| error.to_string());
-            answer.map(|mut delivery| told(&delivery.read().expect("an answer")))
+        let tell = |mut answer: Awaited| {
+            let answered = answer.poll_answer(&Context::from_waker(Waker::noop()));
+            let Poll::Ready(answer) = answered else {
+                panic!("no answer");
+            };
+            let answer = answer.map_err(|error| error.to_string());
+            answer.map(|answer| told(&answer))
         };
         answers.into_iter().map(tell).collect()
     }

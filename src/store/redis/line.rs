@@ -1,0 +1,93 @@
+//! What a question says of each key, for as long as it is on its way.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{batch::Known, lanes::Lanes};
+use crate::{
+    clock::Timestamp,
+    guard::denials::Asked,
+    key::Key,
+    store::{Account, Line, Manner},
+    strategy::{Receipt, Seen},
+};
+
+pub(super) type Lines = SmallVec<[OwnLine; 1]>;
+
+/// A line of a question. It is moved a few times on its way, so it is kept small.
+#[derive(Clone, Debug)]
+pub(super) struct OwnLine {
+    pub(super) account: Account,
+    pub(super) key: Key,
+    pub(super) units: u64,
+    pub(super) manner: Manner,
+    /// What most lines don't have.
+    more: Option<Box<More>>,
+}
+
+#[derive(Clone, Debug)]
+struct More {
+    receipt: Receipt,
+    by: Key,
+}
+
+impl OwnLine {
+    pub(super) fn of(line: &Line<'_>) -> Self {
+        let plain = line.receipt == Receipt::NONE && line.by == line.key;
+        let more = || More {
+            receipt: line.receipt,
+            by: line.by,
+        };
+        Self {
+            account: line.account.clone(),
+            key: line.key,
+            units: line.units,
+            manner: line.manner,
+            more: (!plain).then(|| Box::new(more())),
+        }
+    }
+
+    /// Where it may be asked again.
+    pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
+        self.account.context::<Known>()?.lanes.upgrade()
+    }
+
+    /// What the cache of denials has to know of it.
+    pub(super) fn asked(&self) -> Asked<'_> {
+        Asked {
+            account: &self.account,
+            key: &self.key,
+            units: self.units,
+            manner: self.manner,
+        }
+    }
+
+    /// Whether it is signed: what costs nothing is not.
+    pub(super) fn signs(&self) -> bool {
+        self.units > 0 && self.account.signs()
+    }
+
+    pub(super) fn by(&self) -> &Key {
+        self.more.as_ref().map_or(&self.key, |more| &more.by)
+    }
+
+    pub(super) fn receipt(&self) -> Receipt {
+        self.more
+            .as_ref()
+            .map_or(Receipt::NONE, |more| more.receipt)
+    }
+
+    /// Makes it the line of a charge of so many units.
+    pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
+        self.units = units;
+        let by = *self.by();
+        let mark = self.account.rule().mark(seen, at);
+        let receipt = Receipt {
+            at,
+            left: units,
+            mark,
+        };
+        self.more = Some(Box::new(More { receipt, by }));
+    }
+}
