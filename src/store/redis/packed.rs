@@ -19,6 +19,19 @@ impl Packed {
         self.0.extend_from_slice(&other.0);
     }
 
+    /// Begins with a number that is known later.
+    pub(super) fn begin_with_a_number(&mut self) {
+        self.0.clear();
+        written(encode::write_u32(&mut self.0, 0));
+    }
+
+    /// The number that it begins with.
+    pub(super) fn set_first(&mut self, number: u32) {
+        if let Some(first) = self.0.get_mut(1..5) {
+            first.copy_from_slice(&number.to_be_bytes());
+        }
+    }
+
     /// Begins a list of so many.
     pub(super) fn list(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
@@ -96,6 +109,16 @@ mod tests {
         assert_eq!(read.int(), Some(i64::from(u32::MAX)));
         assert_eq!(read.text(), Some(&b"who"[..]));
         assert_eq!((read.int(), read.text()), (None, None));
+    }
+
+    #[test]
+    fn a_number_may_be_known_last() {
+        let mut packed = Packed::default();
+        packed.begin_with_a_number();
+        packed.text("who");
+        packed.set_first(70_000);
+        let mut read = Unpacked(packed.as_bytes());
+        assert_eq!((read.int(), read.text()), (Some(70_000), Some(&b"who"[..])));
     }
 
     #[test]

@@ -54,16 +54,15 @@ impl Batch {
         }
         // The first value says where the segments begin; the policies go before them.
         let (mut places, mut begin) = (Places::new(), 2);
-        let mut known = Packed::with_capacity(128);
+        let mut plan = Packed::with_capacity(256);
+        plan.begin_with_a_number();
         for policy in policies {
             places.push((policy.number(), begin));
             if let Some(context) = policy.context::<Known>() {
-                begin += context.write(policy.rule(), now, &mut known);
+                begin += context.write(policy.rule(), now, &mut plan);
             }
         }
-        let mut plan = Packed::with_capacity(256);
-        plan.uint(begin as u64);
-        plan.append(&known);
+        plan.set_first(begin as u32);
         for segment in &self.segments {
             segment.write(&places, &mut plan);
         }
