@@ -1,20 +1,22 @@
 //! What a handler holds of its own request's decision, and what a refused caller gets.
 
 use std::{
-    error, fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::runtime::Handle;
 
 use crate::{
-    decision::{Brief, Decision, Permit, Ruling},
-    error::StoreError,
+    decision::{Brief, Decision, Permit},
     outcome::Outcome,
-    respond::Headers,
-    strategy::Retry,
 };
+
+mod judged;
+mod refused;
+
+use judged::{Judged, Turn};
+pub use refused::Refused;
 
 /// A handler's handle to how its request was judged.
 ///
@@ -36,89 +38,6 @@ pub struct Admission {
     shared: Arc<Mutex<Judged>>,
 }
 
-/// Whose turn it is to settle.
-type Turn = tokio::sync::Mutex<()>;
-
-#[derive(Default)]
-struct Judged {
-    /// The outermost layer's.
-    first: First,
-    more: Option<Box<More>>,
-}
-
-/// The decision of the outermost layer.
-#[derive(Default)]
-enum First {
-    #[default]
-    None,
-    /// In few words, until somebody wants to see it.
-    Brief(Brief),
-    Made(Box<Decision>),
-}
-
-/// What most requests don't have.
-#[derive(Default)]
-struct More {
-    /// The decisions of layers further in.
-    others: Vec<Decision>,
-    /// The permits of all, which the layers hold.
-    permits: Vec<Weak<dyn Permit>>,
-    /// The permit, where there is no layer to hold it.
-    permit: Option<Arc<dyn Permit>>,
-    turn: Option<Arc<Turn>>,
-}
-
-impl Judged {
-    /// Adds a decision; returns its place, and its permit.
-    fn add(&mut self, mut decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
-        let permit = decision.permit.take();
-        if let Some(permit) = &permit {
-            self.more().permits.push(Arc::downgrade(permit));
-        }
-        if let First::None = self.first {
-            self.first = First::Made(Box::new(decision));
-            return (0, permit);
-        }
-        let others = &mut self.more().others;
-        others.push(decision);
-        (others.len(), permit)
-    }
-
-    fn more(&mut self) -> &mut More {
-        self.more.get_or_insert_default()
-    }
-
-    fn first(&mut self) -> Option<&mut Decision> {
-        if let First::Brief(_) = self.first
-            && let First::Brief(brief) = mem::take(&mut self.first)
-        {
-            self.first = First::Made(Box::new(brief.decision()));
-        }
-        match &mut self.first {
-            First::Made(decision) => Some(decision),
-            _ => None,
-        }
-    }
-
-    fn decisions(&mut self) -> impl Iterator<Item = &mut Decision> {
-        self.first();
-        let first = match &mut self.first {
-            First::Made(decision) => Some(&mut **decision),
-            _ => None,
-        };
-        let others = self.more.iter_mut().flat_map(|more| &mut more.others);
-        first.into_iter().chain(others)
-    }
-
-    /// The decision at a place.
-    fn at(&mut self, place: usize) -> Option<&mut Decision> {
-        match place.checked_sub(1) {
-            None => self.first(),
-            Some(place) => self.more.as_mut()?.others.get_mut(place),
-        }
-    }
-}
-
 /// Keeps the places of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
@@ -130,14 +49,8 @@ impl Admission {
     /// An admission that holds the decision's permit.
     fn of(decision: Decision) -> Self {
         let (admission, permit) = Self::first(decision);
-        admission.hold_permit(permit);
+        admission.lock().hold(permit);
         admission
-    }
-
-    fn hold_permit(&self, permit: Option<Arc<dyn Permit>>) {
-        if permit.is_some() {
-            self.lock().more().permit = permit;
-        }
     }
 
     /// An admission for a layer that is the first; returns the decision's permit too, which the layer holds.
@@ -150,19 +63,14 @@ impl Admission {
     /// An admission for a layer that is the first, of a decision in few words.
     #[inline]
     pub(crate) fn brief(decision: Brief) -> Self {
-        let judged = Judged {
-            first: First::Brief(decision),
-            more: None,
-        };
         Self {
-            shared: Arc::new(Mutex::new(judged)),
+            shared: Arc::new(Mutex::new(Judged::briefly(decision))),
         }
     }
 
     /// Whose turn it is to settle.
     pub(crate) fn turn(&self) -> Arc<Turn> {
-        let mut judged = self.lock();
-        judged.more().turn.get_or_insert_default().clone()
+        self.lock().turn()
     }
 
     /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
@@ -197,10 +105,8 @@ impl Admission {
     /// A client that has gone without a word holds its place until the connection is found broken: send pings, and end
     /// those that don't answer.
     pub fn hold(&self) -> Hold {
-        let judged = self.lock();
-        let permits = judged.more.iter().flat_map(|more| &more.permits);
         Hold {
-            _permits: permits.filter_map(Weak::upgrade).collect(),
+            _permits: self.lock().permits(),
         }
     }
 
@@ -240,16 +146,11 @@ impl Admission {
     pub(crate) fn last_look(self, place: usize, look: impl FnOnce(&Decision)) {
         match Arc::try_unwrap(self.shared) {
             // Nobody else has it any more.
-            Ok(shared) => {
-                let judged = shared.into_inner();
-                let mut judged = judged.unwrap_or_else(PoisonError::into_inner);
-                match judged.first {
-                    First::Brief(brief) if place == 0 => look(&brief.decision()),
-                    _ => judged
-                        .at(place)
-                        .map(|decision| look(decision))
-                        .unwrap_or(()),
-                }
+            Ok(judged) => {
+                let judged = judged.into_inner();
+                judged
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .look(place, look);
             }
             Err(shared) => {
                 Self { shared }.with(place, |decision| look(decision));
@@ -317,75 +218,6 @@ impl fmt::Debug for Admission {
         f.debug_list().entries(self.lock().decisions()).finish()
     }
 }
-
-/// What a denied caller gets: the error of [`Decision::into_result`].
-///
-/// With feature `axum` it is a response, the same as the layer's own refusal; with feature `tonic` it converts into a
-/// `tonic::Status`.
-#[derive(Clone, Debug)]
-pub struct Refused {
-    decision: Box<Decision>,
-    fields: Headers,
-}
-
-impl Refused {
-    pub(crate) fn new(decision: Decision) -> Self {
-        Self {
-            decision: Box::new(decision),
-            fields: Headers::default(),
-        }
-    }
-
-    /// Which fields it has as a response: those of [`Headers::draft`], unless set. A layer that was told to use others
-    /// does so for its own refusals.
-    #[must_use]
-    pub fn headers(mut self, headers: Headers) -> Self {
-        self.fields = headers;
-        self
-    }
-
-    pub(crate) fn fields(&self) -> Headers {
-        self.fields
-    }
-
-    /// The decision that refused it.
-    pub fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// How long to wait; `None` if waiting doesn't help, or it isn't known.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match (self.decision.ruling(), self.decision.retry()) {
-            (Ruling::Exhausted, Retry::After(wait)) => Some(wait),
-            (Ruling::Fault(StoreError::Open { retry_after }), _) => Some(*retry_after),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.decision.ruling() {
-            Ruling::Admitted => f.write_str("admitted"),
-            Ruling::Exhausted => {
-                f.write_str("quota exceeded:")?;
-                let mut refused = self.decision.verdicts().filter(|v| v.refused());
-                refused.try_for_each(|verdict| write!(f, " {}", verdict.policy()))?;
-                match self.decision.retry() {
-                    Retry::After(wait) => write!(f, "; retry after {wait:?}"),
-                    _ => f.write_str("; it costs more than the quota ever allows"),
-                }
-            }
-            Ruling::MissingKey { policy } => {
-                write!(f, "the request has no key for policy {policy:?}")
-            }
-            Ruling::Denied => f.write_str("the request is on a deny list"),
-            Ruling::Fault(error) => write!(f, "the store of the rate limits is at fault: {error}"),
-        }
-    }
-}
-
-impl error::Error for Refused {}
 
 impl Decision {
     /// Whether its charge depends on what becomes of the request.
