@@ -6,7 +6,7 @@ use testkit::{Proxy, Server};
 use tokio::time::sleep;
 use tollgate::{Key, RedisStore, Source, StoreError};
 
-use crate::support::{By, fault, limiter};
+use crate::support::{By, counted, fault, limiter, on_a_clock, until};
 
 const DEADLINE: Duration = Duration::from_millis(1_500);
 
@@ -52,4 +52,43 @@ async fn who_ran_out_of_time_while_his_trip_was_connecting_leaves_it() {
         assert!(!keys.iter().any(|key| key.contains("late")), "{keys:?}");
         return;
     }
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// He came before those whose trip is under way when his own is back, and has less time than they.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_to_be_asked_again_is_told_when_his_own_time_is_up() {
+    let (clock, server) = on_a_clock();
+    let proxy = Proxy::to(server.addr());
+    let store = RedisStore::builder()
+        .url(format!("redis://{}", proxy.addr()))
+        .deadline(DEADLINE)
+        .denials(Duration::ZERO)
+        .lanes(1)
+        .no_breaker();
+    let store = store.build().expect("a store");
+    let daily = limiter(store.clone(), [By::Calendar.policy("daily", "9/day")]);
+    let weekly = limiter(store, [By::Fixed.policy("weekly", "9/week")]);
+    for limiter in [&daily, &weekly] {
+        assert!(counted(&limiter.check(Key::global()).await));
+    }
+    // The next one is asked about the wrong day.
+    clock.advance(40 * DAY);
+    proxy.delay(DEADLINE / 2);
+    let again = tokio::spawn(daily.check(Key::global()).into_future());
+    until("he is to be asked again", async || proxy.delayed() > 0).await;
+    server.pause();
+    sleep(DEADLINE / 3).await;
+    // Enough for one more trip, and no third one.
+    let later = (0..40).map(|key| {
+        let check = weekly.check(Key::new(key.to_string()));
+        tokio::spawn(check.into_future())
+    });
+    let later: Vec<_> = later.collect();
+    let decision = again.await.expect("an answer");
+    let waiting = later.iter().filter(|task| !task.is_finished()).count();
+    server.resume();
+    assert!(matches!(fault(&decision), StoreError::Timeout));
+    assert_eq!(waiting, 40);
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     Shared,
+    alarm::Alarm,
     batch::{Batch, MOST_KEYS},
     probe,
     question::Question,
@@ -149,6 +150,7 @@ impl Lane {
             keys: 1,
         };
         let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
+        let mut alarm = Alarm::default();
         let route = Arc::new(route);
         loop {
             let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
@@ -200,7 +202,20 @@ impl Lane {
                     again.into_iter().rev().for_each(|q| backlog.push_front(q));
                 }
                 () = self.relay.called() => {}
+                () = time_up(&mut alarm, backlog.front()) => self.leave_late(&mut backlog),
             }
+        }
+    }
+
+    /// Tells those whose time is up.
+    fn leave_late(&self, backlog: &mut VecDeque<Question>) {
+        let now = Instant::now();
+        let is_late = |first: &Question| first.deadline <= now;
+        while backlog.front().is_some_and(is_late)
+            && let Some(late) = backlog.pop_front()
+        {
+            let kept = &self.shared.kept;
+            kept.fail(self.tag, late, StoreError::Timeout, false);
         }
     }
 
@@ -244,6 +259,15 @@ fn board(
         }
     }
     backlog.extend(come);
+}
+
+/// Waits until a question's time is up, if there is one. The first that waits may be one that is asked again: whose trip is
+/// under way now came after it, and has more time.
+async fn time_up(alarm: &mut Alarm, first: Option<&Question>) {
+    match first.map(|question| question.deadline) {
+        Some(deadline) => poll_fn(|cx| alarm.poll(deadline, cx)).await,
+        None => pending().await,
+    }
 }
 
 /// Waits for one of the trips to be back. They are polled in order, since it's the first poll that sends.
