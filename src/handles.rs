@@ -38,3 +38,28 @@ impl<T> Handles<T> {
         &self.0[thread & (self.0.len() - 1)]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_has_the_same_one_each_time() {
+        let mut made = 0;
+        let handles = Handles::new(|| {
+            made += 1;
+            made
+        });
+        assert_eq!(handles.0.len(), made);
+        assert!(made.is_power_of_two());
+        thread::scope(|scope| {
+            for _ in 0..2 * made {
+                scope.spawn(|| {
+                    let first = handles.at_hand();
+                    assert!((0..9).all(|_| Arc::ptr_eq(first, handles.at_hand())));
+                });
+            }
+        });
+        assert_eq!(*handles.any(), 1);
+    }
+}
