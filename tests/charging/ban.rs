@@ -5,10 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::{Ban, Denied, Key, Limiter, Policy, Quota, Ruling, extract};
 
-use crate::{
-    ban_by_hand::abuse_named,
-    support::{KEY, World, counted, even, ms, secs, window},
-};
+use crate::support::{KEY, World, counted, even, ms, secs, window};
 
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
@@ -34,6 +31,13 @@ pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
     Some(refused.retry_after().expect("a wait"))
 }
 
+/// The same, for ten minutes each time, by a name of its own.
+pub(crate) fn abuse_named(name: &str) -> Policy {
+    let policy = Policy::new(name, "3/min".parse::<Quota>().expect("a quota"));
+    let policy = policy.strategy(Ban::lasting(secs(600)));
+    policy.key(extract::global())
+}
+
 /// How long the ban lasts, if there is one.
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     let seen = limiter.peek([("abuse", key)]).await;
@@ -42,6 +46,20 @@ pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     verdict
         .refused()
         .then(|| verdict.retry_after().expect("a wait"))
+}
+
+/// Sees to how long the ban lasts.
+#[track_caller]
+pub(crate) fn is_banned(
+    world: &World,
+    limiter: &Limiter,
+    expected: Option<Duration>,
+) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let name = world.name();
+        assert_eq!(banned(limiter, KEY).await, expected, "{name}, at {caller}");
+    }
 }
 
 /// How many refusals are left.
@@ -137,12 +155,7 @@ async fn bans_double_up_to_a_bound_and_start_over_after_a_quiet_while() {
         assert_eq!(banned(&limiter, KEY).await, Some(secs(1_800)));
         world.advance(secs(3_600));
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(600)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(600))).await;
         world.no_key_is_immortal();
         world.advance(secs(1_200) + ms(2));
         if let Some(server) = world.redis_server() {
@@ -161,20 +174,10 @@ async fn a_short_ban_is_remembered_for_a_period() {
         refuse_after_one(&limiter, 3).await;
         world.advance(secs(1) + secs(60) - MICRO);
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(2)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(2))).await;
         world.advance(secs(2) + secs(60));
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(1)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(1))).await;
     }
 }
 

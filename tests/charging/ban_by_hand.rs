@@ -2,18 +2,12 @@
 
 use std::time::Duration;
 
-use tollgate::{Ban, Key, Limiter, Policy, Quota, RedisStore, StoreError, extract};
+use tollgate::{Key, Limiter, RedisStore, StoreError};
 
 use crate::{
-    ban::{MICRO, abuse, banned, left, once, refuse, wait},
+    ban::{MICRO, abuse, banned, is_banned, left, once, refuse, wait},
     support::{KEY, World, even, ms, secs, window},
 };
-
-pub(crate) fn abuse_named(name: &str) -> Policy {
-    let policy = Policy::new(name, "3/min".parse::<Quota>().expect("a quota"));
-    let policy = policy.strategy(Ban::lasting(secs(600)));
-    policy.key(extract::global())
-}
 
 #[tokio::test]
 async fn all_processes_know_of_a_ban() {
@@ -84,29 +78,14 @@ async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() 
         limiter.block(KEY, secs(1)).await.expect("a ban");
         world.advance(secs(1));
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(600)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(600))).await;
         limiter.block(KEY, secs(1)).await.expect("a ban");
         world.advance(secs(1));
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(1_200)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(1_200))).await;
         limiter.unblock(KEY).await.expect("an answer");
         refuse(&limiter, 3).await;
-        assert_eq!(
-            banned(&limiter, KEY).await,
-            Some(secs(600)),
-            "{}",
-            world.name()
-        );
+        is_banned(&world, &limiter, Some(secs(600))).await;
     }
 }
 

@@ -41,6 +41,16 @@ impl Answer {
         times.map(|t| t.parse().expect("an integer")).collect()
     }
 
+    /// Sees to the fields that each problem has.
+    #[track_caller]
+    pub(crate) fn is_problem_that_nobody_caches(&self) {
+        let media_type = self.field("content-type");
+        assert_eq!(media_type.as_deref(), Some("application/problem+json"));
+        assert_eq!(self.field("cache-control").as_deref(), Some("no-store"));
+        let length = self.body.len().to_string();
+        assert_eq!(self.field("content-length"), Some(length));
+    }
+
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("a JSON body")
     }

@@ -105,11 +105,7 @@ impl Lanes {
         deadline: Instant,
         mark: Option<Mark>,
     ) -> Result<Awaited, StoreError> {
-        let (place, hash) = self.begin(ask, &lines);
-        let matter = Matter::marked(ask, lines, deadline, hash, mark);
-        let (question, awaited) = Question::asked(matter);
-        self.push(place, question)?;
-        Ok(awaited)
+        self.send(ask, lines, deadline, mark, false)
     }
 
     /// Asks there. What is given back by it is given back later if it can't be now.
@@ -119,9 +115,24 @@ impl Lanes {
         lines: Lines,
         deadline: Instant,
     ) -> Result<Awaited, StoreError> {
+        self.send(ask, lines, deadline, None, true)
+    }
+
+    #[inline]
+    fn send(
+        self: &Arc<Self>,
+        ask: Ask,
+        lines: Lines,
+        deadline: Instant,
+        mark: Option<Mark>,
+        insists: bool,
+    ) -> Result<Awaited, StoreError> {
         let (place, hash) = self.begin(ask, &lines);
-        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, hash));
-        question.insist();
+        let matter = Matter::marked(ask, lines, deadline, hash, mark);
+        let (mut question, awaited) = Question::asked(matter);
+        if insists {
+            question.insist();
+        }
         self.push(place, question)?;
         Ok(awaited)
     }
