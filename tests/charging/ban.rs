@@ -165,6 +165,22 @@ async fn bans_double_up_to_a_bound_and_start_over_after_a_quiet_while() {
     }
 }
 
+/// How often a key was banned shares a number with its refusals in what the store returns.
+#[tokio::test]
+async fn a_key_that_is_banned_a_hundred_times_has_its_refusals_counted_as_before() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()]);
+        assert_eq!(wait(&limiter, KEY).await, None);
+        for bans in 1..=120 {
+            assert_eq!(left(&limiter, KEY).await, 3, "{}: {bans}", world.name());
+            refuse(&limiter, 3).await;
+            let length = [600, 1_200].get(bans - 1).map_or(secs(1_800), |s| secs(*s));
+            is_banned(&world, &limiter, Some(length)).await;
+            world.advance(length);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_short_ban_is_remembered_for_a_period() {
     for world in World::both() {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::support::{
-    Books, LIFE, PLACES, check, counted, expiries, fill, free, places, strand, until, until_free,
+    Books, LIFE, LONG, PLACES, check, counted, expiries, fill, free, places, strand, until,
+    until_free,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -23,6 +24,22 @@ async fn an_unrenewed_permit_expires_after_one_life_and_not_a_microsecond_earlie
             "{}",
             books.name()
         );
+    }
+}
+
+/// The request that still runs after its permit has expired: the slot may be another request's by then.
+#[tokio::test]
+async fn a_permit_that_has_expired_is_not_refunded() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let mut first = check(&limiter).await;
+        books.advance(LONG / 2);
+        let second = check(&limiter).await;
+        assert!(counted(&first) && counted(&second));
+        books.advance(LONG / 2);
+        let refunded = limiter.refund(&mut first, 1).await.expect("an answer");
+        assert_eq!(refunded, [0], "{}", books.name());
+        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
     }
 }
 
