@@ -144,6 +144,35 @@ async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
     }
 }
 
+/// A request that is sent late has less than half of its time left. The first trip takes most of the second one's time.
+#[tokio::test]
+async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
+    const TIME: Duration = Duration::from_secs(2);
+    for _ in 0..5 {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let store = builder(url(proxy.addr())).deadline(TIME).breaker(1);
+        let limiter = refusing(store.build().expect("a store"));
+        resumed(&limiter).await;
+        let check = || tokio::spawn(limiter.check(Key::new("whoever")).into_future());
+        proxy.delay(TIME * 7 / 10);
+        let first = check();
+        until("its reply is under way", async || proxy.delayed() == 1).await;
+        let second = check();
+        let first = first.await.expect("an answer");
+        let second = second.await.expect("an answer");
+        proxy.pass();
+        if first.source() == Source::Store {
+            assert!(matches!(fault(&second), StoreError::Timeout));
+            let next = limiter.check(Key::new("whoever")).await;
+            assert_eq!(next.source(), Source::Store, "{next:?}");
+            return;
+        }
+        // The machine is busy: the first reply came too late as well, which counts.
+    }
+    panic!("no reply came within {TIME:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_probe_at_a_time_goes_however_many_ask() {
     let server = Server::start();

@@ -1,5 +1,5 @@
 //! The table of errors, against real servers in the state that each of them tells of: what is told, whether the breaker
-//! opens for it, and that all is well when it's over.
+//! opens for it, what becomes of the connection, and that all is well when it's over.
 
 use std::{future::IntoFuture, thread};
 
@@ -7,7 +7,10 @@ use futures_util::FutureExt;
 use testkit::{Reply, Server};
 use tollgate::{Key, Limiter, OnStoreError, Policy, RedisStore, Source, StoreError};
 
-use crate::support::{PATIENCE, builder, fault, limiter, quota, resumed, store, until};
+use crate::{
+    connections::Connection,
+    support::{PATIENCE, builder, fault, limiter, quota, resumed, store, until},
+};
 
 const KEY: Key = Key::global();
 
@@ -59,10 +62,13 @@ async fn is_well_again(limiter: &Limiter, used: u64) {
     assert_eq!(verdict.limit() - verdict.remaining(), used);
 }
 
-async fn begun(server: &Server) -> Limiter {
-    let limiter = refusing(store(server));
+async fn begun(server: &Server) -> (Limiter, Connection) {
+    began(server, refusing(store(server))).await
+}
+
+async fn began(server: &Server, limiter: Limiter) -> (Limiter, Connection) {
     assert_eq!(limiter.check(KEY).await.source(), Source::Store);
-    limiter
+    (limiter, Connection::only(server))
 }
 
 #[tokio::test]
@@ -70,11 +76,12 @@ async fn oom() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     tells(&limiter, "OOM", Breaker::StaysClosed).await;
     order(&server, &["CONFIG", "SET", "maxmemory", "0"]);
     is_well_again(&limiter, 1).await;
+    connection.is_kept(&server);
 }
 
 /// A background save that failed.
@@ -84,7 +91,7 @@ async fn misconf() {
         .arg("save", "3600 1")
         .arg("dbfilename", "no-file")
         .start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     // A folder of that name can't be replaced by a file.
     let folder = server.folder().join("no-file");
     std::fs::create_dir(&folder).expect("a folder");
@@ -101,27 +108,30 @@ async fn misconf() {
     let tolerate = ["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"];
     order(&server, &tolerate);
     is_well_again(&limiter, 1).await;
+    connection.is_kept(&server);
 }
 
 #[tokio::test]
 async fn noreplicas() {
     let server = Server::start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     order(&server, &["CONFIG", "SET", "min-replicas-to-write", "1"]);
     tells(&limiter, "NOREPLICAS", Breaker::StaysClosed).await;
     order(&server, &["CONFIG", "SET", "min-replicas-to-write", "0"]);
     is_well_again(&limiter, 1).await;
+    connection.is_kept(&server);
 }
 
 #[tokio::test]
 async fn readonly() {
     let server = Server::start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
     tells(&limiter, "READONLY", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
+    connection.is_dropped(&server).await;
 }
 
 /// A replica that has lost its master, and is not to tell what it had of it.
@@ -130,19 +140,20 @@ async fn masterdown() {
     let server = Server::builder()
         .arg("replica-serve-stale-data", "no")
         .start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     let nowhere = testkit::free_port().to_string();
     order(&server, &["REPLICAOF", "127.0.0.1", &nowhere]);
     tells(&limiter, "MASTERDOWN", Breaker::Opens).await;
     order(&server, &["REPLICAOF", "NO", "ONE"]);
     is_well_again(&limiter, 1).await;
+    connection.is_dropped(&server).await;
 }
 
 /// Somebody else's script runs, and runs.
 #[tokio::test]
 async fn busy() {
     let server = Server::builder().arg("lua-time-limit", "1").start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     let mut other = server.connect().expect("a connection");
     let script = thread::spawn(move || other.call(&["EVAL", "while true do end", "0"]));
     until("it is busy", async || {
@@ -155,13 +166,14 @@ async fn busy() {
     let killed = script.join().expect("it ends").expect("a reply");
     assert!(matches!(killed, Reply::Error(_)));
     is_well_again(&limiter, 1).await;
+    connection.is_kept(&server);
 }
 
 /// Somebody else's script runs, and has written: it can't be ended, but with the server.
 #[tokio::test]
 async fn unkillable() {
     let server = Server::builder().arg("lua-time-limit", "1").start();
-    let limiter = begun(&server).await;
+    let (limiter, _) = begun(&server).await;
     let mut other = server.connect().expect("a connection");
     const SCRIPT: &str = "redis.call('SET', 'written', 1) while true do end";
     let script = thread::spawn(move || other.call(&["EVAL", SCRIPT, "0"]));
@@ -230,8 +242,7 @@ async fn loading() {
         .start();
     // Each key takes two milliseconds to load, and the server answers in between: before 7.0 after each 2 MB.
     let store = builder(server.url()).deadline(PATIENCE).build();
-    let limiter = refusing(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    let (limiter, connection) = began(&server, refusing(store.expect("a store"))).await;
     let events = "loading-process-events-interval-bytes";
     let (keys, size) = match server.version() {
         (..7, _) => ("2000", "40000"),
@@ -257,6 +268,7 @@ async fn loading() {
     server.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     drop(reload.join());
     is_well_again(&limiter, 1).await;
+    connection.is_dropped(&server).await;
 }
 
 #[tokio::test]
@@ -264,12 +276,12 @@ async fn noperm() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
-    let limiter = refusing(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    let (limiter, connection) = began(&server, refusing(store.expect("a store"))).await;
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     tells(&limiter, "NOPERM", Breaker::StaysClosed).await;
     server.acl("gate", "secret", "~* +@all");
     is_well_again(&limiter, 1).await;
+    connection.is_kept(&server);
 }
 
 /// A password that was changed.
@@ -295,7 +307,7 @@ async fn wrongpass() {
 #[tokio::test]
 async fn noauth() {
     let server = Server::start();
-    let limiter = begun(&server).await;
+    let (limiter, _) = begun(&server).await;
     order(&server, &["CONFIG", "SET", "requirepass", "secret"]);
     order(
         &server,
@@ -313,7 +325,7 @@ async fn noauth() {
 #[tokio::test]
 async fn noscript() {
     let server = Server::start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     for used in 2..5 {
         order(&server, &["SCRIPT", "FLUSH"]);
         let decision = limiter.check(KEY).await;
@@ -321,13 +333,14 @@ async fn noscript() {
         let remaining = decision.verdict("p").expect("a verdict").remaining();
         assert_eq!(1_000 - remaining, used);
     }
+    connection.is_kept(&server);
 }
 
 /// What stands under one key is no fault of the others'.
 #[tokio::test]
 async fn wrongtype() {
     let server = Server::start();
-    let limiter = begun(&server).await;
+    let (limiter, connection) = begun(&server).await;
     let key = server.keys().concat();
     order(&server, &["DEL", &key]);
     order(&server, &["SADD", &key, "something else"]);
@@ -337,6 +350,7 @@ async fn wrongtype() {
         assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
         assert_eq!(other.source(), Source::Store);
     }
+    connection.is_kept(&server);
 }
 
 fn give_all_slots(server: &Server) {

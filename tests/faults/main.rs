@@ -5,6 +5,7 @@
 
 mod breaker;
 mod codes;
+mod connections;
 mod fallback;
 mod give_backs;
 mod load;

@@ -4,6 +4,7 @@ use std::{
     future::IntoFuture,
     io::{self, Read},
     net::{TcpListener, TcpStream},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use futures_util::FutureExt;
 use testkit::{Proxy, Server};
 use tollgate::{Key, Limiter, OnStoreError, RedisStore, Source, StoreError};
 
-use crate::support::{builder, fault, limiter, opened, resumed, store, until, url};
+use crate::support::{PATIENCE, builder, fault, limiter, opened, resumed, store, until, url};
 
 fn refusing(store: RedisStore) -> Limiter {
     limiter(store, 1_000, OnStoreError::Refuse)
@@ -30,6 +31,11 @@ fn probes(server: &Server) -> u64 {
     counts
         .filter_map(|(_, count)| count.parse::<u64>().ok())
         .sum()
+}
+
+fn is_open(limiter: &Limiter) -> bool {
+    let check = limiter.check(Key::new("key")).into_future().now_or_never();
+    check.is_some_and(|decision| matches!(fault(&decision), StoreError::Open { .. }))
 }
 
 /// However many probes go, the breaker stays open.
@@ -126,6 +132,47 @@ async fn a_server_that_is_far_away_is_found() {
     opened(&limiter).await;
     proxy.delay(Duration::from_millis(700));
     resumed(&limiter).await;
+}
+
+/// Between the first probe, which is waited for no longer, and the second, which isn't due yet, the time stands still.
+#[tokio::test(start_paused = true)]
+async fn the_late_answer_to_a_probe_closes_the_breaker_before_the_next_probe() {
+    let server = Server::start();
+    let store = builder(server.url()).deadline(Duration::from_secs(10));
+    let limiter = refusing(store.build().expect("a store"));
+    // The server takes connections, and holds whatever may write.
+    order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
+    opened(&limiter).await;
+    // From here on time goes on by steps: while a thread is busy, it doesn't leap.
+    let (end, ended) = mpsc::channel::<()>();
+    let busy = tokio::task::spawn_blocking(move || ended.recv());
+    let step = async |ms: u64| {
+        tokio::time::advance(Duration::from_millis(ms)).await;
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let held = || {
+        let clients = server.command(&["CLIENT", "LIST"]).text();
+        clients.matches(" flags=b ").count()
+    };
+    assert_eq!(held(), 0);
+    step(50).await;
+    let start = Instant::now();
+    while held() == 0 {
+        assert!(start.elapsed() < PATIENCE, "there is no probe");
+        step(0).await;
+    }
+    step(500).await;
+    step(1).await;
+    assert!(is_open(&limiter));
+    order(&server, &["CLIENT", "UNPAUSE"]);
+    let start = Instant::now();
+    while is_open(&limiter) {
+        assert!(start.elapsed() < PATIENCE, "the answer changes nothing");
+        step(0).await;
+    }
+    assert_eq!(probes(&server), 1);
+    drop(end);
+    busy.await.expect("a thread").expect_err("nothing was sent");
 }
 
 /// Takes connections on a server's port while it is away, and lets nobody know that it is not the server.

@@ -304,7 +304,14 @@ mod tests {
         let first = number(&source).await;
         assert_eq!(number(&source).await, first);
         // So is one that said that it can't be done, for that was an answer.
-        for error in ["WRONGTYPE a list", "ERR no", "BUSY for long"] {
+        for error in [
+            "WRONGTYPE a list",
+            "ERR no",
+            "BUSY for long",
+            "OOM no memory",
+            "CLUSTERDOWN no node",
+            "NOPERM no rights",
+        ] {
             assert!(ask(&source, &error_of(error)).await.is_err());
             assert_eq!(number(&source).await, first, "{error}");
         }
@@ -315,7 +322,14 @@ mod tests {
     async fn a_connection_to_a_server_of_no_use_is_no_ones() {
         let server = Server::start();
         let (source, _pool) = source(server.addr());
-        for error in ["READONLY a replica", "LOADING its data"] {
+        for error in [
+            "READONLY a replica",
+            "MASTERDOWN no master",
+            "LOADING its data",
+            "UNBLOCKED by another",
+            "NOAUTH no password",
+            "WRONGPASS another password",
+        ] {
             let before = number(&source).await;
             assert!(ask(&source, &error_of(error)).await.is_err());
             assert_ne!(number(&source).await, before, "{error}");
