@@ -71,3 +71,31 @@ impl Bound {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryStore;
+
+    #[test]
+    fn no_more_tiers_are_kept_than_the_bound_however_many_quotas_come() {
+        let known = Known::default();
+        let policy = Policy::new("p", Quota::requests(1).per_second());
+        let store = MemoryStore::new();
+        for requests in 1..=3_000 {
+            let quota = Quota::requests(requests).per_hour();
+            let open = || {
+                let rule = policy.counted_by().bind(&quota)?;
+                Ok(Terms {
+                    quota,
+                    account: store.open(policy.name(), rule)?,
+                    share_of: None,
+                })
+            };
+            let tier = known.tier(&policy, quota, open).expect("a tier");
+            assert_eq!(tier.quota, quota);
+            let kept = known.accounts().len();
+            assert!(kept <= MOST_TIERS, "{kept} of {requests}");
+        }
+    }
+}

@@ -85,6 +85,28 @@ async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
 }
 
 #[tokio::test]
+async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_before() {
+    const KEYS: usize = 64;
+    let (store, _) = small(KEYS);
+    let limiter = limiter(&store, [shared("a", "100/h")]);
+    // Every twelfth key has used little, all others have used the same.
+    let cost = |n: usize| if n.is_multiple_of(12) { 1 } else { 5 };
+    for n in 0..KEYS {
+        limiter.check(key(n)).cost(cost(n)).await;
+    }
+    limiter.check(Key::new("one too many")).await;
+    let dropped = store.dropped();
+    assert!((7..KEYS as u64).contains(&dropped), "{dropped}");
+    let mut missing = 0;
+    for n in 0..KEYS {
+        let used = used(&limiter, "a", key(n)).await;
+        assert!(used == 0 || used == 5, "key {n} has used {used}");
+        missing += u64::from(used == 0);
+    }
+    assert_eq!(missing, dropped);
+}
+
+#[tokio::test]
 async fn a_flood_frees_nobody_who_has_used_more_than_the_flood() {
     for max_keys in [64, 4_096] {
         let (store, _) = small(max_keys);

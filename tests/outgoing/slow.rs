@@ -125,6 +125,22 @@ async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_leaves_the_queue_for_its_deadline_does_not_fill_it() {
+    let (limiter, store, _) = Slow::limiter("1/hour");
+    store.open.send_replace(true);
+    wait(&limiter).await.expect("the first");
+    store.open.send_replace(false);
+    // All of them join before the store has answered.
+    let mut first = queued(wait(&limiter));
+    let mut hurried = queued(limiter.wait(Key::global(), ms(1)));
+    let mut last = queued(wait(&limiter).queue(2));
+    store.open.send_replace(true);
+    assert!(look(&mut first).is_none());
+    look(&mut hurried).expect("an answer").expect_err("refused");
+    assert!(look(&mut last).is_none(), "one request is ahead of it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
