@@ -9,6 +9,7 @@ use std::{
 
 use http::{Request, Response, request::Parts};
 use pin_project_lite::pin_project;
+use tokio::task::coop::poll_proceed;
 use tower_service::Service;
 
 use super::{
@@ -126,6 +127,8 @@ where
                     return Poll::Ready(Ok(response.map(|body| ResponseBody::inner(body, ticket))));
                 }
                 StateProj::Refused { response } => {
+                    // There is no service to yield: a client that tries again at once leaves other tasks their turns.
+                    ready!(poll_proceed(cx)).made_progress();
                     return match response.take() {
                         Some(response) => Poll::Ready(Ok(response.map(ResponseBody::own))),
                         // Polled again after it was ready, which futures must not be.

@@ -4,8 +4,10 @@ use std::{
     net::IpAddr,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
+
+use tokio::task::coop::poll_proceed;
 
 use super::{Desk, Judged, Keys, Pending, judge::Own};
 use crate::{decision::Decision, quota::Quota, store::Ask};
@@ -104,6 +106,9 @@ impl IntoFuture for Check {
 }
 
 /// The future of a [`Check`].
+///
+/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where the decision is made in process: a task
+/// that makes many in a loop yields to others. Nothing is charged before that. Outside of a runtime it never yields.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Checking(State);
@@ -120,12 +125,18 @@ impl Future for Checking {
         loop {
             match &mut self.0 {
                 State::Asked(pending) => return Pin::new(pending).poll(cx),
-                State::Unasked(check) => match check.judge() {
-                    Some(Judged::Now(decision)) => return Poll::Ready(decision),
-                    Some(Judged::Later(pending)) => self.0 = State::Asked(pending),
-                    // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
-                    None => return Poll::Pending,
-                },
+                State::Unasked(check) => {
+                    let budget = ready!(poll_proceed(cx));
+                    match check.judge() {
+                        Some(Judged::Now(decision)) => {
+                            budget.made_progress();
+                            return Poll::Ready(decision);
+                        }
+                        Some(Judged::Later(pending)) => self.0 = State::Asked(pending),
+                        // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
+                        None => return Poll::Pending,
+                    }
+                }
             }
         }
     }

@@ -181,6 +181,7 @@ impl Limiter {
     ///
     /// If the store can't answer.
     pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, StoreError> {
+        tokio::task::coop::consume_budget().await;
         let mut policies = self.desks.inner().policies.iter();
         match policies.find(|bound| bound.policy.name() == policy) {
             Some(bound) => self.desks.inner().store.callers(&bound.account, &key).await,

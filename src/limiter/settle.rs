@@ -1,5 +1,7 @@
 //! Charging and giving back once a request was let in.
 
+use tokio::task::coop::consume_budget;
+
 use super::{Desk, Inner, Limiter};
 use crate::{
     charge::When,
@@ -30,6 +32,8 @@ impl Limiter {
             let (mut back, mut left, mut before) = (0, units, usize::MAX);
             while let Some(part) = counted.plan_refund(before, left) {
                 (left, before) = (left - part.units, part.place);
+                // A store that is near answers at once: others have their turns, too.
+                consume_budget().await;
                 let adjusting = books.adjust(Ask::Give, counted, part.receipt, part.units);
                 let adjusted = adjusting.await?;
                 counted.refunded(&part, &adjusted);

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::coop::poll_proceed,
+    time::{Instant, sleep_until},
+};
 
 use super::{
     Keys, Limiter,
@@ -268,6 +271,8 @@ impl IntoFuture for Wait {
 }
 
 /// The future of a [`Wait`].
+///
+/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where it is decided at once.
 #[must_use = "futures do nothing unless polled"]
 pub struct Waiting(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
 
@@ -279,7 +284,9 @@ impl Future for Waiting {
         let Some(decision) = &mut self.0 else {
             return Poll::Pending;
         };
+        let budget = ready!(poll_proceed(cx));
         let decision = ready!(decision.as_mut().poll(cx));
+        budget.made_progress();
         self.0 = None;
         Poll::Ready(decision.into_result())
     }

@@ -8,6 +8,7 @@ mod answers;
 #[path = "../common/by.rs"]
 mod by;
 mod config;
+mod cooperative;
 #[path = "../common/crowd.rs"]
 mod crowd;
 mod crowds;

@@ -1,0 +1,177 @@
+//! Decisions made in process take part in tokio's cooperative scheduling: a loop of them leaves the other tasks of its
+//! thread their turns.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use testkit::Server;
+use tokio::task::yield_now;
+use tollgate::{
+    Fallback, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Source,
+    extract,
+};
+use tower::{Layer, ServiceExt, service_fn};
+
+use crate::support::{fault, hello, until};
+
+const KEY: Key = Key::global();
+
+const DECISIONS: u64 = 10_000;
+
+/// What tokio gives a task before it has to yield.
+const TURN: u64 = 128;
+
+/// Makes decisions in a loop, beside a task that does nothing but count them; checks that it had its turns.
+async fn leaves_turns(what: &str, mut decide: impl AsyncFnMut()) {
+    let (made, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let other = tokio::spawn({
+        let (made, most) = (made.clone(), most.clone());
+        async move {
+            loop {
+                let before = made.load(Ordering::Relaxed);
+                yield_now().await;
+                most.fetch_max(made.load(Ordering::Relaxed) - before, Ordering::Relaxed);
+            }
+        }
+    });
+    yield_now().await;
+    for _ in 0..DECISIONS {
+        decide().await;
+        made.fetch_add(1, Ordering::Relaxed);
+    }
+    yield_now().await;
+    other.abort();
+    let most = most.load(Ordering::Relaxed);
+    assert!(most <= TURN, "{what}: {most} decisions between two turns");
+    assert!(most > 0, "{what}: the other task saw none of them");
+}
+
+fn limiter(units: u64) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(units).per_month());
+    let limiter = Limiter::builder().policy(policy).build();
+    limiter.expect("a limiter")
+}
+
+#[tokio::test]
+async fn checks_in_process_do() {
+    let (open, closed) = (limiter(1_000_000), limiter(1));
+    assert!(closed.check(KEY).await.is_admitted());
+    leaves_turns("admitted", async || {
+        assert!(open.check(KEY).await.is_admitted());
+    })
+    .await;
+    leaves_turns("rejected", async || {
+        assert!(!closed.check(KEY).await.is_admitted());
+    })
+    .await;
+    leaves_turns("peeked at", async || {
+        assert!(!closed.peek(KEY).await.is_admitted());
+    })
+    .await;
+    leaves_turns("charged", async || {
+        closed.charge(KEY, 1).await;
+    })
+    .await;
+    leaves_turns("reset", async || {
+        closed.reset(KEY).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn whatever_waits_and_need_not_does() {
+    let (open, closed) = (limiter(1_000_000), limiter(1));
+    assert!(closed.check(KEY).await.is_admitted());
+    leaves_turns("let in at once", async || {
+        open.wait(KEY, Duration::ZERO).await.expect("room");
+    })
+    .await;
+    leaves_turns("rejected at once", async || {
+        closed.wait(KEY, Duration::ZERO).await.expect_err("no room");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn refunds_and_lists_of_callers_in_process_do() {
+    let limiter = limiter(1_000_000);
+    let mut decision = limiter.check(KEY).cost(DECISIONS).await;
+    leaves_turns("refunded", async || {
+        limiter.refund(&mut decision, 1).await.expect("an answer");
+    })
+    .await;
+    leaves_turns("listed", async || {
+        limiter.callers("p", KEY).await.expect("an answer");
+    })
+    .await;
+}
+
+/// A client that tries again at once would keep its thread otherwise.
+#[tokio::test]
+async fn rejections_by_a_layer_do() {
+    let policy = Policy::new("p", Quota::requests(1).per_month()).key(extract::global());
+    let layer = RateLimitLayer::builder().policy(policy).build();
+    let service = layer.expect("a layer").layer(service_fn(hello));
+    let ask = async || {
+        let Ok(response) = service.clone().oneshot(Request::new(())).await;
+        response.status()
+    };
+    assert_eq!(ask().await, StatusCode::OK);
+    leaves_turns("rejected by a layer", async || {
+        assert_eq!(ask().await, StatusCode::TOO_MANY_REQUESTS);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rejections_that_are_remembered_do() {
+    let server = Server::start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .denials(Duration::from_secs(3_600));
+    let limiter = Limiter::builder()
+        .store(store.build().expect("a store"))
+        .policy(Policy::new("p", Quota::requests(1).per_month()))
+        .build()
+        .expect("a limiter");
+    until("it is rejected from memory", async || {
+        limiter.check(KEY).await.source() == Source::Cache
+    })
+    .await;
+    leaves_turns("remembered", async || {
+        assert!(!limiter.check(KEY).await.is_admitted());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_in_place_of_a_store_that_failed_do() {
+    let fallback = Fallback::across(1).into();
+    for answer in [OnStoreError::Admit, OnStoreError::Refuse, fallback] {
+        let port = testkit::free_port();
+        let store = RedisStore::open(format!("redis://127.0.0.1:{port}")).expect("a store");
+        let limiter = Limiter::builder()
+            .store(store)
+            .policy(Policy::new("p", Quota::requests(1).per_month()))
+            .on_store_error(answer)
+            .build()
+            .expect("a limiter");
+        // From the fourth on they are answered without a try.
+        for _ in 0..4 {
+            assert_eq!(limiter.check(KEY).await.source(), Source::Fallback);
+        }
+        if answer == OnStoreError::Refuse {
+            fault(&limiter.check(KEY).await);
+        }
+        leaves_turns(&format!("{answer:?}"), async || {
+            assert_eq!(limiter.check(KEY).await.source(), Source::Fallback);
+        })
+        .await;
+    }
+}
