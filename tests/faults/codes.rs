@@ -9,7 +9,7 @@ use tollgate::{Key, Limiter, OnStoreError, Policy, RedisStore, Source, StoreErro
 
 use crate::{
     connections::Connection,
-    support::{PATIENCE, builder, fault, limiter, quota, resumed, store, until},
+    support::{PATIENCE, builder, fault, limiter, quota, resumed, store, until, used_on_the_store},
 };
 
 const KEY: Key = Key::global();
@@ -56,10 +56,7 @@ async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
 /// What is not charged while a server is in such a state is not charged, and all is well afterwards.
 async fn is_well_again(limiter: &Limiter, used: u64) {
     resumed(limiter).await;
-    let seen = limiter.peek(KEY).await;
-    assert_eq!(seen.source(), Source::Store);
-    let verdict = seen.verdict("p").expect("a verdict");
-    assert_eq!(verdict.limit() - verdict.remaining(), used);
+    assert_eq!(used_on_the_store(limiter, KEY).await, used);
 }
 
 async fn begun(server: &Server) -> (Limiter, Connection) {

@@ -5,24 +5,24 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tollgate::{
-    Ban, CalendarWindow, Decision, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow,
-    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, Retry, Ruling, SlidingLog,
-    SlidingWindow, Source, TokenBucket, extract,
+    Ban, Decision, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, MemoryStore,
+    OnStoreError, Policy, Quota, RateLimitLayer, Retry, Ruling, SlidingLog, SlidingWindow, Source,
+    TokenBucket, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{admitted_in_process, nowhere, policy, quota, sharing, store};
+use crate::support::{admitted_in_process, calendar, nowhere, policy, quota, sharing, store};
 
 const KEY: Key = Key::global();
 
 /// Every strategy that counts a rate.
-fn every(quota: Quota) -> [Policy; 7] {
-    let policy = || Policy::new("p", quota);
+fn every(units: u64) -> [Policy; 7] {
+    let policy = || policy(units);
     [
         policy().strategy(Gcra),
         policy().strategy(TokenBucket),
         policy().strategy(FixedWindow),
-        policy().strategy(CalendarWindow::utc()),
+        calendar(units),
         policy().strategy(ListWindow),
         policy().strategy(SlidingLog),
         policy().strategy(SlidingWindow::new()),
@@ -38,8 +38,7 @@ fn falling_back(policy: Policy, processes: u32) -> Limiter {
 #[tokio::test]
 async fn all_processes_together_admit_the_sum_of_their_shares_by_every_strategy() {
     for (units, processes, share) in [(10, 4, 3), (3, 5, 1), (8, 2, 4), (7, 1, 7)] {
-        // A calendar's month may end at any moment, but hardly twice.
-        for policy in every(quota(units)) {
+        for policy in every(units) {
             let mut all = 0;
             for _ in 0..processes {
                 let limiter = falling_back(policy.clone(), processes);

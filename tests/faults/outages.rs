@@ -7,7 +7,7 @@ use tollgate::{Key, Limiter, Source};
 
 use crate::{
     load::{Load, Log},
-    support::{DEADLINE, builder, sharing, until, url},
+    support::{DEADLINE, builder, sharing, until, url, used_on_the_store},
 };
 
 /// What the shared key is allowed: it is used up before the outage, and again in it.
@@ -72,10 +72,7 @@ async fn outage(
 async fn assert_counted(log: &Log, limiter: &Limiter) {
     let admitted = log.admitted(Source::Store, true);
     assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
-    let seen = limiter.peek(Key::new("shared")).await;
-    assert_eq!(seen.source(), Source::Store);
-    let verdict = seen.verdict("p").expect("a verdict");
-    let used = verdict.limit() - verdict.remaining();
+    let used = used_on_the_store(limiter, Key::new("shared")).await;
     assert!(
         admitted <= used && used <= admitted + log.faults(),
         "{admitted} admitted, {used} used"

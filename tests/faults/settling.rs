@@ -10,7 +10,9 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{builder, nowhere, opened_in_process, quota, resumed, store, until};
+use crate::support::{
+    builder, nowhere, opened_in_process, quota, resumed, store, until, used_on_the_store,
+};
 
 const KEY: Key = Key::global();
 
@@ -24,6 +26,9 @@ fn counting(store: RedisStore, units: u64) -> Limiter {
 
 /// What is used under the one policy, by whatever answers.
 async fn used(limiter: &Limiter, source: Source) -> u64 {
+    if source == Source::Store {
+        return used_on_the_store(limiter, KEY).await;
+    }
     let seen = limiter.peek(KEY).await;
     assert_eq!(seen.source(), source);
     let verdict = seen.verdict("p").expect("a verdict");

@@ -5,8 +5,8 @@ use std::{future::IntoFuture, time::Duration};
 use futures_util::FutureExt;
 use testkit::Server;
 use tollgate::{
-    Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder,
-    Ruling, Source, StoreError,
+    CalendarWindow, Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, RedisStore,
+    RedisStoreBuilder, Ruling, Source, StoreError,
 };
 
 pub(crate) use crate::until::{PATIENCE, until};
@@ -33,6 +33,12 @@ pub(crate) fn store(server: &Server) -> RedisStore {
 /// Given back so slowly that a test sees nothing of it.
 pub(crate) fn quota(units: u64) -> Quota {
     Quota::requests(units).per_month()
+}
+
+/// A policy in a calendar window that ends in 2049, whatever the day of the test is.
+pub(crate) fn calendar(units: u64) -> Policy {
+    let forty_years = Duration::from_secs(40 * 365 * 86_400);
+    Policy::new("p", Quota::requests(units).per(forty_years)).strategy(CalendarWindow::utc())
 }
 
 pub(crate) fn policy(units: u64) -> Policy {
@@ -102,6 +108,26 @@ pub(crate) async fn opened_in_process(limiter: &Limiter) {
                 .is_some()
     })
     .await;
+}
+
+/// What the store says of `key` under the policy `p`. On a busy machine an answer may miss its deadline.
+pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> Decision {
+    let mut seen = None;
+    until("the store answers", async || {
+        let decision = limiter.peek(key).await;
+        let answered = decision.source() == Source::Store;
+        seen = Some(decision);
+        answered
+    })
+    .await;
+    seen.expect("a decision")
+}
+
+/// How many units of policy `p` are used, by the store's count.
+pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
+    let seen = seen_by_the_store(limiter, key).await;
+    let verdict = seen.verdict("p").expect("a verdict");
+    verdict.limit() - verdict.remaining()
 }
 
 /// Asks until the store answers.

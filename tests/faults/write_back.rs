@@ -2,11 +2,13 @@
 
 use testkit::{Proxy, Server};
 use tollgate::{
-    CalendarWindow, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RedisStore,
-    SlidingLog, SlidingWindow, Source, TokenBucket,
+    Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RedisStore, SlidingLog,
+    SlidingWindow, Source, TokenBucket,
 };
 
-use crate::support::{builder, opened_in_process, quota, resumed, until, url};
+use crate::support::{
+    builder, calendar, opened_in_process, quota, resumed, until, url, used_on_the_store,
+};
 
 const KEY: Key = Key::global();
 
@@ -28,10 +30,7 @@ fn through(network: &Proxy) -> RedisStore {
 }
 
 async fn used(limiter: &Limiter) -> u64 {
-    let seen = limiter.peek(KEY).await;
-    assert_eq!(seen.source(), Source::Store);
-    let verdict = seen.verdict("p").expect("a verdict");
-    verdict.limit() - verdict.remaining()
+    used_on_the_store(limiter, KEY).await
 }
 
 /// Three units on Redis, then four in process, then Redis again, which never lost its own.
@@ -54,7 +53,7 @@ async fn by_every_strategy_it_is_charged_once() {
         policy().strategy(Gcra),
         policy().strategy(TokenBucket),
         policy().strategy(FixedWindow),
-        policy().strategy(CalendarWindow::utc()),
+        calendar(100),
         policy().strategy(ListWindow),
         policy().strategy(SlidingLog),
         policy().strategy(SlidingWindow::new()),

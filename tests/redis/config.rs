@@ -10,10 +10,10 @@ use std::{
 };
 
 use deadpool_redis::{Config, Pool, PoolConfig, Runtime};
-use testkit::Server;
+use testkit::{Clock, Server};
 use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
 
-use crate::support::{By, EACH, PATIENCE, counted, limiter, store_at, used};
+use crate::support::{By, EACH, PATIENCE, START, counted, limiter, store_at, used};
 
 #[track_caller]
 fn mistake(store: Result<RedisStore, ConfigError>, value: &str, valid: &str) {
@@ -159,7 +159,8 @@ async fn a_deadpool_configuration_makes_a_store() {
 
 #[tokio::test]
 async fn a_url_may_name_a_socket_a_database_or_a_protocol() {
-    let server = Server::builder().unix_socket().start();
+    let clock = Clock::at(START);
+    let server = Server::builder().clock(&clock).unix_socket().start();
     let tcp = format!("redis://127.0.0.1:{}", server.port());
     for url in [
         server.url(),

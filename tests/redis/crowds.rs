@@ -13,7 +13,7 @@ use std::{
 use testkit::Server;
 use tollgate::{Decision, Key, Keys, Limiter, Policy, RedisStore, Source};
 
-use crate::support::{By, EACH, PATIENCE, limiter, until};
+use crate::support::{By, EACH, PATIENCE, limiter, on_a_clock, until};
 
 const TASKS: u64 = 512;
 
@@ -97,7 +97,7 @@ fn one(key: u64) -> Keys {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for by in EACH {
         let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
         let sums = crowd(&limiters(&server, policies), one, 2).await;
@@ -174,7 +174,8 @@ async fn used(limiter: &Limiter, keys: Keys) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_strategy_holds_while_connections_are_killed_at_random() {
-    let server = Arc::new(Server::start());
+    let (_clock, server) = on_a_clock();
+    let server = Arc::new(server);
     for by in EACH {
         let policies = || vec![by.policy("p", &format!("{LIMIT}/month"))];
         let limiters = limiters(&server, policies);

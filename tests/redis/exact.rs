@@ -11,7 +11,7 @@ use crate::support::{
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for by in EACH {
         // Where units come back one by one, it takes 43 minutes for the first.
         let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
@@ -31,7 +31,7 @@ async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_charged_is_what_was_admitted_whatever_each_request_costs() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiters = [0, 1].map(|_| single(&server, by, "1000/month"));
         let tasks: Vec<_> = (0..32)
@@ -282,7 +282,7 @@ async fn a_key_that_counts_nothing_is_not_immortal_either() {
 
 #[tokio::test]
 async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let policies = EACH.map(|by| by.policy(&format!("{by:?}"), "20/month"));
     let limiter = limiter(store(&server), policies);
     let keys: Vec<_> = (0..20).map(|key| format!("key-{key}")).collect();
@@ -308,7 +308,7 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
 
 #[tokio::test]
 async fn a_key_in_redis_is_at_most_thirty_bytes() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let long = "a name of sixty-four characters, the most that a policy may have";
     for name in ["p", "per-tenant", long] {
         let policies = EACH.map(|by| by.policy(name, "10/h"));

@@ -12,7 +12,9 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{By, PAIRS, counted, fault, hello, pair, single, store, until, used};
+use crate::support::{
+    By, PAIRS, counted, fault, hello, on_a_clock, pair, single, store, until, used,
+};
 
 const DEADLINE: Duration = Duration::from_millis(200);
 
@@ -180,7 +182,7 @@ async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
 /// master again.
 #[tokio::test]
 async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_master() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for order in PAIRS {
         let both = pair(&server, order, "10/h");
         server.flush();

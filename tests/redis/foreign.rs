@@ -9,7 +9,9 @@ use std::{
 use testkit::Server;
 use tollgate::{Key, Limiter, OnStoreError, Source, StoreError};
 
-use crate::support::{EACH, PAIRS, contents, counted, fault, pair, single, store, used};
+use crate::support::{
+    EACH, PAIRS, contents, counted, fault, on_a_clock, pair, single, store, used,
+};
 
 const STRINGS: [&str; 14] = [
     "nan",
@@ -59,7 +61,7 @@ fn assert_foreign(decision: &tollgate::Decision, name: &str) {
 
 #[test]
 fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answers() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for by in EACH {
         server.flush();
@@ -98,7 +100,7 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
 
 #[test]
 fn nothing_that_can_be_asked_changes_a_foreign_value() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for by in EACH {
         server.flush();
@@ -128,7 +130,7 @@ fn nothing_that_can_be_asked_changes_a_foreign_value() {
 
 #[test]
 fn beside_a_foreign_value_no_other_policy_is_charged() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for order in PAIRS {
         for foreign in [0, 1] {
@@ -203,7 +205,7 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
         .enable_all()
         .build()
         .expect("a runtime");
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for by in EACH {
         server.flush();
         let limiter = Limiter::builder()

@@ -16,7 +16,8 @@ pub(crate) use crate::{
 /// Neither on a second nor on a millisecond.
 pub(crate) const START: u64 = 1_750_000_000_123_457;
 
-/// A server whose clock stands still.
+/// A server whose clock stands still. Calendar windows and buckets are counted on one: by the real clock they end at any
+/// moment, at a full hour and at the end of a month.
 pub(crate) fn on_a_clock() -> (Clock, Server) {
     let clock = Clock::at(START);
     let server = Server::builder().clock(&clock).start();

@@ -240,7 +240,7 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
 /// However many ask about one key, whoever comes behind them about another goes with them.
 #[test]
 fn a_hot_key_keeps_nobody_waiting() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "3/h");
@@ -260,7 +260,7 @@ fn a_hot_key_keeps_nobody_waiting() {
 
 #[test]
 fn equal_requests_in_one_trip_are_served_first_come_first_served() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "3/h");

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use testkit::Server;
+use testkit::{Clock, Server};
 use tollgate::{Key, Ruling, Source, StoreError};
 
 use crate::support::{
-    EACH, PAIRS, contents, counted, fault, limiter, pair, single, store_at, used,
+    EACH, PAIRS, START, contents, counted, fault, limiter, on_a_clock, pair, single, store_at, used,
 };
 
 /// Fills a server to well beyond what it may use, so that no buffer that is freed makes room.
@@ -29,7 +29,9 @@ fn free(server: &Server) {
 
 #[tokio::test]
 async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
+    let clock = Clock::at(START);
     let server = Server::builder()
+        .clock(&clock)
         .arg("maxmemory-policy", "noeviction")
         .start();
     for order in PAIRS {
@@ -135,7 +137,7 @@ fn known_to<const N: usize>(server: &Server, commands: [&'static str; N]) -> [&'
 
 #[tokio::test]
 async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_failed() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let mut needed = BTreeSet::new();
     for command in known_to(&server, COMMANDS) {
         for order in PAIRS {
@@ -192,7 +194,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
 /// The name stands in a user's rights: what isn't under the prefix is none of the layer's business.
 #[tokio::test]
 async fn a_user_needs_no_other_keys_than_those_under_the_prefix() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     let commands = known_to(&server, COMMANDS)
         .map(|command| format!("+{command}"))
         .join(" ");

@@ -7,7 +7,6 @@ use std::{
 };
 
 use http::{Request, StatusCode};
-use testkit::Server;
 use tokio::time::timeout;
 use tollgate::{Key, Limiter, RateLimitLayer, extract};
 use tower::{Layer, ServiceExt, service_fn};
@@ -56,7 +55,13 @@ async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() 
 /// milliseconds of 43 minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_costs_nothing_while_time_goes_on_either() {
-    let server = Server::start();
+    let (clock, server) = on_a_clock();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            clock.advance(Duration::from_millis(1));
+        }
+    });
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
         let read = half_of_them_leave(&limiter).await;
@@ -98,7 +103,7 @@ async fn who_leaves_when_he_is_answered_costs_nothing() {
 /// Layers stack: who is refused further in has cost nothing further out.
 #[tokio::test]
 async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
-    let server = Server::start();
+    let (_clock, server) = on_a_clock();
     for by in EACH {
         server.flush();
         let layer = |name: &str, quota| {
@@ -116,8 +121,7 @@ async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
             assert_eq!(response.status(), status);
         }
         until(&format!("{by:?}: the outer layer gives back"), async || {
-            let used = used(outer.limiter(), Key::global()).await;
-            used == [1] || used == [2]
+            used(outer.limiter(), Key::global()).await == [1]
         })
         .await;
     }

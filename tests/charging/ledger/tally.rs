@@ -18,7 +18,9 @@ impl Tally {
     /// Beside what is tested, in a database of its own.
     pub(super) async fn on(url: &str) -> Self {
         let client = redis::Client::open(format!("{url}/1")).expect("a URL");
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         Self::Server(connection.await.expect("a connection"))
     }
