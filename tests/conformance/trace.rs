@@ -48,12 +48,13 @@ fn folder(folder: &Path) -> Vec<Trace> {
 impl Trace {
     fn read(file: &Path) -> Self {
         let text = fs::read_to_string(file).expect("a trace");
-        let trace: Value = serde_json::from_str(&text).expect("JSON");
+        Self::of(serde_json::from_str(&text).expect("JSON"))
+    }
+
+    pub(crate) fn of(trace: Value) -> Self {
         let composite = trace["strategy"] == "composite";
         Self {
-            name: trace["name"]
-                .as_str()
-                .map_or_else(|| file.display().to_string(), str::to_owned),
+            name: trace["name"].as_str().expect("a name").to_owned(),
             policies: match composite {
                 true => trace["policies"].as_array().expect("policies").clone(),
                 false => vec![trace.clone()],
@@ -118,7 +119,16 @@ fn calendar(name: &str, requests: u64, period: Duration, options: &Value) -> Pol
 /// Windows of equal length that begin at an offset from the epoch, which was a Thursday.
 fn even(period: Duration, options: &Value) -> CalendarWindow {
     const DAY: u64 = 86_400_000_000;
-    let offset = options["offset"].as_u64().unwrap_or(0);
+    let (period, offset) = (period.as_micros() as u64, options["offset"].as_u64());
+    let offset = offset.unwrap_or(0);
+    assert_eq!(offset % 1_000_000, 0, "an offset of {offset} µs");
+    // A week begins at midnight, of a day that the offset tells too.
+    let within = if period == 7 * DAY { DAY } else { period };
+    let behind = offset % within;
+    let ahead = (within - behind) % within;
+    if ahead > DAY {
+        return CalendarWindow::west_of_utc(Duration::from_micros(behind));
+    }
     let day = [
         Weekday::Thursday,
         Weekday::Friday,
@@ -127,9 +137,6 @@ fn even(period: Duration, options: &Value) -> CalendarWindow {
         Weekday::Monday,
         Weekday::Tuesday,
         Weekday::Wednesday,
-    ][(offset / DAY % 7) as usize];
-    // A clock that is ahead by so much shows midnight that much earlier.
-    let within = (period.as_micros() as u64).min(DAY);
-    let ahead = Duration::from_micros((within - offset % within) % within);
-    CalendarWindow::east_of_utc(ahead).week_starts_on(day)
+    ][((offset + ahead) / DAY % 7) as usize];
+    CalendarWindow::east_of_utc(Duration::from_micros(ahead)).week_starts_on(day)
 }
