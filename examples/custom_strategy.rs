@@ -78,7 +78,7 @@ impl Memory for Once {
         };
     }
 
-    fn give(&self, state: &mut Used, now: Timestamp, _: &Receipt, want: u64, _by: &Key) -> u64 {
+    fn refund(&self, state: &mut Used, now: Timestamp, _: &Receipt, want: u64, _by: &Key) -> u64 {
         let used = self.used(state, now);
         let back = want.min(used);
         state.used = used - back;
@@ -134,7 +134,7 @@ impl Rule for Once {
                   return write(key, p, used + units)
                 end
 
-                local function give(key, p, used, left, _, at, mark, charged, want)
+                local function refund(key, p, used, left, _, at, mark, charged, want)
                   local back = min(want, charged, used)
                   if back > 0 then
                     used, left = write(key, p, used - back)
@@ -146,7 +146,7 @@ impl Rule for Once {
                   outlive(key, p[2])
                 end
 
-                return { room = room, take = take, give = give, mend = mend }
+                return { room = room, take = take, refund = refund, mend = mend }
             ",
             shortcut: None,
             params: vec![self.units as i64, self.kept.as_millis() as i64],

@@ -2,7 +2,7 @@
 
 use crate::{
     admission::Admission,
-    decision::{Counted, Decision, Part, Standing},
+    decision::{Counted, Decision, Part},
     error::StoreError,
     store::Ask,
     strategy::Receipt,
@@ -78,6 +78,8 @@ impl Settle {
     }
 
     /// Gives back up to `units`: only what time has not already given back, never into a later window, and no unit twice.
+    /// Where time gives units back continuously ([`Gcra`](crate::Gcra), [`TokenBucket`](crate::TokenBucket)), the part of a
+    /// unit that is left is given back too.
     ///
     /// # Errors
     ///
@@ -170,7 +172,7 @@ impl Settle {
                 let part = counted.plan_refund(before, units)?;
                 let asked = decision
                     .books
-                    .adjust(Ask::Withdraw, counted, part.receipt, part.units);
+                    .adjust(Ask::Refund, counted, part.receipt, part.units);
                 Some((part, asked))
             });
             let Some(Some((part, adjusting))) = part else {
@@ -178,9 +180,7 @@ impl Settle {
             };
             (units, before) = (units - part.units, part.place);
             let adjusted = adjusting.await?;
-            self.with(at, |_, counted| {
-                counted.standing = Standing::Told(adjusted.outlook)
-            });
+            self.with(at, |_, counted| counted.refunded(&part, &adjusted));
         }
     }
 }

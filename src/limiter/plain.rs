@@ -74,14 +74,14 @@ impl Desk {
     /// What [`decide`](Desk::decide) makes of a refusal.
     fn refused(self: Arc<Self>, key: Key, cost: u64, glance: &Glance) -> Decision {
         let Glance { at, seen, .. } = *glance;
-        let rule = self.bound(0).account.rule();
+        let account = &self.bound(0).account;
         let counted = Counted {
             // It will be told more than once.
-            standing: Standing::Told(rule.outlook(&seen, at, cost)),
+            standing: Standing::Told(account.outlook(&seen, at, cost)),
             receipt: Receipt {
                 at,
                 left: 0,
-                mark: rule.mark(&seen, at),
+                mark: account.rule().mark(&seen, at),
             },
             ..Counted::unasked((0, Part::Live), key, cost, None, None)
         };

@@ -16,7 +16,8 @@ use crate::{
 impl Limiter {
     /// Gives back up to `units` of what `decision` charged under each policy: only what time has not already given
     /// back, never into a later window, and no unit twice. Returns how many that were, by policy in the order of the
-    /// decision's verdicts.
+    /// decision's verdicts; the part of a unit that time has left under [`Gcra`](crate::Gcra) or
+    /// [`TokenBucket`](crate::TokenBucket) is given back too, and counts as one.
     ///
     /// # Errors
     ///
@@ -28,13 +29,13 @@ impl Limiter {
     ) -> Result<Vec<u64>, StoreError> {
         let books = decision.books.clone();
         let mut given = Vec::with_capacity(decision.counted.len());
+        // A store that is near answers at once: others have their turns, too.
+        consume_budget().await;
         for counted in &mut decision.counted {
             let (mut back, mut left, mut before) = (0, units, usize::MAX);
             while let Some(part) = counted.plan_refund(before, left) {
                 (left, before) = (left - part.units, part.place);
-                // A store that is near answers at once: others have their turns, too.
-                consume_budget().await;
-                let adjusting = books.adjust(Ask::Give, counted, part.receipt, part.units);
+                let adjusting = books.adjust(Ask::Refund, counted, part.receipt, part.units);
                 let adjusted = adjusting.await?;
                 counted.refunded(&part, &adjusted);
                 back += adjusted.units;
@@ -63,8 +64,8 @@ impl Books for Desk {
     }
 
     fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook {
-        let rule = self.account(counted).rule();
-        rule.outlook(seen, counted.receipt.at, counted.cost)
+        let account = self.account(counted);
+        account.outlook(seen, counted.receipt.at, counted.cost)
     }
 
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
@@ -83,15 +84,14 @@ impl Books for Desk {
             };
             let line = answer.lines.first();
             let line = line.ok_or(StoreError::Unsupported("an answer without lines"))?;
-            let rule = account.rule();
             Ok(Adjusted {
                 units: line.units,
                 receipt: Receipt {
                     at: answer.at,
                     left: line.units,
-                    mark: rule.mark(&line.seen, answer.at),
+                    mark: account.rule().mark(&line.seen, answer.at),
                 },
-                outlook: rule.outlook(&line.seen, answer.at, cost),
+                outlook: account.outlook(&line.seen, answer.at, cost),
             })
         })
     }
@@ -146,7 +146,7 @@ impl Inner {
                 let mut line = self.line(counted);
                 line.receipt = *receipt;
                 line.units = receipt.left;
-                self.store_of(counted).tell(Ask::Withdraw, &[line]);
+                self.store_of(counted).tell(Ask::Refund, &[line]);
             }
         }
     }

@@ -91,10 +91,10 @@ impl Inner {
             let Reply::Now(Ok(answer)) = reset else {
                 continue;
             };
-            let rule = share.account.rule();
+            let account = &share.account;
             let stood = answer.lines.first();
-            let left = stood.map(|line| rule.outlook(&line.seen, answer.at, 1).remaining);
-            let used = left.map_or(0, |left| rule.capacity().saturating_sub(left));
+            let left = stood.map(|line| account.outlook(&line.seen, answer.at, 1).remaining);
+            let used = left.map_or(0, |left| account.rule().capacity().saturating_sub(left));
             if used > 0 {
                 let own = &self.bound(policy).account;
                 let account = whole.as_ref().map_or(own, |tier| &tier.account);

@@ -23,7 +23,7 @@ use crate::{
     error::{StoreError, Unfit},
     health::Health,
     key::Key,
-    strategy::{Receipt, Rule, Seen},
+    strategy::{Outlook, Receipt, Retry, Rule, Seen},
 };
 
 pub mod memory;
@@ -108,6 +108,14 @@ impl Account {
         &*self.0.rule
     }
 
+    /// What `seen` says to a caller who asks for `cost` units at `now`, by its rule. A request that costs nothing waits for
+    /// nothing, also in debt.
+    pub fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook {
+        let outlook = self.rule().outlook(seen, now, cost);
+        let retry = if cost == 0 { Retry::Now } else { outlook.retry };
+        Outlook { retry, ..outlook }
+    }
+
     /// Whether its rule [signs](Rule::signs) charges.
     pub fn signs(&self) -> bool {
         self.0.signs
@@ -148,10 +156,8 @@ pub enum Ask {
     Peek,
     /// Charge every line, past what is left if need be: down to a debt of at most one capacity.
     Force,
-    /// Give units of each line's receipt back.
-    Give,
-    /// Give units of each line's receipt back, parts of a unit included: as if they had not been charged.
-    Withdraw,
+    /// Give units of each line's receipt back, as far as time has not, parts of a unit included.
+    Refund,
     /// Forget each line's key, and tell how it stood.
     Reset,
     /// Let the permit that each line's caller holds live on.
@@ -162,7 +168,7 @@ impl Ask {
     /// Whether somebody who was refused may pass after it, earlier than he was told.
     #[cfg(feature = "redis")]
     pub(crate) fn lifts(self) -> bool {
-        matches!(self, Self::Give | Self::Withdraw | Self::Reset)
+        matches!(self, Self::Refund | Self::Reset)
     }
 }
 
@@ -351,7 +357,7 @@ pub struct Answer {
 /// What a store answers about one line.
 #[derive(Clone, Copy, Debug)]
 pub struct LineAnswer {
-    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)), given back ([`Give`](Ask::Give)) or renewed.
+    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)), given back ([`Refund`](Ask::Refund)) or renewed.
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Ask::Reset).
     pub seen: Seen,

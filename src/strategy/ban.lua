@@ -79,7 +79,7 @@ local function take(key, p, till, marks, ends, units)
 end
 
 -- A ban that has begun is lifted by a reset alone.
-local function give(key, p, till, marks, ends, _, _, left, want)
+local function refund(key, p, till, marks, ends, _, _, left, want)
   local back = till > now and 0 or min(want, left, floor(marks / 100))
   if back > 0 then
     marks = marks - back * 100
@@ -98,4 +98,4 @@ local function mend(key, p, till, marks, ends)
   end
 end
 
-return { room = room, take = take, give = give, mend = mend }
+return { room = room, take = take, refund = refund, mend = mend }

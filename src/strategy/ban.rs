@@ -225,7 +225,7 @@ impl Memory for Bans {
         *state = record;
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Record,
         now: Timestamp,

@@ -48,7 +48,7 @@ local function take(key, p, count, ends, _, units)
   return count + units, ends, 0
 end
 
-local function give(key, p, count, ends, other, at, mark, left, want)
+local function refund(key, p, count, ends, other, at, mark, left, want)
   if mark and mark ~= ends then
     return 0, count, ends, other
   end
@@ -70,4 +70,4 @@ local function mend(key, p)
   end
 end
 
-return { room = room, take = take, give = give, mend = mend }
+return { room = room, take = take, refund = refund, mend = mend }

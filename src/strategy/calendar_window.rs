@@ -304,7 +304,7 @@ impl Memory for Calendar {
         state.count += units;
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Counter,
         now: Timestamp,

@@ -53,7 +53,7 @@ local function take(key, p, used, far, _, units, by, each)
   return used + units, 0
 end
 
-local function give(key, p, used, far, _, at, mark, left, want, by)
+local function refund(key, p, used, far, _, at, mark, left, want, by)
   local back = 0
   for place = left, max(1, left - want + 1), -1 do
     local permit = by .. ':' .. place
@@ -91,4 +91,4 @@ local function mend(key, p, used, far)
   outlive(key, ceil(p[2] / 1000) + 2)
 end
 
-return { room = room, take = take, give = give, renew = renew, mend = mend }
+return { room = room, take = take, refund = refund, renew = renew, mend = mend }

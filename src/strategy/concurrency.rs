@@ -118,7 +118,7 @@ impl Memory for Places {
         });
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Permits,
         now: Timestamp,

@@ -80,7 +80,7 @@ impl Memory for Fixed {
         *state = Counter { count, ends };
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Counter,
         now: Timestamp,

@@ -93,24 +93,14 @@ local function take(key, p, ahead, kind, _, units)
   return ahead, kind
 end
 
-local function give(key, p, ahead, kind, _, at, _, left, want)
-  local drained = ceil(max(0, now - at) * p[7] / p[2])
-  local back = max(0, min(want, left - drained))
-  if back > 0 and ahead > 0 then
-    ahead = max(0, ahead - back * p[2])
-    write(key, p, ahead, kind)
-  end
-  return back, ahead, kind
-end
-
--- What time has not given back, parts of a unit included.
-local function withdraw(key, p, ahead, kind, _, at, _, left, want)
+-- To the fraction: what time has not given back of so many units. What is left of the last of them counts as one.
+local function refund(key, p, ahead, kind, _, at, _, left, want)
   local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * p[7]))
   if back > 0 and ahead > 0 then
     ahead = max(0, ahead - back)
     write(key, p, ahead, kind)
   end
-  return floor(back / p[2]), ahead, kind
+  return ceil(back / p[2]), ahead, kind
 end
 
 local function mend(key, p, ahead, kind)
@@ -126,4 +116,4 @@ local function mend(key, p, ahead, kind)
   end
 end
 
-return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }
+return { room = room, take = take, refund = refund, mend = mend }

@@ -107,7 +107,7 @@ impl Memory for Cells {
         (fits.into(), [ahead as i64, 0, 0])
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Tat,
         now: Timestamp,
@@ -116,28 +116,10 @@ impl Memory for Cells {
         _by: &Key,
     ) -> u64 {
         let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = want.min(self.0.undrained(receipt.left, elapsed));
-        let ahead = self.ahead(state, now);
-        *state = self.tat(ahead.saturating_sub(back * self.0.interval), now);
-        back
-    }
-
-    fn withdraw(
-        &self,
-        state: &mut Tat,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        _by: &Key,
-    ) -> u64 {
-        let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = self
-            .0
-            .held(receipt.left, elapsed)
-            .min(want * self.0.interval);
+        let back = self.0.refund(want, receipt.left, elapsed);
         let ahead = self.ahead(state, now);
         *state = self.tat(ahead.saturating_sub(back), now);
-        back / self.0.interval
+        back.div_ceil(self.0.interval)
     }
 
     fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Seen {
@@ -299,7 +281,7 @@ mod tests {
             let before = state.0;
             Memory::take(&meter, &mut state, NOW, units, &BY);
             let receipt = Receipt { at: NOW, left: units, mark: 0 };
-            prop_assert_eq!(Memory::give(&meter, &mut state, NOW, &receipt, units, &BY), units);
+            prop_assert_eq!(Memory::refund(&meter, &mut state, NOW, &receipt, units, &BY), units);
             prop_assert_eq!(Memory::room(&meter, &mut state, NOW), 20 - used as i64);
             prop_assert!(before == 0 || state.0 == before);
         }

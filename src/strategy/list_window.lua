@@ -63,7 +63,7 @@ local function take(key, p, count, ends, fresh, units, by, each)
   return count + units, ends, 0
 end
 
-local function give(key, p, count, ends, fresh, at, mark, left, want, by)
+local function refund(key, p, count, ends, fresh, at, mark, left, want, by)
   -- a key that was moved ends a millisecond or two later; no mark means the window at hand
   if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
@@ -81,4 +81,4 @@ local function mend(key, p, count, ends, fresh)
   end
 end
 
-return { room = room, take = take, give = give, mend = mend }
+return { room = room, take = take, refund = refund, mend = mend }

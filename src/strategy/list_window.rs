@@ -86,7 +86,7 @@ impl Memory for Listed {
         state.list.extend(std::iter::repeat_n(*by, units as usize));
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Callers,
         now: Timestamp,

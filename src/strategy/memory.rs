@@ -32,8 +32,10 @@ pub trait Memory: Rule {
         admit(self, state, now, times, units, by)
     }
 
-    /// Gives up to `want` units of `receipt` back; returns how many it gave.
-    fn give(
+    /// Gives up to `want` units of `receipt` back, and returns how many: only what time has not given back already, and only
+    /// where they were taken from. Where time gives units back continuously, the part of a unit that is left is given back
+    /// too, and counts as one.
+    fn refund(
         &self,
         state: &mut Self::State,
         now: Timestamp,
@@ -41,19 +43,6 @@ pub trait Memory: Rule {
         want: u64,
         by: &Key,
     ) -> u64;
-
-    /// Gives up to `want` units of `receipt` back, parts of a unit included: where time gives back continuously, in whole
-    /// units a charge of one could never be taken back. Returns how many whole units that were.
-    fn withdraw(
-        &self,
-        state: &mut Self::State,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64 {
-        self.give(state, now, receipt, want, by)
-    }
 
     /// Lets the permit that `by` holds live for one life from now; returns its units, or 0 if it is gone.
     fn renew(&self, _state: &mut Self::State, _now: Timestamp, _by: &Key) -> u64 {
@@ -102,17 +91,8 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
     fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
     /// See [`Memory::take`].
     fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
-    /// See [`Memory::withdraw`]; `None` is a key that was never charged.
-    fn withdraw(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64;
-    /// See [`Memory::give`]; `None` is a key that was never charged.
-    fn give(
+    /// See [`Memory::refund`]; `None` is a key that was never charged. Never more than is left on the receipt.
+    fn refund(
         &self,
         state: Option<&mut dyn Any>,
         now: Timestamp,
@@ -157,7 +137,7 @@ impl<M: Memory> AnyMemory for M {
         }
     }
 
-    fn withdraw(
+    fn refund(
         &self,
         state: Option<&mut dyn Any>,
         now: Timestamp,
@@ -167,23 +147,8 @@ impl<M: Memory> AnyMemory for M {
     ) -> u64 {
         let want = want.min(receipt.left);
         match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::withdraw(self, state, now, receipt, want, by),
-            None => 0,
-        }
-    }
-
-    fn give(
-        &self,
-        state: Option<&mut dyn Any>,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        by: &Key,
-    ) -> u64 {
-        let want = want.min(receipt.left);
-        match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::give(self, state, now, receipt, want, by),
-            None => Memory::give(self, &mut M::State::default(), now, receipt, want, by),
+            Some(state) => Memory::refund(self, state, now, receipt, want, by),
+            None => Memory::refund(self, &mut M::State::default(), now, receipt, want, by),
         }
     }
 

@@ -82,16 +82,12 @@ impl Meter {
         })
     }
 
-    /// How many units a charge of `left`, made `elapsed` microseconds ago, still holds: whole ones only.
-    pub(super) fn undrained(&self, left: u64, elapsed: u64) -> u64 {
+    /// Units of time to give back for `want` units of a charge of `left`, made `elapsed` microseconds ago: at most what
+    /// time has not given back of it.
+    pub(super) fn refund(&self, want: u64, left: u64, elapsed: u64) -> u64 {
         let drained = elapsed.saturating_mul(self.units_per_micro());
-        left.saturating_sub(drained.div_ceil(self.interval))
-    }
-
-    /// What a charge of `left`, made `elapsed` microseconds ago, still holds, in units of time.
-    pub(super) fn held(&self, left: u64, elapsed: u64) -> u64 {
-        let drained = elapsed.saturating_mul(self.units_per_micro());
-        left.saturating_mul(self.interval).saturating_sub(drained)
+        let held = left.saturating_mul(self.interval).saturating_sub(drained);
+        held.min(want.saturating_mul(self.interval))
     }
 
     /// How many units there is room for while `used` of the tolerance is in use.

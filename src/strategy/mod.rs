@@ -22,7 +22,7 @@
 //!
 //! - `room`: how many units could be taken now (negative in debt), and the state that was read;
 //! - `take`: charges units, into debt if that's more than there was room for;
-//! - `give`: gives units of a [`Receipt`] back, only as far as time has not already given them back.
+//! - `refund`: gives units of a [`Receipt`] back, only as far as time has not already given them back.
 //!
 //! So n equal requests at one instant are one `take` of k x cost with k = min(n, room / cost), and a request under
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
@@ -76,7 +76,8 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// The most units that can be charged at once.
     fn capacity(&self) -> u64;
 
-    /// What `seen` says to a caller who asks for `cost` units at `now`.
+    /// What `seen` says to a caller who asks for `cost` units at `now`. Of what costs nothing only the units left and the
+    /// reset count: it passes at any time, also in debt (see [`Account::outlook`](crate::store::Account::outlook)).
     fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook;
 
     /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
@@ -183,17 +184,15 @@ impl Receipt {
 /// The half of a rule that counts on Redis.
 ///
 /// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters; `a, b, c` are up
-/// to three values of state that `room` read, that `take` and `give` return as they are afterwards, and that the rule
+/// to three values of state that `room` read, that `take` and `refund` return as they are afterwards, and that the rule
 /// reports as [`Seen`]. Numbers are integers below 2^53.
 ///
 /// - `room(key, p)` returns the room, then the state; it writes nothing.
 /// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
 ///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
 ///   who asks, one for each request.
-/// - `give(key, p, a, b, c, at, mark, left, want, by)` gives back, and returns how many units, then the state. `at` is in
-///   microseconds since the Unix epoch; without a `mark` it is the window at hand.
-/// - `withdraw(key, p, a, b, c, at, mark, left, want, by)`, if there is one, does what [`Memory::withdraw`] does; else
-///   `give` does.
+/// - `refund(key, p, a, b, c, at, mark, left, want, by)` does what [`Memory::refund`] does, and returns how many units, then
+///   the state. `at` is in microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the
 ///   state.
 /// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state

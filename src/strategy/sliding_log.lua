@@ -69,7 +69,7 @@ local function take(key, p, count, old, ahead, units)
   return count + units, 0, 0
 end
 
-local function give(key, p, count, old, ahead, at, _, left, want)
+local function refund(key, p, count, old, ahead, at, _, left, want)
   local back = 0
   if at > now - p[2] then
     back = min(want, left)
@@ -112,4 +112,4 @@ local function look(key, p, count, old, ahead, cost)
   return count, fits, gone
 end
 
-return { room = room, take = take, give = give, mend = mend, look = look }
+return { room = room, take = take, refund = refund, mend = mend, look = look }

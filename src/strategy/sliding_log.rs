@@ -88,7 +88,7 @@ impl Memory for Log {
         state.gone = at + self.period;
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Instants,
         now: Timestamp,

@@ -89,7 +89,7 @@ local function take(key, p, counts, used, off, units)
   return counts, used + units, 0
 end
 
-local function give(key, p, counts, used, off, at, mark, left, want)
+local function refund(key, p, counts, used, off, at, mark, left, want)
   if off == 1 or mark and mark ~= bucket(p) then
     return 0, counts, used, off
   end
@@ -156,4 +156,4 @@ local function look(key, p, counts, used, off, cost)
   return used, fits, free
 end
 
-return { room = room, take = take, give = give, mend = mend, look = look }
+return { room = room, take = take, refund = refund, mend = mend, look = look }

@@ -244,7 +244,7 @@ impl Memory for Sliding {
         }
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Buckets,
         now: Timestamp,

@@ -40,24 +40,14 @@ local function take(key, p, missing, _, _, units)
   return missing, 0
 end
 
-local function give(key, p, missing, _, _, at, _, left, want)
-  local refilled = ceil(max(0, now - at) * p[7] / p[2])
-  local back = max(0, min(want, left - refilled))
-  if back > 0 and missing > 0 then
-    missing = max(0, missing - back * p[2])
-    write(key, p, missing)
-  end
-  return back, missing, 0
-end
-
--- What time has not given back, parts of a unit included.
-local function withdraw(key, p, missing, _, _, at, _, left, want)
+-- To the fraction: what time has not given back of so many units. What is left of the last of them counts as one.
+local function refund(key, p, missing, _, _, at, _, left, want)
   local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * p[7]))
   if back > 0 and missing > 0 then
     missing = max(0, missing - back)
     write(key, p, missing)
   end
-  return floor(back / p[2]), missing, 0
+  return ceil(back / p[2]), missing, 0
 end
 
 local function mend(key, p, missing, off)
@@ -68,4 +58,4 @@ local function mend(key, p, missing, off)
   end
 end
 
-return { room = room, take = take, give = give, withdraw = withdraw, mend = mend }
+return { room = room, take = take, refund = refund, mend = mend }

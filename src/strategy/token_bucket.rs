@@ -80,7 +80,7 @@ impl Memory for Tokens {
         *state = self.bucket(self.missing(state, now) + units * self.0.interval, now);
     }
 
-    fn give(
+    fn refund(
         &self,
         state: &mut Bucket,
         now: Timestamp,
@@ -89,28 +89,10 @@ impl Memory for Tokens {
         _by: &Key,
     ) -> u64 {
         let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = want.min(self.0.undrained(receipt.left, elapsed));
-        let missing = self.missing(state, now);
-        *state = self.bucket(missing.saturating_sub(back * self.0.interval), now);
-        back
-    }
-
-    fn withdraw(
-        &self,
-        state: &mut Bucket,
-        now: Timestamp,
-        receipt: &Receipt,
-        want: u64,
-        _by: &Key,
-    ) -> u64 {
-        let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = self
-            .0
-            .held(receipt.left, elapsed)
-            .min(want * self.0.interval);
+        let back = self.0.refund(want, receipt.left, elapsed);
         let missing = self.missing(state, now);
         *state = self.bucket(missing.saturating_sub(back), now);
-        back / self.0.interval
+        back.div_ceil(self.0.interval)
     }
 
     fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Seen {

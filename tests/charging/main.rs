@@ -16,6 +16,7 @@ mod ledger;
 mod modes;
 mod ocr;
 mod outcomes;
+mod refunds;
 mod servers;
 mod settle;
 mod shadow;

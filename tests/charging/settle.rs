@@ -222,6 +222,25 @@ async fn a_true_cost_that_is_known_in_a_later_window_is_charged_what_is_missing(
 }
 
 #[tokio::test]
+async fn units_whose_refund_came_too_late_are_not_charged_again() {
+    for world in World::both() {
+        for by in By::ALL {
+            let policy = together(by, "p", "10/min").cost(5);
+            let strategy = format!("{by:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, policy).await;
+            world.advance(secs(121));
+            for true_cost in [3, 5, 0, 4] {
+                admission.settle(true_cost).await.expect("an answer");
+                assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
+            }
+            admission.settle(6).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 1, "{strategy}");
+            world.advance(secs(121));
+        }
+    }
+}
+
+#[tokio::test]
 async fn one_policy_is_settled_alone() {
     for world in World::both() {
         let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);

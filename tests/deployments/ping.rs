@@ -45,7 +45,7 @@ async fn a_server_that_is_well_has_no_problems_and_keeps_no_key() {
     assert!(tried_all(&server));
 }
 
-/// Each policy was asked to take, give back, force, withdraw, tell and reset, and the permits were renewed.
+/// Each policy was asked to take, refund, force, refund, look and reset, and the permits were renewed.
 fn tried_all(server: &Server) -> bool {
     server.calls("evalsha") > 6 * 10
 }

@@ -141,13 +141,13 @@ const BROKEN: &str = r"
       return used + units
     end
 
-    local function give(key, p, used, _, _, at, mark, left, want)
+    local function refund(key, p, used, _, _, at, mark, left, want)
       local back = min(want, left, used)
       call('SET', key, format('%d', used - back), 'PX', '60000')
       return back, used - back
     end
 
-    return { room = room, take = take, give = give, mend = function() end }
+    return { room = room, take = take, refund = refund, mend = function() end }
 ";
 
 impl Strategy for Broken {
@@ -298,7 +298,7 @@ impl Memory for Local {
         state.0 = true;
     }
 
-    fn give(&self, state: &mut Once, _: Timestamp, _: &Receipt, want: u64, _: &Key) -> u64 {
+    fn refund(&self, state: &mut Once, _: Timestamp, _: &Receipt, want: u64, _: &Key) -> u64 {
         state.0 = false;
         want
     }

@@ -194,12 +194,13 @@ impl Denials {
         let answered = self.clock.now();
         let asked = answered - age;
         for (line, answered_line) in lines.clone().zip(&answer.lines) {
-            let rule = line.account.rule();
             // A place of an in-flight limit may be free at any moment.
-            if line.units == 0 || rule.life().is_some() {
+            if line.units == 0 || line.account.rule().life().is_some() {
                 continue;
             }
-            let outlook = rule.outlook(&answered_line.seen, answer.at, line.units);
+            let outlook = line
+                .account
+                .outlook(&answered_line.seen, answer.at, line.units);
             let Retry::After(wait) = outlook.retry else {
                 continue;
             };

@@ -70,8 +70,9 @@ impl World {
     fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
         let answer = self.denials.find(Ask::Take(1), self.line(key, units))?;
         assert_eq!((answer.admitted, answer.source), (0, Source::Cache));
-        let rule = self.account.rule();
-        let mut outlook = rule.outlook(&answer.lines[0].seen, answer.at, units);
+        let mut outlook = self
+            .account
+            .outlook(&answer.lines[0].seen, answer.at, units);
         outlook.pass(answer.age);
         match outlook.retry {
             Retry::After(wait) => Some(wait),
@@ -211,7 +212,7 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
     });
     assert!(world.denials.find(Ask::Take(1), counts.clone()).is_none());
     assert!(world.denials.mark(Ask::Take(1), counts).is_none());
-    for ask in [Ask::Take(2), Ask::Peek, Ask::Force, Ask::Give, Ask::Reset] {
+    for ask in [Ask::Take(2), Ask::Peek, Ask::Force, Ask::Refund, Ask::Reset] {
         assert!(world.denials.find(ask, world.line(&key, 1)).is_none());
         assert!(world.denials.mark(ask, world.line(&key, 1)).is_none());
     }

@@ -159,13 +159,9 @@ impl MemoryStore {
                 Ask::Renew => shard
                     .get(line, place)
                     .map_or(0, |state| rule.renew(state, now, &line.by)),
-                Ask::Give => {
+                Ask::Refund => {
                     let state = shard.get(line, place);
-                    rule.give(state, now, &line.receipt, line.units, &line.by)
-                }
-                Ask::Withdraw => {
-                    let state = shard.get(line, place);
-                    rule.withdraw(state, now, &line.receipt, line.units, &line.by)
+                    rule.refund(state, now, &line.receipt, line.units, &line.by)
                 }
             };
             if charge > 0 {

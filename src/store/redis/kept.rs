@@ -39,7 +39,7 @@ impl Kept {
     /// its own.
     pub(super) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
         let ask = question.ask;
-        if !matches!(ask, Ask::Give | Ask::Withdraw) || !question.insists() {
+        if ask != Ask::Refund || !question.insists() {
             return question.fail(error);
         }
         let mut lines = question.lines.clone();
@@ -116,7 +116,7 @@ mod tests {
             manner: Manner::Charge,
         };
         let lines = [OwnLine::of(&line)].into();
-        Question::told(Matter::new(Ask::Withdraw, lines, Instant::now(), 0))
+        Question::told(Matter::new(Ask::Refund, lines, Instant::now(), 0))
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Matter {
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
             line.charged(charged.units, &charged.seen, answer.at);
         }
-        lanes.tell(Ask::Withdraw, lines);
+        lanes.tell(Ask::Refund, lines);
     }
 
     /// Remembers that it was refused.
@@ -358,8 +358,7 @@ mod tests {
             (Ask::Take(1), true),
             (Ask::Peek, true),
             (Ask::Force, false),
-            (Ask::Give, false),
-            (Ask::Withdraw, false),
+            (Ask::Refund, false),
         ] {
             let (question, awaited) = asked(ask);
             assert!(!question.is_abandoned());

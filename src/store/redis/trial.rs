@@ -92,10 +92,10 @@ impl RedisStore {
         if account.life().is_some() {
             self.ask_apart(place, Ask::Renew, &charged).await?;
         }
-        self.ask_apart(place, Ask::Give, &charged).await?;
+        self.ask_apart(place, Ask::Refund, &charged).await?;
         let forced = self.ask_apart(place, Ask::Force, &line).await?;
         let charged = self::charged(&line, &forced);
-        self.ask_apart(place, Ask::Withdraw, &charged).await?;
+        self.ask_apart(place, Ask::Refund, &charged).await?;
         self.ask_apart(place, Ask::Peek, &line).await?;
         self.ask_apart(place, Ask::Reset, &line).await?;
         Ok(())

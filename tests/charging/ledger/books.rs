@@ -12,10 +12,8 @@ pub(super) enum Move {
     Take(i64),
     /// Charged past what is left.
     Charge(i64),
-    /// Given back, parts of units included; [`ALL`] is all there is.
+    /// Given back; [`ALL`] is all there is.
     Give(i64),
-    /// Given back, in whole units: what can't be given stays.
-    Refund(i64),
     /// Charged or given back, until so many are charged.
     Settle(i64),
     /// Settled at so many, past the capacity, and then at fewer than before.
@@ -46,7 +44,6 @@ impl Note {
             Self::Asks(Move::Take(units)) => format!("take {units}"),
             Self::Asks(Move::Charge(units)) => format!("charge {units}"),
             Self::Asks(Move::Give(units)) => format!("give {units}"),
-            Self::Asks(Move::Refund(units)) => format!("refund {units}"),
             Self::Asks(Move::Settle(units)) => format!("settle {units}"),
             Self::Asks(Move::Debt(units, then)) => format!("debt {units} {then}"),
             Self::Done => "done".into(),
@@ -65,7 +62,6 @@ impl Note {
             "take" => Self::Asks(Move::Take(units(2))),
             "charge" => Self::Asks(Move::Charge(units(2))),
             "give" => Self::Asks(Move::Give(units(2))),
-            "refund" => Self::Asks(Move::Refund(units(2))),
             "settle" => Self::Asks(Move::Settle(units(2))),
             "debt" => Self::Asks(Move::Debt(units(2), units(3))),
             "done" => Self::Done,
@@ -138,7 +134,7 @@ impl Books {
         let what = self.plain(request, what);
         match (note, what) {
             (Note::Asks(_) | Note::Refused, _) => {}
-            (Note::Done, _) => self.post(request, what, true, true),
+            (Note::Done, _) => self.post(request, what, true, (true, true)),
             (Note::Dropped, Move::Take(units)) => self.under_way.push((request, 0, units)),
             (Note::Dropped | Note::Sent, Move::Charge(units)) => {
                 self.under_way.push((request, units, 0));
@@ -152,11 +148,11 @@ impl Books {
                 let newest = receipts.rfind(|receipt| receipt.left > 0);
                 let units = newest.map_or(0, |newest| units.min(newest.left));
                 self.under_way.push((request, 0, units));
-                self.post(request, Move::Give(units), true, true);
+                self.post(request, Move::Give(units), false, (true, true));
             }
             (Note::Dropped | Note::Sent, _) => {
                 self.under_way.push((request, 0, self.net(request)));
-                self.post(request, what, true, true);
+                self.post(request, what, false, (true, true));
             }
         }
     }
@@ -181,10 +177,10 @@ impl Books {
             };
             let (most, least) = (self.plain(request, most), self.plain(request, least));
             if matches!(most, Move::Take(_) | Move::Charge(_)) {
-                self.post(request, most, false, true);
+                self.post(request, most, false, (false, true));
             }
-            if matches!(least, Move::Give(_) | Move::Refund(_)) {
-                self.post(request, least, true, false);
+            if matches!(least, Move::Give(_)) {
+                self.post(request, least, false, (true, false));
             }
         }
         let under_way: Vec<_> = self
@@ -193,7 +189,7 @@ impl Books {
             .collect();
         for (_, less, more) in under_way {
             let at = self.least.now();
-            self.least.give(Receipt { at, left: less }, less, false);
+            self.least.give(Receipt { at, left: less }, less);
             self.most.charge(more);
         }
         let requests = self
@@ -216,8 +212,14 @@ impl Books {
         }
     }
 
-    /// Enters what was done, where it counts.
-    fn post(&mut self, request: u64, what: Move, at_least: bool, at_most: bool) {
+    /// Enters what was done, where it counts: at least, at most, or both. What was `answered` is known in full.
+    fn post(
+        &mut self,
+        request: u64,
+        what: Move,
+        answered: bool,
+        (at_least, at_most): (bool, bool),
+    ) {
         let what = match what {
             // Whatever it was for a while.
             Move::Debt(_, then) => self.plain(request, Move::Settle(then)),
@@ -241,15 +243,15 @@ impl Books {
                     receipts.push(Receipt { at, left: units });
                 }
             }
-            Move::Give(mut units) | Move::Refund(mut units) => {
-                let whole = matches!(what, Move::Refund(_));
+            Move::Give(mut units) => {
                 for receipt in receipts.iter_mut().rev() {
                     let want = units.min(receipt.left);
                     let mut given = 0;
                     for counts in &mut counts {
-                        given = counts.give(*receipt, want, whole);
+                        given = counts.give(*receipt, want);
                     }
-                    receipt.left -= if whole { given } else { want };
+                    // What was not given stays, where that is known.
+                    receipt.left -= if answered { given } else { want };
                     units -= want;
                 }
             }

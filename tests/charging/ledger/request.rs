@@ -111,7 +111,7 @@ impl Held {
         let less = dice.roll(1 + self.net as u64) as i64;
         let what = match (what, &self.by, shared.kind) {
             // Nothing else can be done with a decision.
-            (_, Handle::Decision(_), _) => Move::Refund(units),
+            (_, Handle::Decision(_), _) => Move::Give(units),
             (Move::Give(_), ..) | (_, _, Kind::Little) => what,
             // Among debts, what is charged may be cut short: it is given back before anybody counts.
             (Move::Charge(_), _, Kind::Debts) => Move::Debt(LIMIT + 30 * units, less),
@@ -125,7 +125,7 @@ impl Held {
             Move::Charge(units) => (units, self.net + units),
             Move::Settle(units) => (units - self.net, units),
             Move::Debt(_, units) => (0, units),
-            Move::Give(units) | Move::Refund(units) => (0, (self.net - units).max(0)),
+            Move::Give(units) => (0, (self.net - units).max(0)),
             Move::Take(_) => return,
         };
         if shared.may_charge(more.max(0)) {
@@ -137,7 +137,7 @@ impl Held {
     async fn change(&mut self, shared: &Shared, what: Move, drops: Drops, instant: u64) {
         let gives = match what {
             Move::Charge(_) | Move::Take(_) => 0,
-            Move::Give(units) | Move::Refund(units) => units,
+            Move::Give(units) => units,
             Move::Settle(_) | Move::Debt(..) => ALL,
         };
         self.leave(shared, instant, gives).await;
@@ -243,7 +243,7 @@ impl Handle {
 
     async fn act(&mut self, shared: &Shared, what: Move) -> Result<(), StoreError> {
         match (self, what) {
-            (Self::Decision(decision), Move::Refund(units)) => shared
+            (Self::Decision(decision), Move::Give(units)) => shared
                 .limiter
                 .refund(decision, units as u64)
                 .await
@@ -257,7 +257,7 @@ impl Handle {
                     tokio::task::yield_now().await;
                     admission.settle(then as u64).await
                 }
-                Move::Take(_) | Move::Refund(_) => unreachable!("{what:?}"),
+                Move::Take(_) => unreachable!("{what:?}"),
             },
             (Self::Decision(_), what) => unreachable!("{what:?}"),
         }

@@ -65,21 +65,16 @@ impl Counts {
         *self.units.entry(self.now).or_default() += units;
     }
 
-    /// Gives up to `want` units of a receipt back; if `whole`, no parts of a unit. Returns how many whole units that were.
-    pub(super) fn give(&mut self, receipt: Receipt, want: i64, whole: bool) -> i64 {
+    /// Gives up to `want` units of a receipt back. Returns how many that were, the rest of one for a whole.
+    pub(super) fn give(&mut self, receipt: Receipt, want: i64) -> i64 {
         let want = want.min(receipt.left);
         if matches!(self.by, By::Gcra | By::Bucket) {
             // What time has given back already is not given again.
             let held = (receipt.left * INTERVAL - (self.now - receipt.at)).max(0);
-            let held = if whole {
-                held / INTERVAL * INTERVAL
-            } else {
-                held
-            };
             let back = held.min(want * INTERVAL);
             self.ahead -= back;
             assert!(self.ahead >= 0, "more given back than there was: {self:?}");
-            return back / INTERVAL;
+            return (back + INTERVAL - 1) / INTERVAL;
         }
         let same = match self.by {
             By::Log => receipt.at > self.now - PERIOD,

@@ -79,9 +79,13 @@ type Places = SmallVec<[(u64, usize); 4]>;
 impl Segment {
     fn write(&self, places: &Places, plan: &mut Packed) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
-        let gives = matches!(self.ask, Ask::Give | Ask::Withdraw | Ask::Renew);
+        let has_receipts = matches!(self.ask, Ask::Refund | Ask::Renew);
         let own = |entry: &Entry| {
-            let receipts = if gives { 3 * self.accounts.len() } else { 0 };
+            let receipts = if has_receipts {
+                3 * self.accounts.len()
+            } else {
+                0
+            };
             usize::from(listed) + receipts + entry.signatures().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
@@ -105,7 +109,7 @@ impl Segment {
             if listed {
                 plan.uint(entry.times());
             }
-            if gives {
+            if has_receipts {
                 for line in entry.lines() {
                     plan.int(line.receipt().at.as_micros());
                     plan.int(line.receipt().mark);
@@ -122,10 +126,9 @@ fn number(ask: Ask) -> u64 {
     match ask {
         Ask::Take(_) | Ask::Peek => 1,
         Ask::Force => 2,
-        Ask::Give => 3,
+        Ask::Refund => 3,
         Ask::Reset => 4,
         Ask::Renew => 5,
-        Ask::Withdraw => 6,
     }
 }
 

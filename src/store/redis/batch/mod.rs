@@ -311,6 +311,6 @@ fn times(question: &Question, most: u64) -> u64 {
     match question.ask {
         Ask::Take(times) => times.min(most),
         Ask::Peek => 0,
-        Ask::Force | Ask::Give | Ask::Withdraw | Ask::Reset | Ask::Renew => 1,
+        Ask::Force | Ask::Refund | Ask::Reset | Ask::Renew => 1,
     }
 }

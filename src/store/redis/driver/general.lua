@@ -1,7 +1,7 @@
 -- All other questions. Made when the first of them comes: most calls have none.
 local function make_general()
   -- The segment at hand: its policies' functions and parameters, and the units under each.
-  local count, units, room, take, give, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
+  local count, units, room, take, refund, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
   local manner, shadow, signed, words = {}, {}, {}, {}
   -- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
   local at, mark, left, by = {}, {}, {}, {}
@@ -108,11 +108,11 @@ local function make_general()
     return 1
   end
 
-  local function ask_give(base)
+  local function ask_refund(base)
     for i = 1, count do
       local key, p = KEYS[base + i], param[i]
       local _, a0, b0, c0 = room[i](key, p)
-      moved[i], a[i], b[i], c[i] = give[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i], by[i] and by[i][1])
+      moved[i], a[i], b[i], c[i] = refund[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i], by[i] and by[i][1])
       leave_one(key, i)
     end
     return 1
@@ -140,12 +140,11 @@ local function make_general()
     return 1
   end
 
-  -- A charge is withdrawn as it is given back, by a function of its own where there is one.
-  local asks = { ask_take, ask_force, ask_give, ask_reset, ask_renew, ask_give }
+  local asks = { ask_take, ask_force, ask_refund, ask_reset, ask_renew }
 
   local function undo_one(i, base, units, who)
     local ok, _, a1, b1, c1 =
-      pcall(give[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, units, units, who)
+      pcall(refund[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, units, units, who)
     if ok then
       a[i], b[i], c[i] = a1, b1, c1
     end
@@ -256,11 +255,8 @@ local function make_general()
       if manner[i] > 7 then
         manner[i], shadow[i] = manner[i] % 8, floor(manner[i] / 8) - 1
       end
-      room[i], take[i], give[i], renew[i], mend[i], look[i] =
-        half.room, half.take, half.give, half.renew, half.mend, half.look
-      if kind == 6 and half.withdraw then
-        give[i] = half.withdraw
-      end
+      room[i], take[i], refund[i], renew[i], mend[i], look[i] =
+        half.room, half.take, half.refund, half.renew, half.mend, half.look
       signed[i], by[i] = signed[i] and units[i] > 0, nil
       signing = signing or signed[i]
     end

@@ -114,7 +114,7 @@ pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
             // As if it had not been asked: all or nothing.
             for Answered { part, delivery } in &mut answered {
                 if let Some(answer) = delivery.read() {
-                    lanes.tell(Ask::Withdraw, charged(part, &answer, 1, 1).lines);
+                    lanes.tell(Ask::Refund, charged(part, &answer, 1, 1).lines);
                 }
             }
         }

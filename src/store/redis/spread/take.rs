@@ -153,7 +153,7 @@ impl Taking {
         }
         back.retain(|part| !part.lines.is_empty());
         // They are given back also if nobody waits for it any more.
-        let back = ask_parts(&self.lanes, Ask::Withdraw, back, self.deadline);
+        let back = ask_parts(&self.lanes, Ask::Refund, back, self.deadline);
         let (given, error) = answers_by(self.deadline, back).await;
         if let Some(error) = error {
             return Err(error);
@@ -250,6 +250,6 @@ impl Outcome {
             Manner::ChargeRefused => 1,
             _ => line.units,
         };
-        units == 0 || line.account.rule().outlook(&seen, at, units).retry == Retry::Now
+        line.account.outlook(&seen, at, units).retry == Retry::Now
     }
 }

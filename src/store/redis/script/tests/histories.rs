@@ -60,7 +60,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ];
     let ask = prop_oneof![
         12 => (1..4_u64).prop_map(Ask::Take),
-        1 => Just(Ask::Peek), 1 => Just(Ask::Force), 1 => Just(Ask::Give), 1 => Just(Ask::Reset),
+        1 => Just(Ask::Peek), 1 => Just(Ask::Force), 1 => Just(Ask::Refund), 1 => Just(Ask::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
     let manner = prop_oneof![
@@ -152,8 +152,8 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
             match event {
                 Event::Trip(full, all) => {
                     let ask = |asked: &Asked| match asked.ask {
-                        Ask::Give if charged.is_empty() => (Ask::Peek, world.lines(asked)),
-                        Ask::Give => (Ask::Give, asked.of.get(&charged).clone()),
+                        Ask::Refund if charged.is_empty() => (Ask::Peek, world.lines(asked)),
+                        Ask::Refund => (Ask::Refund, asked.of.get(&charged).clone()),
                         ask => (ask, world.lines(asked)),
                     };
                     let questions: Vec<_> = all.iter().map(ask).collect();

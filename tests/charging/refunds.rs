@@ -1,0 +1,110 @@
+//! Refunds, to the fraction of a unit, and what costs nothing.
+
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use testkit::Server;
+use tollgate::{Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Retry, store::Store};
+
+use crate::{
+    ban::{MICRO, abuse, banned, once},
+    support::{By, KEY, World, counted, together, used},
+    world::PATIENCE,
+};
+
+async fn refund(limiter: &Limiter, decision: &mut Decision, units: u64) -> u64 {
+    let refunded = limiter.refund(decision, units).await.expect("an answer");
+    refunded.iter().sum()
+}
+
+/// Waits until the clock has moved on.
+fn pass_a_moment() {
+    let begun = Instant::now();
+    while begun.elapsed() < 20 * MICRO {
+        std::hint::spin_loop();
+    }
+}
+
+#[tokio::test]
+async fn a_refund_gives_back_the_rest_of_a_unit_that_time_has_begun_to_give_back() {
+    for world in World::both() {
+        for by in [By::Gcra, By::Bucket] {
+            let limiter = world.limiter([together(by, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await;
+            let mut charged = limiter.check(KEY).await;
+            world.advance(MICRO);
+            let name = format!("{by:?} on {}", world.name());
+            assert_eq!(refund(&limiter, &mut charged, 1).await, 1, "{name}");
+            let seen = limiter.peek(KEY).await;
+            let verdict = seen.verdict("p").expect("a verdict");
+            assert_eq!(verdict.remaining(), 10, "{name}");
+            assert!(verdict.reset_after().is_zero(), "{name}: {verdict:?}");
+            assert_eq!(refund(&limiter, &mut charged, 1).await, 0, "{name}");
+        }
+    }
+}
+
+/// By the clocks that applications have.
+async fn on_a_real_clock(store: impl Store + Clone) {
+    for by in By::ALL {
+        let name = format!("{by:?}");
+        let limiter = Limiter::builder()
+            .store(store.clone())
+            .policy(together(by, &name, "10/day"))
+            .on_store_error(OnStoreError::Refuse)
+            .build()
+            .expect("a limiter");
+        let mut charged = limiter.check(KEY).await;
+        assert!(counted(&charged));
+        pass_a_moment();
+        assert_eq!(refund(&limiter, &mut charged, 1).await, 1, "{name}");
+        assert_eq!(used(&limiter, &name).await, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn one_unit_is_refunded_in_process_on_a_real_clock() {
+    on_a_real_clock(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn one_unit_is_refunded_on_redis_on_a_real_clock() {
+    let server = Server::start();
+    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+    on_a_real_clock(store.build().expect("a store")).await;
+}
+
+#[tokio::test]
+async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([together(by, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await;
+            assert!(counted(&limiter.charge(KEY, 13).await));
+            let free = |decision: &Decision, how: &str| {
+                let retry = decision.verdict("p").expect("a verdict").retry();
+                assert!(counted(decision), "{how}, {name}");
+                assert_eq!(retry, Retry::Now, "{how}, {name}");
+            };
+            free(&limiter.check(KEY).cost(0).await, "alone");
+            free(&limiter.check(KEY).cost(0).times(3).await, "three at once");
+            free(&limiter.peek(KEY).cost(0).await, "looked at");
+            let merged = (0..8).map(|_| tokio::spawn(limiter.check(KEY).cost(0).into_future()));
+            for decision in join_all(merged).await {
+                free(&decision.expect("a task ends well"), "merged");
+            }
+            assert_ne!(limiter.peek(KEY).await.retry(), Retry::Now, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn settling_what_was_only_looked_at_counts_nothing_towards_a_ban() {
+    for world in World::both() {
+        let limiter = world.limiter([once(), abuse()]);
+        let looked_at = limiter.peek(KEY).await.into_result().expect("room");
+        looked_at.charge(5).await.expect("an answer");
+        assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
+    }
+}
