@@ -1,6 +1,5 @@
 //! Windows that stand on the calendar, and clocks that don't stand still.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 mod boundaries;

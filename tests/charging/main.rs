@@ -1,6 +1,5 @@
 //! When a policy charges, and what is given back: charge modes, settling, refusals that count, tiers.
 #![allow(missing_docs)]
-#![cfg(feature = "redis")]
 
 #[path = "../common/answers.rs"]
 mod answers;

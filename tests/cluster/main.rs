@@ -1,6 +1,5 @@
 //! Counting on a Redis Cluster: exact within a slot, never too much across slots, whatever becomes of the nodes.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 #[path = "../common/answers.rs"]

@@ -3,7 +3,6 @@
 //! Runs the traces in `traces/`, and those in the folder that `TOLLGATE_TRACES` names.
 
 #![allow(missing_docs)]
-#![cfg(feature = "redis")]
 
 mod run;
 mod trace;

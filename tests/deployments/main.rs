@@ -1,6 +1,5 @@
 //! Every kind of Redis deployment.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 mod addresses;

@@ -1,6 +1,5 @@
 //! The examples do what they say they do: each is started as its reader would start it, and asked over a socket.
 
-#![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
 mod axum_full;

@@ -1,6 +1,5 @@
 //! When the store is at fault: nobody waits past his deadline, nobody gets more than his share, and all is well again soon.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 mod breaker;

@@ -1,6 +1,5 @@
 //! Limits on requests in flight: never more than the limit, and every permit comes back.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 #[path = "../common/answers.rs"]

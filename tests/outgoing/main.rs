@@ -1,6 +1,5 @@
 //! Limits on the way out: whoever waits gets his turn in order, within the quota, and leaves nothing behind.
 
-#![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
 mod bans;

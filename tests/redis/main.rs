@@ -1,6 +1,5 @@
 //! Counting on real Redis servers: exact under concurrency, whole under faults, sparing on the wire.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 #[path = "../common/answers.rs"]

@@ -1,6 +1,5 @@
 //! Charges and permits over real sockets: gRPC by tonic, whose outcome is known only in the trailers, and WebSockets.
 #![allow(missing_docs)]
-#![cfg(all(feature = "axum", feature = "redis"))]
 
 mod browser;
 mod grpc;

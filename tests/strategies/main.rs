@@ -1,6 +1,5 @@
 //! What each strategy promises: against the articles' limiters, in random traffic, and while a policy changes.
 
-#![cfg(feature = "redis")]
 #![allow(missing_docs)]
 
 mod agreements;

@@ -35,7 +35,7 @@ pub(crate) fn check(root: &Path) -> Outcome {
     }
 }
 
-fn rules() -> [Rule; 3] {
+fn rules() -> [Rule; 4] {
     // Put together here so that no rule finds itself.
     let sibling = ["shared"].map(|name| format!(r"\.\./{name}")).join("|");
     let foreign = FOREIGN.join("|");
@@ -57,6 +57,12 @@ fn rules() -> [Rule; 3] {
             pattern: r"#\[(cfg_attr\(.*, *)?ignore[] =,)]".into(),
             files: &["*.rs"],
             broken: "an ignored test",
+        },
+        Rule {
+            // `required-features` in Cargo.toml says so when the target is asked for.
+            pattern: r"^#!\[cfg\(".into(),
+            files: &["tests/*/main.rs"],
+            broken: "a test target that is empty without a feature",
         },
     ]
 }
