@@ -7,8 +7,11 @@ use libfuzzer_sys::fuzz_target;
 #[path = "../../tests/http/inputs.rs"]
 #[allow(dead_code, reason = "the other targets'")]
 mod inputs;
+#[path = "../../tests/http/redis_inputs.rs"]
+mod redis_inputs;
 
 fuzz_target!(|text: &str| {
     inputs::a_name_is_shown_or_refused(text);
     inputs::configuration_is_taken_or_refused(text);
+    redis_inputs::a_store_is_taken_or_refused(text);
 });

@@ -4,13 +4,12 @@ use std::{collections::BTreeSet, time::Duration};
 
 use axum::{Router, routing::get};
 use http::StatusCode;
-use testkit::Server;
 use tollgate::{
     EXPOSED_HEADERS, FixedWindow, Headers, Key, Limiter, ManualClock, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, Refused, Timestamp, extract,
+    RateLimitLayer, Refused, extract,
 };
 
-use crate::support::{self, Answer, hello, send, shared, status, to};
+use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to};
 
 /// A layer that tells of these policies by these fields.
 fn layer(
@@ -195,40 +194,6 @@ async fn the_epoch_of_a_window_stands_still_while_time_passes() {
     assert_eq!(resets.into_iter().collect::<Vec<_>>(), ["1800000060"]);
 }
 
-/// A refusal that is told once more, without asking, says when by the time that it is now.
-#[tokio::test]
-async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
-    const START: u64 = 1_800_000_000_000_000;
-    let times = (
-        testkit::Clock::at(START),
-        ManualClock::at(Timestamp::from_micros(START as i64)),
-    );
-    let server = Server::builder().clock(&times.0).start();
-    let store = RedisStore::builder()
-        .url(server.url())
-        .deadline(Duration::from_secs(20))
-        .clock(times.1.clone())
-        .denials(Duration::from_secs(3_600));
-    let layer = RateLimitLayer::builder()
-        .store(store.build().expect("a store"))
-        .policy(shared("window", "1/h").strategy(FixedWindow))
-        .headers(Headers::x_ratelimit_epoch());
-    let app = hello(&layer.build().expect("a layer"));
-    assert_eq!(status(&app, "/").await, 200);
-    for minutes in 0..6 {
-        let answer = send(&app, to("/")).await;
-        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        let reset = answer.field("x-ratelimit-reset");
-        assert_eq!(reset.as_deref(), Some("1800003600"), "{minutes} min");
-        let wait = 3_600 - 60 * minutes;
-        assert_eq!(answer.retry_after(), Some(wait));
-        times.0.advance(Duration::from_secs(60));
-        times.1.advance(Duration::from_secs(60));
-    }
-    // All but one were told by this process.
-    assert_eq!(server.calls("evalsha"), 2);
-}
-
 #[tokio::test]
 async fn an_epoch_within_a_second_is_rounded_up() {
     let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [shared("once", "1/1500ms")]);
@@ -254,9 +219,8 @@ async fn who_wants_no_fields_gets_none_but_retry_after() {
 #[tokio::test]
 async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
     for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
-        let url = format!("redis://127.0.0.1:{}", testkit::free_port());
         let layer = RateLimitLayer::builder()
-            .store(RedisStore::open(url).expect("a store"))
+            .store(FailingStore::default())
             .policy(shared("burst", "10/s"))
             .on_store_error(OnStoreError::Refuse)
             .headers(headers);

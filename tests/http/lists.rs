@@ -9,14 +9,13 @@ use std::{
 
 use axum::body::Body;
 use http::{Method, Request};
-use testkit::Server;
 use tollgate::{
     AddressList, Key, KeyList, Limiter, LimiterBuilder, MissingKey, PeerAddr, Policy,
     RateLimitLayer, Ruling, Source,
     extract::{self, client_ip},
 };
 
-use crate::support::{hello, redis, send, shared, store, used};
+use crate::support::{hello, on_each_store, send, shared, store, used};
 
 const LOCAL: &str = "192.0.2.7:1234";
 const OTHER: &str = "198.51.100.7:1234";
@@ -34,25 +33,12 @@ fn bearer(token: &str) -> Request<Body> {
     request
 }
 
-/// A limiter with `policy` on each store.
-fn both(
-    server: &Server,
-    build: impl Fn(LimiterBuilder) -> LimiterBuilder,
-) -> [(Limiter, RateLimitLayer); 2] {
-    let memory = Limiter::builder().store(store().0);
-    let redis = Limiter::builder().store(redis(server));
-    [memory, redis].map(|builder| {
-        let limiter = build(builder).build().expect("a limiter");
-        (limiter.clone(), RateLimitLayer::new(limiter))
-    })
-}
-
 #[tokio::test]
 async fn a_denied_address_gets_403_and_is_charged_nothing() {
-    let server = Server::start();
     let list = AddressList::new(["192.0.2.0/24", "2001:db8::/32"]).expect("a list");
     let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).deny(list.clone());
-    for (limiter, layer) in both(&server, build) {
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
         for _ in 0..5 {
             let answer = send(&app, from(LOCAL)).await;
@@ -83,7 +69,6 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
 
 #[tokio::test]
 async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
-    let server = Server::start();
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let missing = shared("key", "9/h").key(extract::header("x-key"));
     let missing = missing.missing_key(MissingKey::Refuse);
@@ -92,7 +77,8 @@ async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
             .policy(missing.clone())
             .allow(list.clone())
     };
-    for (limiter, layer) in both(&server, build) {
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
         for _ in 0..3 {
             let answer = send(&app, from(LOCAL)).await;
@@ -165,7 +151,6 @@ async fn a_header_changes_nothing_unless_its_proxy_is_trusted() {
 
 #[tokio::test]
 async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
-    let server = Server::start();
     let deny = KeyList::new("api", [Key::secret("stolen")]);
     let allow = KeyList::new("api", [Key::secret("monitoring")]);
     let build = |b: LimiterBuilder| {
@@ -174,7 +159,8 @@ async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
             .deny(deny.clone())
             .allow(allow.clone())
     };
-    for (limiter, layer) in both(&server, build) {
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter.clone());
         let app = hello(&layer);
         assert_eq!(send(&app, bearer("stolen")).await.status, 403);
         for _ in 0..5 {

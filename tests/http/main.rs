@@ -1,7 +1,6 @@
 //! The layer as a web application meets it: its types, what it does to requests and responses, who it counts, and what
 //! it refuses to be built from.
 
-#![cfg(all(feature = "axum", feature = "redis"))]
 #![allow(missing_docs)]
 
 mod checks;
@@ -17,12 +16,16 @@ mod lists;
 mod memory;
 mod missing_keys;
 mod odd;
+#[cfg(feature = "redis")]
+mod on_redis;
 mod on_refusal;
 mod or_else;
 mod paths;
 mod peers;
 mod plain;
 mod proxy_headers;
+#[cfg(feature = "redis")]
+mod redis_inputs;
 mod refusal;
 mod refusals;
 mod retry_after;

@@ -49,5 +49,7 @@ proptest! {
     ) {
         a_name_is_shown_or_refused(&text);
         configuration_is_taken_or_refused(&text);
+        #[cfg(feature = "redis")]
+        crate::redis_inputs::a_store_is_taken_or_refused(&text);
     }
 }

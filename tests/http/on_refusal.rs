@@ -14,13 +14,13 @@ use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    EXPOSED_HEADERS, Headers, Key, MissingKey, OnStoreError, RateLimitLayer, RedisStore, Refused,
-    extract, layer::ResponseBody,
+    EXPOSED_HEADERS, Headers, Key, MissingKey, OnStoreError, RateLimitLayer, Refused, extract,
+    layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_http::cors::CorsLayer;
 
-use crate::support::{self, Answer, hello, send, shared, status, to, used, with};
+use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to, used, with};
 
 /// One request an hour.
 fn once() -> RateLimitLayer {
@@ -217,9 +217,8 @@ async fn every_kind_of_refusal_is_the_closures() {
     );
     assert_eq!(answered.retry_after(), None);
 
-    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     let layer = RateLimitLayer::builder()
-        .store(RedisStore::open(url).expect("a store"))
+        .store(FailingStore::default())
         .policy(shared("burst", "10/s"))
         .on_store_error(OnStoreError::Refuse)
         .on_refusal(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use http::{Method, Request, StatusCode, request::Parts};
 use serde_json::json;
-use tollgate::{FixedWindow, Key, OnStoreError, RateLimitLayer, RedisStore};
+use tollgate::{FixedWindow, Key, OnStoreError, RateLimitLayer};
 use tower_http::cors::CorsLayer;
 
-use crate::support::{Answer, hello, layer, send, shared, status, store, to, used, with};
+use crate::support::{
+    Answer, FailingStore, hello, layer, send, shared, status, store, to, used, with,
+};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 pub(crate) const REDUCED_CAPACITY: &str =
@@ -18,11 +20,10 @@ pub(crate) fn fields(answer: &Answer) -> [String; 2] {
     ["ratelimit-policy", "ratelimit"].map(|name| answer.field(name).unwrap_or_default())
 }
 
-/// A layer whose store is a port that nobody listens on.
+/// A layer whose store answers nothing.
 pub(crate) fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
-    let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     RateLimitLayer::builder()
-        .store(RedisStore::open(url).expect("a store"))
+        .store(FailingStore::default())
         .policy(shared("burst", "10/s"))
         .on_store_error(on_store_error)
         .build()

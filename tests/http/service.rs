@@ -18,11 +18,10 @@ use futures_util::FutureExt;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use testkit::Server;
 use tollgate::{Admission, Key, RateLimitLayer, layer::ResponseBody};
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 
-use crate::support::{layer, redis, send, shared, status, store, to, used};
+use crate::support::{layer, send, shared, status, store, to, used};
 
 /// A service that insists on being polled ready before each call, as its own clone too.
 #[derive(Debug, Default)]
@@ -61,7 +60,7 @@ impl Service<Request<()>> for Strict {
 }
 
 /// Sends six requests to a `Strict` service behind a limit of four, and counts its calls.
-async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
+pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
     let strict = Strict::default();
     let mut service = layer.layer(strict.clone());
     let mut futures = Vec::new();
@@ -82,14 +81,6 @@ async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
 #[tokio::test]
 async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_in_process() {
     six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
-}
-
-#[tokio::test]
-async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_redis() {
-    let server = Server::start();
-    let layer = RateLimitLayer::builder().store(redis(&server));
-    let layer = layer.policy(shared("four", "4/h")).build();
-    six_requests_of_which_four_pass(layer.expect("a layer")).await;
 }
 
 /// A service may hold what others wait for from when it is ready until it is called: it isn't, on a refusal.

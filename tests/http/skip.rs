@@ -2,25 +2,14 @@
 
 use axum::{Router, body::Body, routing::any};
 use http::{Method, Request, request::Builder};
-use testkit::Server;
-use tollgate::{Admission, Key, Policy, RateLimitLayer, layer::RateLimitLayerBuilder};
+use tollgate::{Admission, Key, LimiterBuilder, Policy, RateLimitLayer};
 
-use crate::support::{redis, send, shared, status, store, to, used};
+use crate::support::{layer, on_each_store, send, shared, status, to, used};
 
 /// Any path and method, behind `layer`.
 fn anywhere(layer: &RateLimitLayer) -> Router {
     let route = any(async |admission: Admission| format!("{:?}", admission.remaining("p")));
     Router::new().fallback(route).layer(layer.clone())
-}
-
-/// A layer on each store.
-fn both(
-    server: &Server,
-    build: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder,
-) -> [RateLimitLayer; 2] {
-    let memory = RateLimitLayer::builder().store(store().0);
-    let redis = RateLimitLayer::builder().store(redis(server));
-    [memory, redis].map(|builder| build(builder).build().expect("a layer"))
 }
 
 fn by(method: &str, path: &str) -> Builder {
@@ -33,7 +22,6 @@ fn empty(request: Builder) -> Request<Body> {
 
 #[tokio::test]
 async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
-    let server = Server::start();
     let skipping = |name: &str| -> Policy {
         shared(name, "1/h")
             .skip_path("/health")
@@ -41,8 +29,9 @@ async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
             .skip_method(Method::HEAD)
             .skip_with(|parts| parts.headers.contains_key("x-internal"))
     };
-    let build = |b: RateLimitLayerBuilder| b.policy(skipping("p")).policy(shared("all", "100/h"));
-    for layer in both(&server, build) {
+    let build = |b: LimiterBuilder| b.policy(skipping("p")).policy(shared("all", "100/h"));
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
         let skipped = || {
             [
@@ -73,15 +62,15 @@ async fn a_policy_skips_by_path_method_and_closure_and_others_still_apply() {
 
 #[tokio::test]
 async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
-    let server = Server::start();
-    let build = |b: RateLimitLayerBuilder| {
+    let build = |b: LimiterBuilder| {
         b.policy(shared("p", "1/h"))
             .policy(shared("q", "1/h"))
             .skip_path("/health")
             .skip_method(Method::HEAD)
             .skip_with(|parts| parts.uri.query() == Some("free"))
     };
-    for layer in both(&server, build) {
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
         for _ in 0..3 {
             for request in [to("/health"), empty(by("HEAD", "/")), to("/?free")] {
@@ -100,10 +89,8 @@ async fn a_layer_that_skips_a_request_applies_no_policy_to_it() {
 
 #[tokio::test]
 async fn within_a_nested_router_a_path_is_the_one_that_the_client_sent() {
-    let layer = both(&Server::start(), |b| {
-        b.policy(shared("p", "1/h").skip_path("/api/health"))
-    });
-    let app = Router::new().nest("/api", anywhere(&layer[0]));
+    let (layer, _) = layer([shared("p", "1/h").skip_path("/api/health")]);
+    let app = Router::new().nest("/api", anywhere(&layer));
     for _ in 0..3 {
         assert_eq!(status(&app, "/api/health").await, 200);
     }
@@ -119,9 +106,9 @@ fn preflight() -> Builder {
 
 #[tokio::test]
 async fn preflights_are_free_and_nothing_less_is() {
-    let server = Server::start();
-    let build = |b: RateLimitLayerBuilder| b.policy(shared("p", "1/h"));
-    for layer in both(&server, build) {
+    let build = |b: LimiterBuilder| b.policy(shared("p", "1/h"));
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
         for _ in 0..3 {
             assert_eq!(send(&app, empty(preflight())).await.status, 200);
@@ -154,8 +141,9 @@ async fn preflights_are_free_and_nothing_less_is() {
 
 #[tokio::test]
 async fn preflights_count_where_they_are_told_to() {
-    let build = |b: RateLimitLayerBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
-    for layer in both(&Server::start(), build) {
+    let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
+    for (limiter, _server) in on_each_store(build) {
+        let layer = RateLimitLayer::new(limiter);
         let app = anywhere(&layer);
         let mut statuses = Vec::new();
         for _ in 0..3 {

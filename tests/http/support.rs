@@ -1,14 +1,16 @@
 //! What these tests have in common.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, sync::Arc};
 
 use axum::{Router, body::Body, routing::get};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tollgate::{
-    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Timestamp,
-    extract,
+    Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    StoreError, Timestamp, Unfit, extract,
+    store::{Account, Ask, Callers, Line, Reply, Store},
+    strategy::Rule,
 };
 use tower::{Service, ServiceExt};
 
@@ -117,13 +119,57 @@ pub(crate) fn store() -> (MemoryStore, ManualClock) {
     (store, clock)
 }
 
+/// A limiter on each store that is compiled in, and the server that its store is on.
+pub(crate) fn on_each_store(
+    build: impl Fn(LimiterBuilder) -> LimiterBuilder,
+) -> Vec<(Limiter, Option<testkit::Server>)> {
+    let limiter = |builder| build(builder).build().expect("a limiter");
+    let memory = limiter(Limiter::builder().store(store().0));
+    #[cfg_attr(not(feature = "redis"), expect(unused_mut, reason = "one alone"))]
+    let mut limiters = vec![(memory, None)];
+    #[cfg(feature = "redis")]
+    {
+        let server = testkit::Server::start();
+        let on_redis = limiter(Limiter::builder().store(redis(&server)));
+        limiters.push((on_redis, Some(server)));
+    }
+    limiters
+}
+
+/// A store that answers every request with an error.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FailingStore(MemoryStore);
+
+impl Store for FailingStore {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+        self.0.open(policy, rule)
+    }
+
+    fn ask(&self, _: Ask, _: &[Line<'_>]) -> Reply {
+        Reply::Now(Err(Self::error()))
+    }
+
+    fn callers(&self, _: &Account, _: &Key) -> Callers {
+        Box::pin(std::future::ready(Err(Self::error())))
+    }
+
+    fn tell(&self, _: Ask, _: &[Line<'_>]) {}
+}
+
+impl FailingStore {
+    fn error() -> StoreError {
+        StoreError::Connection("127.0.0.1:1: refused".into())
+    }
+}
+
 /// A store on `server` that outwaits a busy machine: what these tests ask about isn't time.
-pub(crate) fn redis(server: &testkit::Server) -> RedisStore {
+#[cfg(feature = "redis")]
+pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
     // Refusals are remembered by this process's clock, and the server's is set by hand.
-    let store = RedisStore::builder()
+    let store = tollgate::RedisStore::builder()
         .url(server.url())
-        .denials(Duration::ZERO);
-    let store = store.deadline(Duration::from_secs(20)).build();
+        .denials(std::time::Duration::ZERO);
+    let store = store.deadline(std::time::Duration::from_secs(20)).build();
     store.expect("a store")
 }
 

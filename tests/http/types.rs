@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
     AddressList, Admission, Check, Checking, Compared, ConfigError, Decision, Fallback, Key,
     KeyList, Keys, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RateLimit,
-    RateLimitLayer, RedisStore, Refused, StoreError,
+    RateLimitLayer, Refused, StoreError,
 };
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -57,7 +57,6 @@ fn what_is_shared_among_threads_and_printed_can_be() {
     shared::<Fallback>();
     shared::<OnStoreError>();
     shared::<MemoryStore>();
-    shared::<RedisStore>();
     shared::<ManualClock>();
     shared::<AddressList>();
     shared::<KeyList>();

@@ -39,7 +39,7 @@ pub(crate) static STEPS: [Step; 10] = [
     },
     Step {
         name: "tests",
-        about: "tests and documentation tests, with all features and with none",
+        about: "tests and documentation tests, with all features, with few and with none",
         run: tests,
     },
     Step {
@@ -160,6 +160,11 @@ fn feature_names(root: &Path) -> Outcome<Vec<String>> {
 fn tests(root: &Path) -> Outcome {
     let everything = ["test", "--workspace", "--all-features", "--no-fail-fast"];
     succeed(&mut cargo(root, &everything))?;
+    // The layer as most users build it, and where it counts in process alone.
+    let layer = ["test", "-p", PACKAGE, "--test", "http"];
+    succeed(&mut cargo(root, &layer))?;
+    let in_process = ["--no-default-features", "--features", "axum"];
+    succeed(cargo(root, &layer).args(in_process))?;
     // Cargo takes --lib and --doc only one at a time.
     for target in ["--lib", "--doc"] {
         let bare = ["test", "-p", PACKAGE, "--no-default-features", target];

@@ -1,0 +1,153 @@
+//! What holds on Redis too, or there alone.
+
+use std::{fmt::Debug, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use testkit::{Clock, Server};
+use tollgate::{
+    FixedWindow, Gcra, Headers, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Timestamp, Unfit,
+    strategy::{Rule, Strategy},
+};
+
+use crate::{
+    service::six_requests_of_which_four_pass,
+    support::{hello, redis, send, shared, status, to},
+};
+
+#[test]
+fn a_store_on_redis_is_shared_among_threads_and_printed() {
+    fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
+    shared::<RedisStore>();
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_redis() {
+    let server = Server::start();
+    let layer = RateLimitLayer::builder().store(redis(&server));
+    let layer = layer.policy(shared("four", "4/h")).build();
+    six_requests_of_which_four_pass(layer.expect("a layer")).await;
+}
+
+/// A refusal that is told once more, without asking, says when by the time that it is now.
+#[tokio::test]
+async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
+    const START: u64 = 1_800_000_000_000_000;
+    let times = (
+        Clock::at(START),
+        ManualClock::at(Timestamp::from_micros(START as i64)),
+    );
+    let server = Server::builder().clock(&times.0).start();
+    let store = RedisStore::builder()
+        .url(server.url())
+        .deadline(Duration::from_secs(20))
+        .clock(times.1.clone())
+        .denials(Duration::from_secs(3_600));
+    let layer = RateLimitLayer::builder()
+        .store(store.build().expect("a store"))
+        .policy(shared("window", "1/h").strategy(FixedWindow))
+        .headers(Headers::x_ratelimit_epoch());
+    let app = hello(&layer.build().expect("a layer"));
+    assert_eq!(status(&app, "/").await, 200);
+    for minutes in 0..6 {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        let reset = answer.field("x-ratelimit-reset");
+        assert_eq!(reset.as_deref(), Some("1800003600"), "{minutes} min");
+        let wait = 3_600 - 60 * minutes;
+        assert_eq!(answer.retry_after(), Some(wait));
+        times.0.advance(Duration::from_secs(60));
+        times.1.advance(Duration::from_secs(60));
+    }
+    // All but one were told by this process.
+    assert_eq!(server.calls("evalsha"), 2);
+}
+
+/// A strategy that has no half for the store it is asked to count in.
+#[derive(Clone, Debug)]
+struct HalfOf(Arc<dyn Rule>, bool);
+
+impl Strategy for HalfOf {
+    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for HalfOf {
+    fn tag(&self) -> &'static str {
+        "h1"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    fn outlook(
+        &self,
+        seen: &tollgate::strategy::Seen,
+        now: tollgate::Timestamp,
+        cost: u64,
+    ) -> tollgate::strategy::Outlook {
+        self.0.outlook(seen, now, cost)
+    }
+
+    fn script(&self) -> Option<tollgate::strategy::Script> {
+        self.0.script().filter(|_| !self.1)
+    }
+
+    fn memory(&self) -> Option<&dyn tollgate::strategy::AnyMemory> {
+        self.0.memory().filter(|_| self.1)
+    }
+}
+
+#[test]
+fn a_strategy_that_cannot_count_in_the_store_is_a_mistake_of_its_policy() {
+    let quota = Quota::requests(1).per_second();
+    let of = |in_process| {
+        let rule = Gcra.bind(&quota).expect("a rule");
+        Policy::new("half", quota).strategy(HalfOf(rule, in_process))
+    };
+    let redis = || RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    assert!(
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(true))
+            .build()
+            .is_ok()
+    );
+    assert!(
+        Limiter::builder()
+            .store(redis())
+            .policy(of(false))
+            .build()
+            .is_ok()
+    );
+    let errors = [
+        Limiter::builder()
+            .store(MemoryStore::new())
+            .policy(of(false))
+            .build(),
+        Limiter::builder().store(redis()).policy(of(true)).build(),
+    ];
+    for (error, valid) in errors.into_iter().zip(["a RedisStore", "a MemoryStore"]) {
+        let error = error.expect_err("a mistake");
+        assert!(error.to_string().contains("half"), "{error}");
+        assert!(error.valid().contains(valid), "{error}");
+        assert_eq!(error.policy(), Some("half"));
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_is_a_mistake() {
+    for url in [
+        "",
+        "not a url",
+        "http://127.0.0.1",
+        "redis://:secret@host:notaport",
+    ] {
+        let error = RedisStore::open(url).expect_err(url);
+        assert_eq!(error.policy(), None);
+        assert!(error.valid().contains("redis://"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,18 @@
+//! What must hold of a store's configuration, whatever it is. The fuzz targets ask the same.
+
+use tollgate::RedisStore;
+
+/// A URL and a prefix are taken, or refused with what would be valid.
+pub(crate) fn a_store_is_taken_or_refused(text: &str) {
+    for store in [
+        RedisStore::open(text),
+        RedisStore::builder()
+            .url("redis://[::1]")
+            .prefix(text)
+            .build(),
+    ] {
+        if let Err(error) = store {
+            assert!(!error.valid().is_empty(), "{text:?}");
+        }
+    }
+}
