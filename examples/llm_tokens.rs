@@ -53,7 +53,7 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
 
 /// What a request costs on arrival.
 fn estimate(parts: &Parts) -> u64 {
-    Query::<Chat>::try_from_uri(&parts.uri).map_or(1, |Query(chat)| chat.estimate)
+    Query::<Chat>::try_from_uri(&parts.uri).map_or(1, |Query(chat)| chat.estimate.max(1))
 }
 
 async fn chat(

@@ -140,6 +140,7 @@ mod skip;
 mod tier;
 #[cfg(feature = "tonic")]
 mod tonic;
+mod units;
 
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;

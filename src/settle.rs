@@ -4,7 +4,7 @@ use crate::{
     admission::Admission,
     decision::{Counted, Decision, Part},
     error::StoreError,
-    store::Ask,
+    store::{Ask, Units},
     strategy::Receipt,
 };
 
@@ -146,14 +146,15 @@ impl Settle {
     }
 
     async fn charge_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
+        let units = Units::new(units);
         let asked = self.with(at, |decision, counted| {
-            (units > 0).then(|| {
+            (!units.is_zero()).then(|| {
                 // Should this future be dropped, it is charged all the same, and counts for what comes later.
                 counted.told(units);
                 counted.settled();
                 decision
                     .books
-                    .adjust(Ask::Force, counted, Receipt::NONE, units)
+                    .adjust(Ask::Force, counted, Receipt::NONE, units.get())
             })
         });
         if let Some(Some(adjusting)) = asked {

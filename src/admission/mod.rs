@@ -186,7 +186,7 @@ impl Admission {
         if let Some(decision) = self.lock().at(place) {
             for (index, counted) in decision.counted.iter_mut().enumerate() {
                 let charge = decision.books.settle(counted, outcome, handle.is_some());
-                charging.extend(charge.map(|charge| (index, counted.cost, charge)));
+                charging.extend(charge.map(|charge| (index, counted.units(), charge)));
             }
         }
         let Some(handle) = handle.filter(|_| !charging.is_empty()) else {

@@ -3,6 +3,7 @@
 use super::{Adjusted, Books};
 use crate::{
     key::Key,
+    store::Units,
     strategy::{Outlook, Receipt, Retry, Seen},
     tier::Tier,
 };
@@ -20,6 +21,7 @@ pub(crate) struct Piece {
 pub(crate) struct Counted {
     pub(crate) policy: u32,
     pub(crate) part: Part,
+    /// As it was asked for.
     pub(crate) cost: u64,
     pub(crate) key: Key,
     /// Who signs, where charges are signed.
@@ -88,6 +90,11 @@ impl Counted {
         }
     }
 
+    /// What a store is asked for.
+    pub(crate) fn units(&self) -> Units {
+        Units::new(self.cost)
+    }
+
     /// What may be expected, as far as is known.
     pub(crate) fn outlook(&self, books: &dyn Books) -> Outlook {
         match &self.standing {
@@ -133,20 +140,22 @@ impl Counted {
     }
 
     /// Notes what is charged without a receipt: by the response, or by whoever has not been answered yet.
-    pub(crate) fn told(&mut self, units: u64) {
-        self.since().told += units;
+    pub(crate) fn told(&mut self, units: Units) {
+        let since = self.since();
+        since.told = since.told.saturating_add(units.get());
     }
 
     /// Notes that whoever charged units was answered.
-    pub(crate) fn answered(&mut self, units: u64) {
+    pub(crate) fn answered(&mut self, units: Units) {
         let since = self.since();
-        since.told = since.told.saturating_sub(units);
+        since.told = since.told.saturating_sub(units.get());
     }
 
     /// What is charged now, as far as was not given back.
     pub(crate) fn net(&self) -> u64 {
         let told = self.since.as_ref().map_or(0, |since| since.told);
-        told + self.receipts().map(|receipt| receipt.left).sum::<u64>()
+        let receipts = self.receipts().map(|receipt| receipt.left);
+        receipts.fold(told, u64::saturating_add)
     }
 
     /// Takes up to `units` off the newest receipt before a place, for them to be given back: one charge after the other, so
@@ -188,7 +197,7 @@ impl Counted {
     pub(crate) fn given_back(&mut self, books: &dyn Books) {
         let (net, cost) = (self.net(), self.cost);
         self.amend(books, |outlook| {
-            outlook.remaining += net;
+            outlook.remaining = outlook.remaining.saturating_add(net);
             if outlook.remaining >= cost {
                 outlook.retry = Retry::Now;
             }

@@ -136,7 +136,7 @@ impl LimiterBuilder {
                 )));
             }
             policy.check_parts().map_err(of)?;
-            let rule = policy.counted_by().bind(&policy.quota()).map_err(of)?;
+            let rule = policy.bind(&policy.quota()).map_err(of)?;
             let bans = rule.counts_refusals();
             if bans {
                 policy.check_ban().map_err(of)?;

@@ -40,7 +40,8 @@ impl Check {
     }
 
     /// Asks for `n` equal requests at one instant: as many as there is room for are charged, each whole, and
-    /// [`Decision::admitted`] says how many. The decision is to admit if it's at least one.
+    /// [`Decision::admitted`] says how many. The decision is to admit if it's at least one. More than [`u32::MAX`] are as
+    /// many as that.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -56,7 +57,7 @@ impl Check {
     /// ```
     pub fn times(mut self, n: u64) -> Self {
         if let Ask::Take(_) = self.ask {
-            self.ask = Ask::Take(n);
+            self.ask = Ask::Take(u32::try_from(n).unwrap_or(u32::MAX));
         }
         self
     }

@@ -76,10 +76,10 @@ impl Desk {
             // Equal requests were admitted after this one, so there was room for them.
             let later = match self.bound(item.policy).policy.manner() {
                 Manner::Check => 0,
-                _ => answer.later * item.cost,
+                _ => item.units().of(answer.later),
             };
             item.amend(self, |outlook| {
-                outlook.remaining += later;
+                outlook.remaining = outlook.remaining.saturating_add(later);
                 outlook.retry = Retry::Now;
             });
         }

@@ -55,9 +55,9 @@ fn open(
     fallback: Fallback,
     quota: crate::quota::Quota,
 ) -> Result<Terms, Unfit> {
-    let whole = policy.counted_by().bind(&quota)?.capacity();
+    let whole = policy.bind(&quota)?.capacity();
     let quota = fallback.share(quota);
-    let rule = policy.counted_by().bind(&quota)?;
+    let rule = policy.bind(&quota)?;
     Ok(Terms {
         quota,
         account: store.open(policy.name(), rule)?,

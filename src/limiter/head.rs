@@ -37,7 +37,7 @@ pub(super) struct Head {
 /// A question for so many.
 pub(super) struct Asked {
     pub(super) question: Arc<Question>,
-    n: u64,
+    n: u32,
     pending: Pending,
 }
 
@@ -128,7 +128,7 @@ impl Head {
     }
 
     /// For how many the next question is, itself included. From here on nobody is told an older answer.
-    fn reach(&self, question: &Question) -> u64 {
+    fn reach(&self, question: &Question) -> u32 {
         let mut waiters = self.limiter.queues.lock();
         let Some(queue) = waiters.queues.get_mut(&self.id) else {
             return 1;
@@ -139,20 +139,21 @@ impl Head {
         }
         let behind = queue.behind.values().take(MOST - 1);
         let same = behind.take_while(|waiter| waiter.wish.question.is_same(question));
-        1 + same.count() as u64
+        1 + same.count() as u32
     }
 
     fn answered(
         &self,
         decision: Decision,
         question: &Arc<Question>,
-        n: u64,
+        n: u32,
     ) -> Result<Decision, Arc<Refusal>> {
         let exhausted = matches!(decision.ruling, Ruling::Exhausted);
         if exhausted && decision.retry() != Retry::Never {
             return Err(Refusal::new(decision, question.clone()));
         }
         // Where the store was not asked, or couldn't answer, all get the same.
+        let n = u64::from(n);
         let k = match decision.admitted {
             0 => n,
             admitted => admitted,
@@ -179,12 +180,12 @@ impl Head {
             if i + 1 < k {
                 // There was room for those after this one.
                 let later = match question.is_charged_on_arrival(counted.policy) {
-                    true => (k - 1 - i) * counted.cost,
+                    true => counted.units().of(k - 1 - i),
                     false => 0,
                 };
                 counted.amend(&*part.books, |outlook| {
                     outlook.retry = Retry::Now;
-                    outlook.remaining += later;
+                    outlook.remaining = outlook.remaining.saturating_add(later);
                 });
             }
         }

@@ -15,7 +15,7 @@ use crate::{
     key::Key,
     policy::Tiers,
     quota::Quota,
-    store::{Ask, Line, Reply, Source, Store},
+    store::{Ask, Line, Reply, Source, Store, Units},
     tier::Tier,
 };
 
@@ -221,10 +221,10 @@ impl Desk {
         } = draft;
         let line = |item| {
             let mut line = self.line(item);
-            line.units = item.cost;
+            line.units = item.units();
             line.manner = self.manner(item, items, *retries);
             if *retries && item.part == Part::Ban {
-                line.units = 0;
+                line.units = Units::ZERO;
             }
             line
         };

@@ -13,7 +13,7 @@ use tokio::runtime::{self, Handle};
 use super::{Bound, Inner};
 use crate::{
     decision::{Counted, Permit},
-    store::{Account, Ask, Line, Manner},
+    store::{Account, Ask, Line, Manner, Units},
 };
 
 /// A permit is renewed this often in each of its lives: two heartbeats may be lost.
@@ -201,7 +201,7 @@ impl Inner {
         Line {
             account: self.account(counted),
             key: counted.key,
-            units: counted.receipt.left,
+            units: Units::new(counted.receipt.left),
             receipt: counted.receipt,
             by: counted.by.as_deref().copied().unwrap_or(counted.key),
             manner: Manner::Charge,

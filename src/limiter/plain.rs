@@ -13,7 +13,7 @@ use crate::{
     lists::Lists,
     policy::Tiers,
     skip::is_preflight,
-    store::{Ask, Glance, Manner, Source},
+    store::{Ask, Glance, Manner, Source, Units},
     strategy::Receipt,
 };
 
@@ -52,7 +52,7 @@ impl Desk {
     #[inline(always)]
     pub(super) fn judge_plain(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
         let bound = self.bound(0);
-        let Some(glance) = self.store.glance(&bound.account, &key, cost) else {
+        let Some(glance) = self.store.glance(&bound.account, &key, Units::new(cost)) else {
             return self.judge_far(key, cost);
         };
         self.write_back();
@@ -77,7 +77,7 @@ impl Desk {
         let account = &self.bound(0).account;
         let counted = Counted {
             // It will be told more than once.
-            standing: Standing::Told(account.outlook(&seen, at, cost)),
+            standing: Standing::Told(account.outlook(&seen, at, Units::new(cost))),
             receipt: Receipt {
                 at,
                 left: 0,

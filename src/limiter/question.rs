@@ -53,7 +53,7 @@ impl Question {
     }
 
     /// Asks for the first `n` of those who ask the same and stay if they are refused.
-    pub(super) fn ask(&self, n: u64) -> Judged {
+    pub(super) fn ask(&self, n: u32) -> Judged {
         let own = Some(&self.own);
         let desk = self.desk.clone();
         desk.judge_keys(Ask::Take(n), &self.keys, own)

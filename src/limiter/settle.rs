@@ -9,7 +9,7 @@ use crate::{
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
-    store::{Ask, Line, Reply},
+    store::{Ask, Line, Reply, Units},
     strategy::{Outlook, Receipt, Seen},
 };
 
@@ -65,18 +65,18 @@ impl Books for Desk {
 
     fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook {
         let account = self.account(counted);
-        account.outlook(seen, counted.receipt.at, counted.cost)
+        account.outlook(seen, counted.receipt.at, counted.units())
     }
 
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
         let account = self.account(counted).clone();
         let line = Line {
-            units,
+            units: Units::new(units),
             receipt,
             ..self.line(counted)
         };
         let reply = self.store_of(counted).ask(ask, &[line]);
-        let cost = counted.cost;
+        let cost = counted.units();
         Box::pin(async move {
             let answer = match reply {
                 Reply::Now(answer) => answer?,
@@ -122,12 +122,12 @@ impl Books for Desk {
             }
             // What the handler has charged by itself is not charged again.
             When::Response if charges && !counted.is_settled() => {
-                counted.told(counted.cost);
+                counted.told(counted.units());
                 if watches {
                     return Some(self.adjust(Ask::Force, counted, Receipt::NONE, counted.cost));
                 }
                 let line = Line {
-                    units: counted.cost,
+                    units: counted.units(),
                     ..self.line(counted)
                 };
                 self.store_of(counted).tell(Ask::Force, &[line]);
@@ -145,7 +145,7 @@ impl Inner {
             for receipt in counted.receipts().filter(|receipt| receipt.left > 0) {
                 let mut line = self.line(counted);
                 line.receipt = *receipt;
-                line.units = receipt.left;
+                line.units = Units::new(receipt.left);
                 self.store_of(counted).tell(Ask::Refund, &[line]);
             }
         }

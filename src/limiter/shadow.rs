@@ -189,7 +189,11 @@ impl Desk {
             let refuses = charged == 0 && item.cost > 0 && item.outlook(self).retry != Retry::Now;
             if let Ask::Take(times) = draft.ask {
                 let admitted = draft.admitted;
-                let times = if draft.retries { admitted } else { times };
+                let times = if draft.retries {
+                    admitted
+                } else {
+                    times.into()
+                };
                 let others = admitted == 0 && self.others_refuse(&draft.items, *of);
                 let would = match (charges, refuses || others) {
                     (true, _) => charged,
@@ -230,7 +234,7 @@ impl Desk {
 
     async fn shadow_lets_in(&self, bound: &Bound, item: &Counted) -> bool {
         let mut line = self.line(item);
-        line.units = item.cost;
+        line.units = item.units();
         // Nothing is in flight that a permit would be of.
         if !bound.charges_on_arrival() || bound.is_permit() {
             line.manner = Manner::Check;

@@ -62,7 +62,7 @@ impl Bound {
     pub(super) fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
         let policy = &self.policy;
         self.tiers.tier(policy, quota, || {
-            let rule = policy.counted_by().bind(&quota)?;
+            let rule = policy.bind(&quota)?;
             Ok(Terms {
                 quota,
                 account: store.open(policy.name(), rule)?,

@@ -13,7 +13,7 @@ use crate::{
     decision::Counted,
     key::Key,
     quota::Quota,
-    store::{Ask, Line, Manner, Reply, Store},
+    store::{Ask, Line, Manner, Reply, Store, Units},
     strategy::Receipt,
     tier::Tier,
 };
@@ -82,7 +82,7 @@ impl Inner {
             let line = |account, units| Line {
                 account,
                 key,
-                units,
+                units: Units::new(units),
                 receipt: Receipt::NONE,
                 by: key,
                 manner: Manner::Charge,
@@ -93,7 +93,8 @@ impl Inner {
             };
             let account = &share.account;
             let stood = answer.lines.first();
-            let left = stood.map(|line| account.outlook(&line.seen, answer.at, 1).remaining);
+            let left =
+                stood.map(|line| account.outlook(&line.seen, answer.at, Units::ONE).remaining);
             let used = left.map_or(0, |left| account.rule().capacity().saturating_sub(left));
             if used > 0 {
                 let own = &self.bound(policy).account;

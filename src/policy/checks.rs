@@ -1,12 +1,29 @@
 //! What a policy can't be.
 
+use std::sync::Arc;
+
 use super::Policy;
 use crate::{
     charge::{Denied, When},
     error::Unfit,
+    quota::Quota,
+    strategy::Rule,
+    units::MAX_CAPACITY,
 };
 
 impl Policy {
+    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::units::Units) still.
+    pub(crate) fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let rule = self.counted_by().bind(quota)?;
+        if rule.capacity() > MAX_CAPACITY {
+            return Err(Unfit::new(
+                format!("{quota}, a capacity of {}", rule.capacity()),
+                format!("a capacity of at most {MAX_CAPACITY}"),
+            ));
+        }
+        Ok(rule)
+    }
+
     /// Asks the extractors whether they can find keys, and whether charges and refusals go together.
     pub(crate) fn check_parts(&self) -> Result<(), Unfit> {
         if self.charge.when == When::Response && self.denied == Denied::Counts {

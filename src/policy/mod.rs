@@ -131,7 +131,8 @@ impl Policy {
         self
     }
 
-    /// Charges each request what `cost` says.
+    /// Charges each request what `cost` says. It may say any number, also one that is up to the client, such as a body's
+    /// length: what costs more than the quota's capacity is refused, and is told no time to come back.
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
     where

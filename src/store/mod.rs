@@ -18,6 +18,7 @@ use std::{
 
 use smallvec::SmallVec;
 
+pub use crate::units::Units;
 use crate::{
     clock::Timestamp,
     error::{StoreError, Unfit},
@@ -46,7 +47,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Takes `units` for one request under one account that doesn't [sign](Rule::signs), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
     /// [`ask`](Store::ask) is asked for the same.
-    fn glance(&self, account: &Account, key: &Key, units: u64) -> Option<Glance> {
+    fn glance(&self, account: &Account, key: &Key, units: Units) -> Option<Glance> {
         let _ = (account, key, units);
         None
     }
@@ -110,9 +111,13 @@ impl Account {
 
     /// What `seen` says to a caller who asks for `cost` units at `now`, by its rule. A request that costs nothing waits for
     /// nothing, also in debt.
-    pub fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook {
-        let outlook = self.rule().outlook(seen, now, cost);
-        let retry = if cost == 0 { Retry::Now } else { outlook.retry };
+    pub fn outlook(&self, seen: &Seen, now: Timestamp, cost: Units) -> Outlook {
+        let outlook = self.rule().outlook(seen, now, cost.get());
+        let retry = if cost.is_zero() {
+            Retry::Now
+        } else {
+            outlook.retry
+        };
         Outlook { retry, ..outlook }
     }
 
@@ -151,7 +156,7 @@ impl fmt::Debug for Account {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ask {
     /// Charge every line for as many of so many equal requests as there is room for under every one: one, as a rule.
-    Take(u64),
+    Take(u32),
     /// Charge nothing, and tell how it stands.
     Peek,
     /// Charge every line, past what is left if need be: down to a debt of at most one capacity.
@@ -179,8 +184,8 @@ pub struct Line<'a> {
     pub account: &'a Account,
     /// Who is asking.
     pub key: Key,
-    /// How many units.
-    pub units: u64,
+    /// How many units of each request: any number up to [`Units::MAX`], also more than there can be room for.
+    pub units: Units,
     /// Only to give back: what was charged.
     pub receipt: Receipt,
     /// Who charges, where the rule [signs](Rule::signs).
@@ -195,7 +200,7 @@ impl<'a> Line<'a> {
         Self {
             account,
             key,
-            units: 1,
+            units: Units::ONE,
             receipt: Receipt::NONE,
             by: key,
             manner: Manner::Charge,

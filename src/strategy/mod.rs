@@ -73,7 +73,7 @@ pub trait Rule: fmt::Debug + Send + Sync + 'static {
     /// `"g2"`. What another tag wrote is never read.
     fn tag(&self) -> &'static str;
 
-    /// The most units that can be charged at once.
+    /// The most units that can be charged at once. A limiter can't be built if they are more than 999,999,999,999,999.
     fn capacity(&self) -> u64;
 
     /// What `seen` says to a caller who asks for `cost` units at `now`. Of what costs nothing only the units left and the

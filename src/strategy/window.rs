@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use super::{Outlook, Retry};
-use crate::{clock::Timestamp, error::Unfit, quota::Quota};
+use crate::{clock::Timestamp, error::Unfit, quota::Quota, units::MAX_CAPACITY};
 
-/// The most that is counted: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1); twice that
-/// (a debt) is still exact in Lua.
-pub(super) const MOST: u64 = 999_999_999_999_999;
+/// The most that is counted; twice that (a debt) is still exact in Lua.
+pub(super) const MOST: u64 = MAX_CAPACITY;
 
 /// The longest window. Times to live are milliseconds since the epoch.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);

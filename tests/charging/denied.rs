@@ -276,3 +276,32 @@ async fn refusals_that_count_and_charges_by_the_response_are_an_error() {
     let error = limiter.build().expect_err("an error").to_string();
     assert!(error.contains("Charge::reserve"), "{error}");
 }
+
+#[tokio::test]
+async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?}");
+            let limiter = world.limiter([
+                together(by, &name, "5/min").denied(Denied::Counts),
+                together(By::Fixed, &format!("other-{name}"), "5/min"),
+            ]);
+            let other = format!("other-{name}");
+            assert!(counted(&limiter.charge([(&*other, KEY)], 5).await));
+            for cost in [5, 3, 1] {
+                let _ = limiter.reset([(&*name, KEY)]).await;
+                assert!(counted(&limiter.charge([(&*name, KEY)], 5 - cost).await));
+                for _ in 0..3 {
+                    let refused = limiter.check(KEY).cost(cost).await;
+                    assert!(!counted(&refused), "{name} on {}", world.name());
+                    let left = 5 - used(&limiter, &name).await;
+                    assert_eq!(left, cost, "{name} on {}", world.name());
+                }
+                // With a unit less than it takes, it refuses too, and that counts.
+                assert!(counted(&limiter.charge([(&*name, KEY)], 1).await));
+                assert!(!counted(&limiter.check(KEY).cost(cost).await));
+                assert_eq!(used(&limiter, &name).await, 5, "{name} on {}", world.name());
+            }
+        }
+    }
+}

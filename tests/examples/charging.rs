@@ -136,6 +136,40 @@ fn llm_tokens_are_settled_when_the_stream_has_ended() {
 }
 
 #[test]
+fn llm_tokens_that_are_estimated_at_any_number_cost_at_least_one_and_give_none_back() {
+    each_store("llm_tokens", &[], |llm| {
+        let chat = |estimate: u64, tokens: u64| {
+            let path = format!("/chat?estimate={estimate}&tokens={tokens}");
+            llm.get(&path, &[("x-api-key", "k")])
+        };
+        let left = |answer: &Answer| {
+            let limit = answer.field("ratelimit").expect("a limit").to_owned();
+            let (_, rest) = limit.split_once(";r=").expect("what is left");
+            let left = rest.split(';').next().expect("a number");
+            left.parse::<u64>().expect("a number")
+        };
+        for estimate in [
+            18_446_744_073_709_551_116,
+            1 << 63,
+            (1 << 63) + 1_000,
+            u64::MAX,
+        ] {
+            let refused = chat(estimate, 900);
+            assert_eq!(refused.status, 429, "{estimate}: {refused:?}");
+            assert_eq!(left(&refused), 1_000, "{estimate}: {refused:?}");
+        }
+        let admitted = chat(0, 0);
+        assert_eq!(admitted.status, 200);
+        assert_eq!(left(&admitted), 999, "{admitted:?}");
+        // What is used up lets no estimate pass, not even one of nothing.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while chat(0, 1_500).status != 429 {
+            assert!(Instant::now() < deadline, "an estimate of 0 is for free");
+        }
+    });
+}
+
+#[test]
 fn tiers_have_quotas_of_their_own_and_a_stuck_look_up_makes_a_free_caller() {
     each_store("tiers", &[], |tiers| {
         let ask = |key: &str, n: usize| -> Vec<u16> {

@@ -5,13 +5,17 @@
 mod agreements;
 #[path = "../common/answers.rs"]
 mod answers;
+mod any_costs;
 #[path = "../common/by.rs"]
 mod by;
 mod changed_at_will;
 mod changed_periods;
 mod changed_places;
 mod changes;
+mod cost_model;
+mod costs;
 mod custom;
+mod custom_units;
 mod laps;
 mod properties;
 mod source_buckets;

@@ -16,7 +16,7 @@ use self::shard::{Denial, Shard};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    store::{Account, Answer, Ask, LineAnswer, Manner, Source},
+    store::{Account, Answer, Ask, LineAnswer, Manner, Source, Units},
     strategy::Retry,
 };
 
@@ -71,7 +71,7 @@ struct Generation {
 pub(crate) struct Asked<'a> {
     pub(crate) account: &'a Account,
     pub(crate) key: &'a Key,
-    pub(crate) units: u64,
+    pub(crate) units: Units,
     pub(crate) manner: Manner,
 }
 
@@ -132,7 +132,7 @@ impl Denials {
     }
 
     fn find_line(&self, line: &Asked<'_>, now: Timestamp) -> Option<Denial> {
-        if line.units == 0 {
+        if line.units.is_zero() {
             return None;
         }
         let hash = self.hash(line);
@@ -195,7 +195,7 @@ impl Denials {
         let asked = answered - age;
         for (line, answered_line) in lines.clone().zip(&answer.lines) {
             // A place of an in-flight limit may be free at any moment.
-            if line.units == 0 || line.account.rule().life().is_some() {
+            if line.units.is_zero() || line.account.rule().life().is_some() {
                 continue;
             }
             let outlook = line

@@ -3,7 +3,7 @@
 use hashbrown::HashTable;
 
 use super::Asked;
-use crate::{clock::Timestamp, key::Key, strategy::Seen};
+use crate::{clock::Timestamp, key::Key, store::Units, strategy::Seen};
 
 /// One of so many makes room for another: the one that ends first.
 const SAMPLE: usize = 8;
@@ -23,7 +23,7 @@ pub(super) struct Denial {
     pub(super) hash: u64,
     pub(super) account: u64,
     pub(super) key: Key,
-    pub(super) units: u64,
+    pub(super) units: Units,
     /// The state that refused, and when it did, on the store's clock.
     pub(super) seen: Seen,
     pub(super) judged: Timestamp,

@@ -31,7 +31,7 @@ impl World {
         std::iter::once(Asked {
             account: &self.account,
             key,
-            units,
+            units: Units::new(units),
             manner: Manner::Charge,
         })
     }
@@ -72,7 +72,7 @@ impl World {
         assert_eq!((answer.admitted, answer.source), (0, Source::Cache));
         let mut outlook = self
             .account
-            .outlook(&answer.lines[0].seen, answer.at, units);
+            .outlook(&answer.lines[0].seen, answer.at, Units::new(units));
         outlook.pass(answer.age);
         match outlook.retry {
             Retry::After(wait) => Some(wait),
@@ -207,7 +207,7 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
     let counts = std::iter::once(Asked {
         account: &world.account,
         key: &key,
-        units: 1,
+        units: Units::ONE,
         manner: Manner::ChargeDenied,
     });
     assert!(world.denials.find(Ask::Take(1), counts.clone()).is_none());

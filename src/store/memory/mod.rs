@@ -18,7 +18,7 @@ use self::{
     shard::Shard,
 };
 use super::{
-    Account, Answer, Ask, Callers, Glance, Line, LineAnswer, Manner, Reply, Source, Store,
+    Account, Answer, Ask, Callers, Glance, Line, LineAnswer, Manner, Reply, Source, Store, Units,
 };
 use crate::{
     clock::{Clock, Timestamp},
@@ -106,6 +106,7 @@ impl MemoryStore {
         let mut rooms: SmallVec<[u64; 4]> = SmallVec::new();
         let (mut admitted, mut refused) = (0, 0);
         if let Ask::Take(times) = ask {
+            let times = u64::from(times);
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
                 let room = memory(line)?.room(shard.get(line, place), now);
@@ -120,25 +121,26 @@ impl MemoryStore {
             let mut charge = 0;
             let units = match ask {
                 Ask::Take(times) => {
+                    let times = u64::from(times);
                     let room = rooms.get(index).copied().unwrap_or(0);
                     let units = match line.manner {
                         Manner::Check | Manner::ChargeRefused => 0,
-                        Manner::Charge | Manner::ChargeDenied => line.units * admitted,
+                        Manner::Charge | Manner::ChargeDenied => line.units.of(admitted),
                         Manner::Shadow { charges: false, .. } => 0,
                         Manner::Shadow { of, .. } => {
                             let others = match of {
                                 Some(of) => fit_without(lines, &rooms, of, times),
                                 None => admitted,
                             };
-                            line.units * fit(line, room, others)
+                            line.units.of(fit(line, room, others))
                         }
                     };
                     charge = match line.manner {
-                        Manner::ChargeRefused => refused.saturating_mul(line.units).min(room),
+                        Manner::ChargeRefused => line.units.of(refused).min(room),
                         _ => units,
                     };
                     if line.manner == Manner::ChargeDenied && refused > 0 {
-                        let denied = line.units.saturating_mul(refused);
+                        let denied = line.units.of(refused);
                         let room = rule.room(shard.get(line, place), now);
                         charge += denied_charge(line, room.saturating_sub_unsigned(units), denied);
                     }
@@ -153,7 +155,7 @@ impl MemoryStore {
                 Ask::Force => {
                     let room = rule.room(shard.get(line, place), now);
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());
-                    charge = line.units.min(u64::try_from(most).unwrap_or(0));
+                    charge = line.units.get().min(u64::try_from(most).unwrap_or(0));
                     charge
                 }
                 Ask::Renew => shard
@@ -161,7 +163,7 @@ impl MemoryStore {
                     .map_or(0, |state| rule.renew(state, now, &line.by)),
                 Ask::Refund => {
                     let state = shard.get(line, place);
-                    rule.refund(state, now, &line.receipt, line.units, &line.by)
+                    rule.refund(state, now, &line.receipt, line.units.get(), &line.by)
                 }
             };
             if charge > 0 {
@@ -171,7 +173,8 @@ impl MemoryStore {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }
             }
-            let seen = rule.seen(shard.get(line, place).map(|state| &*state), now, line.units);
+            let state = shard.get(line, place).map(|state| &*state);
+            let seen = rule.seen(state, now, line.units.get());
             if ask == Ask::Reset {
                 shard.remove(line, place);
             }
@@ -193,13 +196,14 @@ impl MemoryStore {
         &self,
         account: &Account,
         key: &Key,
-        times: u64,
-        units: u64,
+        times: u32,
+        units: Units,
     ) -> Option<(Timestamp, u64, Seen)> {
         let (shard, place) = self.place(account, key)?;
         let rule = account.rule().memory()?;
         let mut shard = lock(&self.inner.shards[shard].0);
         let now = self.inner.clock.now();
+        let (times, units) = (times.into(), units.get());
         let table = shard.table(place.table)?;
         let (admitted, seen) = rule.take_known(table, (place.hash, key), now, times, units)?;
         Some((now, admitted, seen))
@@ -321,7 +325,7 @@ impl Store for MemoryStore {
                 age: Duration::ZERO,
                 later: 0,
                 source: Source::Store,
-                lines: SmallVec::from_buf([LineAnswer::of(admitted * line.units, seen)]),
+                lines: SmallVec::from_buf([LineAnswer::of(line.units.of(admitted), seen)]),
             }));
         }
         let locked = self.lock(lines);
@@ -329,7 +333,7 @@ impl Store for MemoryStore {
         Reply::Now(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
     }
 
-    fn glance(&self, account: &Account, key: &Key, units: u64) -> Option<Glance> {
+    fn glance(&self, account: &Account, key: &Key, units: Units) -> Option<Glance> {
         let (at, admitted, seen) = self.take_known(account, key, 1, units)?;
         let fits = admitted > 0;
         Some(Glance { fits, at, seen })
@@ -339,7 +343,7 @@ impl Store for MemoryStore {
         let line = Line {
             account,
             key: *key,
-            units: 0,
+            units: Units::ZERO,
             receipt: Receipt::NONE,
             by: *key,
             manner: Manner::Charge,

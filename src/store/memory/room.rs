@@ -14,13 +14,16 @@ pub(super) fn fit(line: &Line<'_>, room: u64, times: u64) -> u64 {
             }
         }
         Manner::Check | Manner::Shadow { charges: false, .. } => {
-            if room >= line.units {
+            if room >= line.units.get() {
                 times
             } else {
                 0
             }
         }
-        _ => room.checked_div(line.units).unwrap_or(times).min(times),
+        _ => room
+            .checked_div(line.units.get())
+            .unwrap_or(times)
+            .min(times),
     }
 }
 
@@ -53,7 +56,7 @@ pub(super) fn judge(lines: &[Line<'_>], rooms: &[u64], times: u64) -> (u64, u64)
 /// refuses, and only its refusals count.
 pub(super) fn denied_charge(line: &Line<'_>, room: i64, denied: u64) -> u64 {
     let rule = line.account.rule();
-    if room >= line.units as i64 {
+    if u64::try_from(room).is_ok_and(|room| room >= line.units.get()) {
         return 0;
     }
     let debt = if rule.grows() { 0 } else { rule.capacity() };

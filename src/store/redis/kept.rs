@@ -102,7 +102,7 @@ mod tests {
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Line, Manner},
+        store::{Account, Line, Manner, Units},
         strategy::{Gcra, Receipt, Strategy},
     };
 
@@ -110,7 +110,7 @@ mod tests {
         let line = Line {
             account,
             key: Key::global(),
-            units: 1,
+            units: Units::ONE,
             receipt: Receipt::NONE,
             by: Key::global(),
             manner: Manner::Charge,

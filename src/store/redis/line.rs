@@ -9,7 +9,7 @@ use crate::{
     clock::Timestamp,
     guard::denials::Asked,
     key::Key,
-    store::{Account, Line, Manner},
+    store::{Account, Line, Manner, Units},
     strategy::{Receipt, Seen},
 };
 
@@ -20,7 +20,7 @@ pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 pub(super) struct OwnLine {
     pub(super) account: Account,
     pub(super) key: Key,
-    pub(super) units: u64,
+    pub(super) units: Units,
     pub(super) manner: Manner,
     /// What most lines don't have.
     more: Option<Box<More>>,
@@ -65,7 +65,7 @@ impl OwnLine {
 
     /// Whether it is signed: what costs nothing is not.
     pub(super) fn signs(&self) -> bool {
-        self.units > 0 && self.account.signs()
+        !self.units.is_zero() && self.account.signs()
     }
 
     pub(super) fn by(&self) -> &Key {
@@ -80,7 +80,7 @@ impl OwnLine {
 
     /// Makes it the line of a charge of so many units.
     pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
-        self.units = units;
+        self.units = Units::new(units);
         let by = *self.by();
         let mark = self.account.rule().mark(seen, at);
         let receipt = Receipt {

@@ -6,7 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::{
-    batch::{Batch, Entry, Known},
+    batch::{Batch, Entry, Known, times},
     fault::{self, Fault},
     line::OwnLine,
     packed::Unpacked,
@@ -86,12 +86,14 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
 
 /// The first come are the first served.
 fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec<[LineAnswer; 1]>) {
+    let most = entry.most();
     // What shadows moved, and is not handed out yet.
     let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
         let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
         let (mut own, mut later) = (0, 0);
-        if let Ask::Take(times) = question.ask {
+        if let Ask::Take(_) = question.ask {
+            let times = times(&question, most);
             own = times.min(admitted);
             admitted -= own;
             later = admitted;
@@ -100,8 +102,8 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
             for ((line, asked), shadow) in lines.iter_mut().zip(&question.lines).zip(shadows) {
                 line.units = match asked.manner {
                     Manner::Check | Manner::ChargeRefused => 0,
-                    Manner::Charge | Manner::ChargeDenied => own * asked.units,
-                    Manner::Shadow { .. } => times.saturating_mul(asked.units).min(*shadow),
+                    Manner::Charge | Manner::ChargeDenied => asked.units.of(own),
+                    Manner::Shadow { .. } => asked.units.of(times).min(*shadow),
                 };
                 *shadow -= line.units.min(*shadow);
             }

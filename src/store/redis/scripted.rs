@@ -143,20 +143,25 @@ pub fn script_reply(bytes: &[u8]) {
         check_fields(response.headers());
         let limiter = layer.limiter();
         judge(limiter, bytes.len() as u64);
+        if let Some(units) = bytes.last_chunk() {
+            judge(limiter, u64::from_le_bytes(*units));
+        }
     }
 }
 
 fn judge(limiter: &Limiter, units: u64) {
     let key = Key::global();
     let _ = format!("{:?}", now(limiter.peek(key)));
-    let _ = format!("{:?}", now(limiter.charge(key, 1 + units % 7)));
+    let _ = format!("{:?}", now(limiter.charge(key, units)));
     let _ = now(limiter.reset(key));
-    let _ = now(limiter.check(key).times(1 + units % 9));
+    let _ = now(limiter.check(key).times(units));
+    let mut decision = now(limiter.check(key).cost(units).times(1 + units % 9));
+    let _ = now(limiter.refund(&mut decision, units));
     match now(limiter.check(key)).into_result() {
         Ok(admission) => {
-            let _ = now(admission.charge(2));
+            let _ = now(admission.charge(units));
             let _ = now(admission.refund(1));
-            let _ = now(admission.settle(1));
+            let _ = now(admission.settle(units));
         }
         Err(refused) => {
             let _ = (refused.to_string(), refused.retry_after());

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    store::{Account, Ask, Manner},
+    store::{Account, Ask, Manner, Units},
     strategy::Rule,
 };
 
@@ -96,7 +96,7 @@ impl Segment {
             let mut places = places.iter();
             let place = places.find(|(number, _)| *number == account.number());
             plan.uint(place.map_or(0, |(_, place)| *place as u64));
-            plan.uint(*units);
+            plan.uint(units.get());
             plan.uint(manner_number(*manner, account.rule()));
         }
         plan.uint(listed.into());
@@ -113,7 +113,7 @@ impl Segment {
                 for line in entry.lines() {
                     plan.int(line.receipt().at.as_micros());
                     plan.int(line.receipt().mark);
-                    plan.uint(line.receipt().left);
+                    plan.uint(Units::new(line.receipt().left).get());
                 }
             }
             entry.signatures().for_each(|by| plan.text(by));

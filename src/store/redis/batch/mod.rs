@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{alarm::Alarm, line::OwnLine, question::Question};
 use crate::{
     guard::denials::Asked,
-    store::{Account, Ask, Manner},
+    store::{Account, Ask, Manner, Units},
 };
 
 mod call;
@@ -20,10 +20,10 @@ pub(super) use known::Known;
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MOST_KEYS: usize = 128;
 
-/// Equal requests that one question stands for at most: ten thousand of such questions are a number still.
-const MOST_TIMES: u64 = 1 << 40;
+/// Equal requests that one entry stands for at most: what Lua counts exactly.
+const MOST_TIMES: u64 = 1 << 52;
 
-/// The same, of questions that are signed for the sake of a shadow alone.
+/// Equal requests that one question stands for at most, of questions that are signed for the sake of a shadow alone.
 const MOST_SHADOWED: u64 = 10_000;
 
 /// Questions on one trip: like ones in segments, equal ones merged.
@@ -48,7 +48,7 @@ pub(super) struct Batch {
 struct Segment {
     ask: Ask,
     accounts: SmallVec<[Account; 2]>,
-    units: SmallVec<[(u64, Manner); 2]>,
+    units: SmallVec<[(Units, Manner); 2]>,
     entries: Vec<Entry>,
     /// Which entry is of which keys.
     places: HashTable<u32>,
@@ -279,18 +279,20 @@ impl Entry {
     /// How many equal requests it stands for.
     fn times(&self) -> u64 {
         let most = self.most();
-        self.questions.iter().map(|q| times(q, most)).sum()
+        let times: u64 = self.questions.iter().map(|q| times(q, most)).sum();
+        times.min(MOST_TIMES)
     }
 
-    /// Signatures are written out one by one; more than the quota are not needed.
-    fn most(&self) -> u64 {
+    /// How many one of its questions stands for at most. Signatures are written out one by one; more than the quota are
+    /// not needed.
+    pub(super) fn most(&self) -> u64 {
         let signing = self.lines().iter().filter(|line| line.signs());
         let most = signing.map(|line| match line.manner {
             // It may be smaller than what the others let in.
             Manner::Shadow { .. } => MOST_SHADOWED,
             _ => line.account.rule().capacity(),
         });
-        most.min().unwrap_or(MOST_TIMES)
+        most.min().unwrap_or(u32::MAX.into())
     }
 
     /// Who asks, where that is signed: as many as there are equal requests.
@@ -307,9 +309,10 @@ impl Entry {
     }
 }
 
-fn times(question: &Question, most: u64) -> u64 {
+/// How many equal requests a question stands for, if those are at most so many.
+pub(super) fn times(question: &Question, most: u64) -> u64 {
     match question.ask {
-        Ask::Take(times) => times.min(most),
+        Ask::Take(times) => u64::from(times).min(most),
         Ask::Peek => 0,
         Ask::Force | Ask::Refund | Ask::Reset | Ask::Renew => 1,
     }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer, Manner, Reply, Source},
+    store::{Answer, Ask, LineAnswer, Manner, Reply, Source, Units},
 };
 
 /// The lines of a request whose keys share a slot, and their places in the request.
@@ -225,7 +225,7 @@ fn charged(part: &Part, answer: &Answer, share: u64, admitted: u64) -> Part {
         if charged.units > 0 {
             let mut line = line.clone();
             line.charged(charged.units, &charged.seen, answer.at);
-            line.units = charged.units / admitted.max(1) * share;
+            line.units = Units::new(charged.units / admitted.max(1) * share);
             back.lines.push(line);
             back.places.push(*place);
         }

@@ -10,7 +10,7 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        Answer, Ask, LineAnswer, Manner,
+        Answer, Ask, LineAnswer, Manner, Units,
         redis::{
             lanes::Lanes,
             line::{Lines, OwnLine},
@@ -23,7 +23,7 @@ use crate::{
 struct Taking {
     lanes: Arc<Lanes>,
     deadline: Instant,
-    times: u64,
+    times: u32,
     count: usize,
     asked: SmallVec<[Asked; 2]>,
     /// Shadows, and the lines that they stand for.
@@ -43,7 +43,7 @@ struct Outcome {
 /// Asks about all lines but the shadows.
 pub(super) fn ask(
     lanes: &Arc<Lanes>,
-    times: u64,
+    times: u32,
     lines: Lines,
     deadline: Instant,
 ) -> impl Future<Output = Result<Answer, StoreError>> + Send + use<> {
@@ -121,7 +121,7 @@ impl Taking {
     /// Has given back what not all parts admitted.
     async fn give_back(&self, answered: &mut [Answered]) -> Result<Outcome, StoreError> {
         let mut outcome = Outcome {
-            admitted: self.times,
+            admitted: self.times.into(),
             each: SmallVec::new(),
             judged: vec![None; self.count],
         };
@@ -185,7 +185,7 @@ impl Taking {
                     if line.manner == Manner::ChargeRefused && *admitted > outcome.admitted {
                         let mut line = line.clone();
                         line.manner = Manner::Charge;
-                        line.units = admitted - outcome.admitted;
+                        line.units = Units::new(admitted - outcome.admitted);
                         let part = [Part::of(*place, line)];
                         beside.extend(ask_parts(&self.lanes, Ask::Force, part, self.deadline));
                     }
@@ -195,7 +195,7 @@ impl Taking {
         for (place, line, of) in &self.shadows {
             let ask = match self.admitted_without(*of, answered, outcome) {
                 0 => Ask::Peek,
-                times => Ask::Take(times),
+                times => Ask::Take(u32::try_from(times).unwrap_or(u32::MAX)),
             };
             let part = [Part::of(*place, line.clone())];
             beside.extend(ask_parts(&self.lanes, ask, part, self.deadline));
@@ -218,7 +218,7 @@ impl Taking {
                     .zip(&part.lines)
                     .all(|(place, line)| *place == of || outcome.has_room(*place, line));
             if others_have_room {
-                self.times
+                self.times.into()
             } else {
                 *admitted
             }
@@ -247,7 +247,7 @@ impl Outcome {
             return true;
         };
         let units = match line.manner {
-            Manner::ChargeRefused => 1,
+            Manner::ChargeRefused => Units::ONE,
             _ => line.units,
         };
         line.account.outlook(&seen, at, units).retry == Retry::Now

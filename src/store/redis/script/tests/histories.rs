@@ -12,7 +12,7 @@ use super::{KEYS, QUOTAS, START, Told, World, key};
 use crate::{
     clock::Timestamp,
     store::{
-        Ask, Line, Manner,
+        Ask, Line, Manner, Units,
         redis::line::{Lines, OwnLine},
     },
 };
@@ -59,7 +59,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => subsequence((0..QUOTAS.len()).collect::<Vec<_>>(), 1..=3).prop_shuffle(),
     ];
     let ask = prop_oneof![
-        12 => (1..4_u64).prop_map(Ask::Take),
+        12 => (1..4_u32).prop_map(Ask::Take),
         1 => Just(Ask::Peek), 1 => Just(Ask::Force), 1 => Just(Ask::Refund), 1 => Just(Ask::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
@@ -111,7 +111,7 @@ impl World {
         let last = asked.policies.len() - 1;
         let line = |(place, policy): (usize, &usize)| {
             let mut line = Line::plain(&self.accounts[*policy], key(asked.key));
-            line.units = asked.cost;
+            line.units = Units::new(asked.cost);
             if place == last && matches!(asked.ask, Ask::Take(_)) {
                 line.manner = asked.manner;
             }

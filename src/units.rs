@@ -1,0 +1,55 @@
+//! How many units a store is asked for.
+
+/// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).
+pub(crate) const MAX_CAPACITY: u64 = 999_999_999_999_999;
+
+/// A number of units that a store is asked to charge or give back: at most [`Units::MAX`], which is more than any quota
+/// holds.
+///
+/// What a request costs may be any `u64`, and is often up to the client: the length of its body, an estimate in its
+/// query. It becomes `Units` before a store is asked, so that no store, built in or not, meets a number that it would
+/// take for a negative one, or that Lua can't hold exactly. A cost that is cut to the maximum is still refused for ever.
+///
+/// ```
+/// use tollgate::store::Units;
+///
+/// assert_eq!(Units::new(7).get(), 7);
+/// assert_eq!(Units::new(u64::MAX), Units::MAX);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Units(u64);
+
+impl Units {
+    /// None.
+    pub const ZERO: Self = Self(0);
+
+    /// One.
+    pub const ONE: Self = Self(1);
+
+    /// More than twice the largest capacity of a quota, so that a charge that is cut to it still makes the deepest debt;
+    /// four times as many are an exact number in Lua.
+    pub const MAX: Self = Self(2_000_000_000_000_000);
+
+    /// So many units, or [`MAX`](Units::MAX) if they are more.
+    pub const fn new(units: u64) -> Self {
+        if units < Self::MAX.0 {
+            Self(units)
+        } else {
+            Self::MAX
+        }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The units of so many requests, as far as they can be counted.
+    pub(crate) const fn of(self, requests: u64) -> u64 {
+        self.0.saturating_mul(requests)
+    }
+
+    pub(crate) const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+}

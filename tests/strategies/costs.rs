@@ -1,0 +1,318 @@
+//! A cost may be any number, wherever it comes from: it gets no more than the quota, gives nothing back, and leaves the
+//! other requests alone.
+
+use std::convert::Infallible;
+
+use axum::{Router, routing::post};
+use futures_util::future::join_all;
+use http::{Request, Response, request::Parts};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tollgate::{
+    Ban, Charge, Concurrency, Fallback, Gcra, Key, Limiter, OnStoreError, Policy, Quota,
+    RateLimitLayer, RedisStore, Retry, Source, extract,
+};
+use tower::{Layer, ServiceExt};
+
+use crate::support::{By, KEY, World, ask, counted, left, secs};
+
+/// Where numbers change their form, or their sign if they are read as signed ones.
+pub(crate) const EDGES: [u64; 22] = [
+    0,
+    1,
+    2,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    999_999_999_999_999,
+    1_000_000_000_000_000,
+    1_999_999_999_999_998,
+    2_000_000_000_000_001,
+    1 << 52,
+    (1 << 53) - 1,
+    1 << 53,
+    (1 << 53) + 1,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 63) + 1_000,
+    u64::MAX - 7,
+    u64::MAX - 1,
+    u64::MAX,
+    u64::MAX / 3,
+];
+
+/// The edges past any quota.
+fn huge() -> impl Iterator<Item = u64> {
+    EDGES.into_iter().filter(|cost| *cost >= 1 << 52)
+}
+
+/// What the request's `cost` field says.
+pub(crate) fn cost_field(parts: &Parts) -> u64 {
+    let cost = parts
+        .headers
+        .get("cost")
+        .and_then(|cost| cost.to_str().ok());
+    cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
+}
+
+/// Sends a request of this cost through a layer; returns its status.
+pub(crate) async fn send(layer: &RateLimitLayer, cost: u64) -> u16 {
+    let service = layer.layer(tower::service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    let request = Request::get("/").header("cost", cost.to_string());
+    let response = service.oneshot(request.body(()).expect("a request")).await;
+    response.expect("a response").status().as_u16()
+}
+
+#[tokio::test]
+async fn a_huge_cost_is_refused_for_ever_and_charges_nothing() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            for used in [0, 9, 10] {
+                let _ = limiter.reset(KEY).await;
+                assert_eq!(ask(&limiter, KEY, used).await, used);
+                for cost in huge() {
+                    let text = format!("{cost} under {by:?} on {}", world.name());
+                    let refused = limiter.check(KEY).cost(cost).await;
+                    assert!(!counted(&refused), "{text}");
+                    assert_eq!(refused.retry(), Retry::Never, "{text}");
+                    let verdict = refused.verdicts().next().expect("a verdict");
+                    assert_eq!(verdict.cost(), cost, "{text}");
+                    assert!(!limiter.peek(KEY).cost(cost).await.is_admitted(), "{text}");
+                    let many = limiter.check(KEY).cost(cost).times(cost).await;
+                    assert_eq!(many.admitted(), 0, "{text}");
+                    assert_eq!(left(&limiter, KEY).await, 10 - used, "{text}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_huge_cost_through_a_layer_gives_no_units_back() {
+    for world in World::both() {
+        for by in By::ALL {
+            let policy = by.policy(&format!("{by:?}"), "10/min");
+            let policy = policy.key(extract::global()).cost_with(cost_field);
+            let layer = RateLimitLayer::new(world.limiter([policy]));
+            let mut passed = 0;
+            for cost in [1, 1, 1, 1, 1, 1, 1, 1, u64::MAX - 7].repeat(20) {
+                passed += u32::from(send(&layer, cost).await == 200);
+            }
+            assert_eq!(passed, 10, "{by:?} on {}", world.name());
+        }
+    }
+}
+
+/// What a server answers to a request of which the head alone is sent.
+async fn post_head(address: std::net::SocketAddr, length: u64) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("a connection");
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("a write");
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.expect("the head of a response"));
+    }
+    String::from_utf8(answer).expect("text")
+}
+
+#[tokio::test]
+async fn a_content_length_that_is_the_cost_gives_no_units_back() {
+    for world in World::both() {
+        let length = |parts: &Parts| {
+            let length = parts.headers.get("content-length");
+            let length = length.and_then(|length| length.to_str().ok());
+            length.and_then(|length| length.parse().ok()).unwrap_or(0)
+        };
+        let policy = Policy::new("bytes", Quota::requests(1_000).per_minute());
+        let policy = policy.key(extract::global()).cost_with(length);
+        let layer = RateLimitLayer::new(world.limiter([policy]));
+        let limiter = layer.limiter().clone();
+        let app: Router = Router::new()
+            .route("/", post(async || "hello"))
+            .layer(layer);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let server = tokio::spawn(async move { axum::serve(listener, app).await });
+        for (length, status, remaining) in [
+            (900, "200", 100),
+            (18_446_744_073_709_550_700, "429", 100),
+            (1 << 63, "429", 100),
+            (100, "200", 0),
+        ] {
+            let answer = post_head(address, length).await;
+            let text = format!("{length} on {}: {answer}", world.name());
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+            assert_eq!(left(&limiter, KEY).await, remaining, "{text}");
+        }
+        server.abort();
+    }
+}
+
+/// On Redis they share a script call.
+#[tokio::test]
+async fn a_huge_cost_leaves_the_requests_beside_it_alone() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "5/min")]);
+            let (victim, attacker) = (Key::new("victim"), Key::new("attacker"));
+            let mut admitted = 0;
+            // More often than a breaker stands it.
+            for round in 0..10 {
+                let others = huge().chain([1 << 63; 5]);
+                let others = join_all(others.map(|cost| {
+                    let check = limiter.check(attacker).cost(cost);
+                    async move { counted(&check.await) }
+                }));
+                let own = async { counted(&limiter.check(victim).await) };
+                let (others, own) = tokio::join!(others, own);
+                let text = format!("{by:?} on {}, round {round}", world.name());
+                assert!(!others.contains(&true), "{text}: {others:?}");
+                admitted += u32::from(own);
+            }
+            assert_eq!(admitted, 5, "{by:?} on {}", world.name());
+            assert_eq!(left(&limiter, attacker).await, 5);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_huge_charge_is_a_debt_of_one_capacity() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            for units in huge() {
+                let text = format!("{units} under {by:?} on {}", world.name());
+                let _ = limiter.reset(KEY).await;
+                let mut charged = limiter.charge(KEY, units).await;
+                assert!(counted(&charged), "{text}");
+                assert_eq!(left(&limiter, KEY).await, 0, "{text}");
+                // Twice the capacity was charged, and not a unit more is given back.
+                let given = limiter.refund(&mut charged, units).await;
+                assert_eq!(given.expect("a refund"), [20], "{text}");
+                let given = limiter.refund(&mut charged, units).await;
+                assert_eq!(given.expect("a refund"), [0], "{text}");
+                assert_eq!(left(&limiter, KEY).await, 10, "{text}");
+
+                let admission = limiter.check(KEY).await.into_result().expect("room");
+                admission.settle(units).await.expect("a charge");
+                assert_eq!(admission.remaining(&format!("{by:?}")), Some(0), "{text}");
+                assert!(!counted(&limiter.check(KEY).await), "{text}");
+                admission.settle(3).await.expect("a refund");
+                assert_eq!(left(&limiter, KEY).await, 7, "{text}");
+                admission.refund(units).await.expect("a refund");
+                assert_eq!(left(&limiter, KEY).await, 10, "{text}");
+            }
+        }
+    }
+}
+
+/// Twice, as a client that hangs up does it.
+#[tokio::test]
+async fn huge_charges_that_are_dropped_before_they_are_answered_do_not_overflow() {
+    for world in World::both() {
+        let limiter = world.limiter([Policy::new("p", Quota::requests(10).per_minute())]);
+        let admission = limiter.check(KEY).await.into_result().expect("room");
+        for _ in 0..2 {
+            let charge = Box::pin(admission.charge(u64::MAX));
+            drop(futures_util::future::select(charge, std::future::ready(())).await);
+        }
+        admission.charge(u64::MAX).await.expect("a charge");
+        admission.settle(u64::MAX).await.expect("a charge");
+        assert_eq!(left(&limiter, KEY).await, 0, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = |role: &str| format!("{role}-{by:?}");
+            let own = by.policy(&name("tier"), "10/min");
+            let later = by.policy(&name("later"), "10/min").key(extract::global());
+            let later = later.cost_with(cost_field);
+            let shadow = by.policy(&name("shadow"), "10/min").shadow();
+            let tiers = world.limiter([own]);
+            let layer =
+                RateLimitLayer::new(world.limiter([later.charge(Charge::on_response(|_| true))]));
+            let free = Policy::new(name("free"), Quota::requests(10).per_minute());
+            let shadowed = world.limiter([free.cost(0), shadow]);
+            for cost in huge() {
+                let text = format!("{cost} under {by:?} on {}", world.name());
+                let tier: Quota = "20/min".parse().expect("a quota");
+                let refused = tiers.check(KEY).cost(cost).quota_of(name("tier"), tier);
+                assert!(!counted(&refused.await), "{text}");
+                assert_eq!(left(&tiers, KEY).await, 10, "{text}");
+
+                assert_eq!(send(&layer, cost).await, 429, "{text}");
+                assert_eq!(left(layer.limiter(), KEY).await, 10, "{text}");
+
+                let seen = shadowed.check(KEY).cost_of(name("shadow"), cost).await;
+                assert!(counted(&seen), "{text}");
+                let shadow = seen.shadows().next().expect("a shadow");
+                assert!(shadow.would_refuse(), "{text}");
+                assert_eq!(shadow.remaining(), 10, "{text}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn huge_costs_take_no_place_in_flight() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::life(secs(60)))
+        ]);
+        let held = limiter.check(KEY).cost(3).await;
+        assert!(counted(&held));
+        for cost in huge() {
+            assert!(!counted(&limiter.check(KEY).cost(cost).await), "{cost}");
+            let many = limiter.check(KEY).cost(cost).times(cost).await;
+            assert!(!counted(&many), "{cost}");
+            assert_eq!(left(&limiter, KEY).await, 1, "{cost} on {}", world.name());
+        }
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn a_huge_number_of_refusals_by_hand_bans_once() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            Policy::new("p", Quota::requests(10).per_minute()),
+            Policy::new("ban", Quota::requests(5).per_minute()).strategy(Ban::lasting(secs(60))),
+        ]);
+        for units in huge() {
+            let _ = limiter.reset(KEY).await;
+            assert!(counted(&limiter.check(KEY).await));
+            assert!(counted(&limiter.charge([("ban", KEY)], units).await));
+            let refused = limiter.check(KEY).await;
+            assert!(!counted(&refused), "{units} on {}", world.name());
+            assert_eq!(refused.retry(), Retry::After(secs(60)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
+    let store = RedisStore::open(format!("redis://127.0.0.1:{}", testkit::free_port()));
+    let limiter = Limiter::builder()
+        .store(store.expect("a store"))
+        .policy(Policy::new("p", Quota::requests(10).per_minute()).strategy(Gcra))
+        .on_store_error(OnStoreError::Fallback(Fallback::across(1)))
+        .build()
+        .expect("a limiter");
+    for cost in huge() {
+        let refused = limiter.check(KEY).cost(cost).await;
+        assert_eq!(refused.source(), Source::Fallback);
+        assert!(!refused.is_admitted(), "{cost}");
+        assert_eq!(refused.retry(), Retry::Never, "{cost}");
+    }
+    assert!(limiter.charge(KEY, u64::MAX).await.is_admitted());
+    assert!(!limiter.check(KEY).await.is_admitted());
+}

@@ -1,0 +1,113 @@
+//! What a store and a strategy of one's own may assume of the units that they are asked for.
+
+use std::sync::{Arc, Mutex};
+
+use tollgate::{
+    Key, Limiter, Policy, Quota, Retry, StoreError, Timestamp, Unfit,
+    store::{Account, Ask, Callers, Line, Reply, Store, Units},
+    strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
+};
+
+use crate::{
+    costs::EDGES,
+    support::{KEY, secs},
+};
+
+/// A store that notes what it is asked for.
+#[derive(Clone, Debug, Default)]
+struct Recorder(Arc<Mutex<Vec<Units>>>);
+
+impl Store for Recorder {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+        Ok(Account::new(policy, rule, ()))
+    }
+
+    fn ask(&self, _ask: Ask, lines: &[Line<'_>]) -> Reply {
+        let mut asked = self.0.lock().expect("a lock");
+        asked.extend(lines.iter().map(|line| line.units));
+        Reply::Now(Err(StoreError::Unsupported("counting")))
+    }
+
+    fn callers(&self, _account: &Account, _key: &Key) -> Callers {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+        drop(self.ask(ask, lines));
+    }
+}
+
+#[tokio::test]
+async fn no_store_is_asked_for_more_units_than_it_may_assume() {
+    let recorder = Recorder::default();
+    let limiter = Limiter::builder().store(recorder.clone());
+    let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
+    let limiter = limiter.policy(policy("p")).policy(policy("q").shadow());
+    let limiter = limiter.build().expect("a limiter");
+    for cost in EDGES {
+        let _ = limiter.check(KEY).cost(cost).times(cost).await;
+        let _ = limiter.peek(KEY).cost(cost).await;
+        let _ = limiter.charge(KEY, cost).await;
+        let asked = std::mem::take(&mut *recorder.0.lock().expect("a lock"));
+        let expected = cost.min(Units::MAX.get());
+        assert_eq!(
+            asked.iter().map(|units| units.get()).collect::<Vec<_>>(),
+            [expected; 6]
+        );
+    }
+}
+
+/// A strategy that counts nothing, of this capacity.
+#[derive(Clone, Debug)]
+struct OfCapacity(u64);
+
+impl Strategy for OfCapacity {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for OfCapacity {
+    fn tag(&self) -> &'static str {
+        "zc"
+    }
+
+    fn capacity(&self) -> u64 {
+        self.0
+    }
+
+    fn outlook(&self, _seen: &Seen, _now: Timestamp, _cost: u64) -> Outlook {
+        Outlook {
+            remaining: self.0,
+            retry: Retry::Now,
+            reset_after: secs(0),
+        }
+    }
+
+    fn script(&self) -> Option<Script> {
+        None
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        None
+    }
+}
+
+#[test]
+fn a_capacity_that_no_cost_may_exceed_is_a_config_error() {
+    for (capacity, fits) in [
+        (999_999_999_999_999, true),
+        (1_000_000_000_000_000, false),
+        (u64::MAX, false),
+    ] {
+        let policy = Policy::new("p", Quota::requests(1).per_minute());
+        let limiter = Limiter::builder().store(Recorder::default());
+        let limiter = limiter
+            .policy(policy.strategy(OfCapacity(capacity)))
+            .build();
+        assert_eq!(limiter.is_ok(), fits, "{capacity}");
+        if let Err(error) = limiter {
+            assert_eq!(error.valid(), "a capacity of at most 999999999999999");
+        }
+    }
+}
