@@ -13,21 +13,26 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
-    By, PAIRS, counted, fault, hello, on_a_clock, pair, single, store, until, used,
+    By, PAIRS, counted, each_with, fault, hello, on_a_clock, pair, quotas, single, store, until,
+    used,
 };
 
 const DEADLINE: Duration = Duration::from_millis(200);
+
+/// More than any test asks about. Units come back within microseconds, or within seconds.
+const FAST: &str = "1000000/min";
+const SLOW: &str = "1000000/month";
 
 /// On a busy machine. What hangs, hangs for longer.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Without a breaker: each request finds out for itself.
-fn impatient(server: &Server, answer: OnStoreError) -> Limiter {
+fn impatient(server: &Server, answer: OnStoreError, quota: &str) -> Limiter {
     let store = RedisStore::builder().url(server.url()).deadline(DEADLINE);
     let store = store.no_breaker();
     Limiter::builder()
         .store(store.build().expect("a store"))
-        .policy(By::Gcra.policy("p", "1000000/month"))
+        .policy(By::Gcra.policy("p", quota))
         .on_store_error(answer)
         .build()
         .expect("a limiter")
@@ -50,8 +55,8 @@ async fn resumed_on(limiter: &Limiter, key: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_redis_is_answered_for_as_told_and_taken_up_again_when_it_is_back() {
     let server = Server::start();
-    let admitting = impatient(&server, OnStoreError::Admit);
-    let refusing = impatient(&server, OnStoreError::Refuse);
+    let admitting = impatient(&server, OnStoreError::Admit, FAST);
+    let refusing = impatient(&server, OnStoreError::Refuse, SLOW);
     for _ in 0..2 {
         resumed(&admitting).await;
         resumed(&refusing).await;
@@ -80,22 +85,24 @@ async fn a_killed_redis_is_answered_for_as_told_and_taken_up_again_when_it_is_ba
 #[tokio::test]
 async fn a_restarted_redis_costs_a_key_one_request_at_most() {
     let server = Server::start();
-    let limiter = single(&server, By::Gcra, "100/h");
-    for _ in 0..3 {
-        assert!(counted(&limiter.check(Key::new("key")).await));
-        server.restart();
-        let first = limiter.check(Key::new("key")).await;
-        if first.source() != Source::Store {
-            assert!(matches!(fault(&first), StoreError::Connection(_)));
+    for quota in quotas(100) {
+        let limiter = single(&server, By::Gcra, &quota);
+        for _ in 0..3 {
+            assert!(counted(&limiter.check(Key::new("key")).await));
+            server.restart();
+            let first = limiter.check(Key::new("key")).await;
+            if first.source() != Source::Store {
+                assert!(matches!(fault(&first), StoreError::Connection(_)));
+            }
+            assert!(counted(&limiter.check(Key::new("key")).await));
         }
-        assert!(counted(&limiter.check(Key::new("key")).await));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse);
+    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
     resumed(&limiter).await;
     let tasks: Vec<_> = (0..32)
         .map(|task: u64| {
@@ -134,48 +141,51 @@ async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
 /// A charge whose answer was lost stays charged; nothing else goes missing, and nobody gets more than the quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
-    let server = Server::start();
-    let limiters = [0, 1].map(|_| single(&server, By::Gcra, "1000/month"));
-    let tasks: Vec<_> = (0..32)
-        .map(|task| {
-            let limiter = limiters[task % 2].clone();
-            tokio::spawn(async move {
-                let (mut admitted, mut faults) = (0, 0);
-                for _ in 0..200 {
-                    let decision = limiter.check(Key::new("key")).await;
-                    match decision.source() {
-                        Source::Store => admitted += u64::from(decision.is_admitted()),
-                        _ => faults += 1,
+    let (_clock, server) = on_a_clock();
+    for quota in ["1000/min", "1000/month"] {
+        server.flush();
+        let limiters = [0, 1].map(|_| single(&server, By::Gcra, quota));
+        let tasks: Vec<_> = (0..32)
+            .map(|task| {
+                let limiter = limiters[task % 2].clone();
+                tokio::spawn(async move {
+                    let (mut admitted, mut faults) = (0, 0);
+                    for _ in 0..200 {
+                        let decision = limiter.check(Key::new("key")).await;
+                        match decision.source() {
+                            Source::Store => admitted += u64::from(decision.is_admitted()),
+                            _ => faults += 1,
+                        }
                     }
-                }
-                (admitted, faults)
+                    (admitted, faults)
+                })
             })
-        })
-        .collect();
-    for _ in 0..20 {
-        tokio::task::block_in_place(|| {
-            server
-                .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
-                .ok();
-        });
+            .collect();
+        for _ in 0..20 {
+            tokio::task::block_in_place(|| {
+                server
+                    .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+                    .ok();
+            });
+        }
+        let (mut admitted, mut faults) = (0, 0);
+        for task in tasks {
+            let (more, failed) = task.await.expect("an answer");
+            (admitted, faults) = (admitted + more, faults + failed);
+        }
+        resumed_on(&limiters[0], "key").await;
+        let [used] = used(&limiters[0], Key::new("key")).await[..] else {
+            panic!("one policy")
+        };
+        assert!(
+            admitted <= used && used <= 1_000,
+            "{admitted} admitted, {used} used"
+        );
+        assert!(
+            used <= admitted + faults,
+            "{admitted} admitted, {faults} failed, {used} used"
+        );
     }
-    let (mut admitted, mut faults) = (0, 0);
-    for task in tasks {
-        let (more, failed) = task.await.expect("an answer");
-        (admitted, faults) = (admitted + more, faults + failed);
-    }
-    resumed_on(&limiters[0], "key").await;
-    let [used] = used(&limiters[0], Key::new("key")).await[..] else {
-        panic!("one policy")
-    };
-    assert!(
-        admitted <= used && used <= 1_000,
-        "{admitted} admitted, {used} used"
-    );
-    assert!(
-        used <= admitted + faults,
-        "{admitted} admitted, {faults} failed, {used} used"
-    );
 }
 
 /// A server that was made a replica behind its clients' backs refuses to write, until they ask elsewhere or it is a
@@ -183,8 +193,8 @@ async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
 #[tokio::test]
 async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_master() {
     let (_clock, server) = on_a_clock();
-    for order in PAIRS {
-        let both = pair(&server, order, "10/h");
+    for (order, quota) in each_with(PAIRS, quotas(10)) {
+        let both = pair(&server, order, &quota);
         server.flush();
         assert!(counted(&both.check(Key::new("key")).await));
         let nowhere = testkit::free_port().to_string();
@@ -192,7 +202,7 @@ async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_
         let error = fault(&both.check(Key::new("key")).await);
         assert!(
             matches!(&error, StoreError::Server { code, .. } if &**code == "READONLY"),
-            "{order:?}: {error:?}"
+            "{order:?}, {quota}: {error:?}"
         );
         assert_eq!(used(&both, Key::new("key")).await, [1, 1]);
         server.command(&["REPLICAOF", "NO", "ONE"]).ok();
@@ -241,7 +251,7 @@ async fn all_answered(limiter: &Limiter) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse);
+    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
     // First it hangs before there is a connection, then with all connections made.
     for _ in 0..2 {
         server.pause();
@@ -256,7 +266,7 @@ async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_comes_later_waits_no_longer_for_a_silent_redis() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse);
+    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
     resumed(&limiter).await;
     server.pause();
     let mut tasks = Vec::new();

@@ -10,7 +10,7 @@ use testkit::Server;
 use tollgate::{Key, Limiter, OnStoreError, Source, StoreError};
 
 use crate::support::{
-    EACH, PAIRS, contents, counted, fault, on_a_clock, pair, single, store, used,
+    EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
 };
 
 const STRINGS: [&str; 14] = [
@@ -63,9 +63,9 @@ fn assert_foreign(decision: &tollgate::Decision, name: &str) {
 fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answers() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in EACH {
+    for (by, quota) in each_with(EACH, quotas(10_000)) {
         server.flush();
-        let limiter = single(&server, by, "10000/h");
+        let limiter = single(&server, by, &quota);
         assert!(runtime.block_on(async { counted(&limiter.check(Key::new("planted")).await) }));
         let name = server.only_key();
         let mut rounds = 0;
@@ -92,8 +92,10 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
             });
         });
         runtime.block_on(async {
-            assert_eq!(used(&limiter, Key::new("fine")).await, [rounds], "{by:?}");
-            assert_eq!(used(&limiter, Key::new("7")).await, [rounds], "{by:?}");
+            for key in ["fine", "7"] {
+                let used = used(&limiter, Key::new(key)).await;
+                assert_eq!(used, [rounds], "{by:?}, {quota}");
+            }
         });
     }
 }
@@ -102,9 +104,9 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
 fn nothing_that_can_be_asked_changes_a_foreign_value() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for by in EACH {
+    for (by, quota) in each_with(EACH, quotas(10)) {
         server.flush();
-        let limiter = single(&server, by, "10/h");
+        let limiter = single(&server, by, &quota);
         let charged = runtime.block_on(async { limiter.check(Key::new("planted")).await });
         let name = server.only_key();
         plantings(&server, &name, |value| {
@@ -132,10 +134,10 @@ fn nothing_that_can_be_asked_changes_a_foreign_value() {
 fn beside_a_foreign_value_no_other_policy_is_charged() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for order in PAIRS {
+    for (order, quota) in each_with(PAIRS, quotas(100)) {
         for foreign in [0, 1] {
             server.flush();
-            let both = pair(&server, order, "100/h");
+            let both = pair(&server, order, &quota);
             let keys = |name: &str| {
                 let mut keys = [("first", Key::new("whole")), ("second", Key::new("whole"))];
                 keys[foreign].1 = Key::new(name);
@@ -206,11 +208,11 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
         .build()
         .expect("a runtime");
     let (_clock, server) = on_a_clock();
-    for by in EACH {
+    for (by, quota) in each_with(EACH, quotas(10)) {
         server.flush();
         let limiter = Limiter::builder()
             .store(store(&server))
-            .policy(by.policy("p", "10/h"))
+            .policy(by.policy("p", &quota))
             .on_store_error(OnStoreError::Admit)
             .build()
             .expect("a limiter");

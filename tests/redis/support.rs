@@ -47,6 +47,24 @@ pub(crate) const PAIRS: [[By; 2]; 10] = [
     [By::Log, By::List],
 ];
 
+/// With ten units a period, one comes back within seconds, minutes or days. GCRA moves a key's end seldom where units come
+/// back within seconds, and with each charge otherwise.
+pub(crate) const PERIODS: [&str; 3] = ["min", "h", "month"];
+
+/// So many units per each of the periods.
+pub(crate) fn quotas(units: u64) -> [String; 3] {
+    PERIODS.map(|period| format!("{units}/{period}"))
+}
+
+/// Each of these with each of those.
+pub(crate) fn each_with<A: Copy, B: Clone, const M: usize, const N: usize>(
+    these: [A; M],
+    those: [B; N],
+) -> impl Iterator<Item = (A, B)> {
+    let with_each = move |this| those.clone().map(|that| (this, that));
+    these.into_iter().flat_map(with_each)
+}
+
 pub(crate) fn store(server: &Server) -> RedisStore {
     store_at(server.url())
 }

@@ -6,7 +6,8 @@ use testkit::{Clock, Server};
 use tollgate::{Key, Ruling, Source, StoreError};
 
 use crate::support::{
-    EACH, PAIRS, START, contents, counted, fault, limiter, on_a_clock, pair, single, store_at, used,
+    EACH, PAIRS, PERIODS, START, contents, counted, each_with, fault, limiter, on_a_clock, pair,
+    quotas, single, store_at, used,
 };
 
 /// Fills a server to well beyond what it may use, so that no buffer that is freed makes room.
@@ -34,10 +35,10 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
         .clock(&clock)
         .arg("maxmemory-policy", "noeviction")
         .start();
-    for order in PAIRS {
+    for (order, quota) in each_with(PAIRS, quotas(10)) {
         server.flush();
-        let both = pair(&server, order, "10/h");
-        let alone = single(&server, order[0], "10/h");
+        let both = pair(&server, order, &quota);
+        let alone = single(&server, order[0], &quota);
         for key in ["begun", "gone"] {
             assert!(counted(&both.check(Key::new(key)).cost(3).await));
         }
@@ -64,7 +65,7 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
         assert!(!counted(&spent) && counted(&seen));
         assert!(both.charge(Key::new("begun"), 1).await.source() == Source::Fallback);
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
-        assert_eq!(after, before, "{order:?}");
+        assert_eq!(after, before, "{order:?}, {quota}");
 
         // Whatever a trip frees, those after it may have; what they say is what was charged.
         let (reset, charged) = tokio::join!(
@@ -78,10 +79,18 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
         assert_eq!(
             used(&both, Key::new("begun")).await,
             [3 + more; 2],
-            "{order:?}"
+            "{order:?}, {quota}"
         );
-        assert_eq!(used(&both, Key::new("new")).await, [0, 0], "{order:?}");
-        assert_eq!(used(&alone, Key::new("another")).await, [0], "{order:?}");
+        assert_eq!(
+            used(&both, Key::new("new")).await,
+            [0, 0],
+            "{order:?}, {quota}"
+        );
+        assert_eq!(
+            used(&alone, Key::new("another")).await,
+            [0],
+            "{order:?}, {quota}"
+        );
         assert!(
             counted(&both.check(Key::new("new")).await),
             "service goes on"
@@ -91,12 +100,14 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
 }
 
 /// The commands that scripts use, and those that bring them to the server.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 18] = [
     "evalsha",
     "eval",
     "time",
     "get",
     "set",
+    "incrby",
+    "pttl",
     "pexpiretime",
     "pexpireat",
     "del",
@@ -140,14 +151,14 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
     let (_clock, server) = on_a_clock();
     let mut needed = BTreeSet::new();
     for command in known_to(&server, COMMANDS) {
-        for order in PAIRS {
+        for (order, quota) in each_with(PAIRS, quotas(10)) {
             server.flush();
             server.command(&["SCRIPT", "FLUSH"]).ok();
-            let all = pair(&server, order, "10/h");
+            let all = pair(&server, order, &quota);
             server.acl("gate", "secret", &format!("~* +@all -{command}"));
             let policies = [
-                order[0].policy("first", "10/h"),
-                order[1].policy("second", "10/h"),
+                order[0].policy("first", &quota),
+                order[1].policy("second", &quota),
             ];
             let lacking = limiter(store_at(server.url_as("gate", "secret")), policies);
 
@@ -177,7 +188,8 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
             }
             for (key, expected) in ["new", "begun"].into_iter().zip(expected) {
                 let used = used(&all, Key::new(key)).await;
-                assert_eq!(used, [expected; 2], "{key} without {command}, {order:?}");
+                let context = format!("{key} without {command}, {order:?}, {quota}");
+                assert_eq!(used, [expected; 2], "{context}");
             }
             assert_eq!(server.immortal_keys(), [""; 0], "without {command}");
 
@@ -204,10 +216,13 @@ async fn a_user_needs_no_other_keys_than_those_under_the_prefix() {
         &format!("~tg:* +ping +unwatch +client {commands}"),
     );
     let store = store_at(server.url_as("gate", "secret"));
-    let limiter = limiter(store, EACH.map(|by| by.policy(&format!("{by:?}"), "2/h")));
-    for admitted in [true, true, false] {
-        assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);
+    for (period, quota) in PERIODS.into_iter().zip(quotas(2)) {
+        let policies = EACH.map(|by| by.policy(&format!("{by:?} {period}"), &quota));
+        let limiter = limiter(store.clone(), policies);
+        for admitted in [true, true, false] {
+            assert_eq!(counted(&limiter.check(Key::new("key")).await), admitted);
+        }
+        assert!(counted(&limiter.reset(Key::new("key")).await));
+        assert!(counted(&limiter.check(Key::new("key")).await));
     }
-    assert!(counted(&limiter.reset(Key::new("key")).await));
-    assert!(counted(&limiter.check(Key::new("key")).await));
 }
