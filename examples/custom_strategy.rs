@@ -92,8 +92,9 @@ impl Memory for Once {
 }
 
 impl Rule for Once {
+    /// The state format, in every key: no built-in strategy's begins with an `o`.
     fn tag(&self) -> &'static str {
-        "x1"
+        "o1"
     }
 
     fn capacity(&self) -> u64 {

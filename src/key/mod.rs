@@ -31,7 +31,7 @@ const JOINT: u8 = b'+';
 const HASH_BYTES: usize = 15;
 
 /// Length of a hash as text.
-pub(crate) const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
+const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 
 /// Who is asking: a caller's name in a limit's books.
 ///
@@ -295,7 +295,7 @@ fn is_plain(byte: &u8) -> bool {
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The first 120 bits of a hash, in the URL-safe base64 alphabet of RFC 4648.
-pub(crate) fn hash_text(hash: &blake3::Hash) -> [u8; HASH_CHARS] {
+fn hash_text(hash: &blake3::Hash) -> [u8; HASH_CHARS] {
     let mut text = [0; HASH_CHARS];
     for (out, bytes) in text
         .chunks_exact_mut(4)

@@ -85,7 +85,7 @@ mod tests {
         for requests in 1..=3_000 {
             let quota = Quota::requests(requests).per_hour();
             let open = || {
-                let rule = policy.counted_by().bind(&quota)?;
+                let rule = policy.bind(&quota)?;
                 Ok(Terms {
                     quota,
                     account: store.open(policy.name(), rule)?,

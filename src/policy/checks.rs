@@ -7,12 +7,13 @@ use crate::{
     charge::{Denied, When},
     error::Unfit,
     quota::Quota,
-    strategy::Rule,
+    strategy::{Rule, format},
     units::MAX_CAPACITY,
 };
 
 impl Policy {
-    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::units::Units) still.
+    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::units::Units) still, and if the state
+    /// format is the strategy's own.
     pub(crate) fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
         let rule = self.counted_by().bind(quota)?;
         if rule.capacity() > MAX_CAPACITY {
@@ -21,6 +22,7 @@ impl Policy {
                 format!("a capacity of at most {MAX_CAPACITY}"),
             ));
         }
+        format::check(&*rule)?;
         Ok(rule)
     }
 

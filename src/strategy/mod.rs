@@ -28,7 +28,7 @@
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
 //! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 
@@ -36,6 +36,7 @@ mod ban;
 mod calendar_window;
 mod concurrency;
 mod fixed_window;
+pub(crate) mod format;
 mod gcra;
 mod list_window;
 mod memory;
@@ -68,9 +69,12 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A strategy bound to a quota.
-pub trait Rule: fmt::Debug + Send + Sync + 'static {
-    /// Names the strategy and the version of its state's format, in every key in the store: two characters, such as
-    /// `"g2"`. What another tag wrote is never read.
+pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
+    /// The state format: the strategy and the version of what it stores. It stands in every key, and state of one format
+    /// is never read as another.
+    ///
+    /// A lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved for these, used
+    /// or not: `c f g l p r s t x`. Any other tag is a [`ConfigError`](crate::ConfigError).
     fn tag(&self) -> &'static str;
 
     /// The most units that can be charged at once. A limiter can't be built if they are more than 999,999,999,999,999.

@@ -121,7 +121,16 @@ fn no_lanes_or_too_many_are_a_mistake() {
 
 #[test]
 fn a_prefix_that_keys_cannot_begin_with_is_a_mistake() {
-    for prefix in ["much-too-long:", "{a}", "a b", "a\n", "ä"] {
+    for prefix in [
+        "much-too-long-as-it-is:",
+        "{a}:",
+        "a b:",
+        "a\n:",
+        "ä:",
+        "tg",
+        "g2:",
+        "a:x1:",
+    ] {
         let quoted = format!("{prefix:?}");
         mistake(
             anywhere().prefix(prefix).build(),

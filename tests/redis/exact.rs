@@ -334,9 +334,10 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
 }
 
 #[tokio::test]
-async fn a_key_in_redis_is_at_most_thirty_bytes() {
+async fn every_key_in_redis_names_its_policy_also_where_the_callers_part_is_hashed() {
     let (_clock, server) = on_a_clock();
     let long = "a name of sixty-four characters, the most that a policy may have";
+    let shown = long.replace(' ', "%20").replace(',', "%2C");
     for name in ["p", "per-tenant", long] {
         let policies = EACH.map(|by| by.policy(name, "10/h"));
         for policy in policies {
@@ -358,6 +359,11 @@ async fn a_key_in_redis_is_at_most_thirty_bytes() {
     let keys = server.keys();
     assert_eq!(keys.len(), 3 * EACH.len() * 8);
     for key in keys {
-        assert!(key.len() <= 30 && key.starts_with("tg:"), "{key}");
+        let [prefix, _format, policy, own] = &key.splitn(4, ':').collect::<Vec<_>>()[..] else {
+            panic!("{key}");
+        };
+        assert_eq!(*prefix, "tg");
+        assert!(["p", "per-tenant", &shown].contains(policy), "{key}");
+        assert!((1..=23).contains(&own.len()), "{key}");
     }
 }

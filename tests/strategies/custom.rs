@@ -14,7 +14,7 @@ use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, fresh_key
 #[path = "../../examples/custom_strategy.rs"]
 mod custom_strategy;
 
-use custom_strategy::Trial;
+pub(crate) use custom_strategy::Trial;
 
 fn trial(name: &str) -> Policy {
     Policy::new(name, Quota::requests(5).per_day()).strategy(Trial)
@@ -172,7 +172,7 @@ struct Bound {
 
 impl Rule for Bound {
     fn tag(&self) -> &'static str {
-        "zz"
+        "z1"
     }
 
     fn capacity(&self) -> u64 {
@@ -310,7 +310,7 @@ impl Memory for Local {
 
 impl Rule for Local {
     fn tag(&self) -> &'static str {
-        "zy"
+        "z2"
     }
 
     fn capacity(&self) -> u64 {

@@ -69,7 +69,7 @@ impl Strategy for OfCapacity {
 
 impl Rule for OfCapacity {
     fn tag(&self) -> &'static str {
-        "zc"
+        "z3"
     }
 
     fn capacity(&self) -> u64 {

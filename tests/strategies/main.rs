@@ -16,6 +16,7 @@ mod cost_model;
 mod costs;
 mod custom;
 mod custom_units;
+mod formats;
 mod laps;
 mod properties;
 mod source_buckets;

@@ -5,55 +5,62 @@ use smallvec::SmallVec;
 use super::tags::Tags;
 use crate::{
     error::ConfigError,
-    key::{HASH_CHARS, Key, hash_text},
-    strategy::Rule,
+    key::Key,
+    strategy::{Rule, format},
 };
 
-/// The longest name. Up to 31 bytes Redis keeps a name without a longer header.
-const LONGEST: usize = 30;
+/// The longest prefix.
+const MAX_PREFIX_BYTES: usize = 16;
 
-/// The longest prefix that leaves room for a tag, a hash and a cluster's hash tag.
-const LONGEST_PREFIX: usize = LONGEST - 2 - 1 - HASH_CHARS - 4;
-
-/// What a policy's keys begin with: the prefix, the strategy's tag, and the policy's name where it's short and harmless.
-/// `tg:g2:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA. Where that would be too long or
-/// not harmless, the policy and the key are hashed together: `tg:g2#` and 20 characters.
+/// What a policy's keys begin with: the prefix, the tag of the state format and the policy's name. The caller's key follows
+/// as it is. `tg:g2:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g2:burst:#` and 20
+/// characters is a key that is hashed.
+///
+/// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the tag
+/// nor the name holds a colon, and no part of a prefix has a tag's form: a key can be read in one way only, whatever prefixes
+/// and policies share a server.
 ///
 /// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g2:burst:192.0.2.1`. No other brace gets into a name.
 #[derive(Debug)]
 pub(super) struct Names {
     prefix: Box<str>,
     tags: Option<Tags>,
-    head: Option<Box<str>>,
-    hashed_head: Box<str>,
-    policy: Box<str>,
+    /// The state format and the policy.
+    head: Box<str>,
 }
 
 pub(super) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._-".contains(&byte);
-    if prefix.len() > LONGEST_PREFIX || !prefix.bytes().all(plain) {
-        return Err(ConfigError::new(
-            format!("the prefix {prefix:?}"),
-            format!("at most {LONGEST_PREFIX} of A-Z a-z 0-9 : . _ -"),
-        ));
+    let ends = prefix.is_empty() || prefix.ends_with(':');
+    let fits = prefix.len() <= MAX_PREFIX_BYTES && prefix.bytes().all(plain);
+    if ends && fits && !prefix.split(':').any(format::is_tag) {
+        return Ok(());
     }
-    Ok(())
+    Err(ConfigError::new(
+        format!("the prefix {prefix:?}"),
+        format!(
+            "empty, or at most {MAX_PREFIX_BYTES} of A-Z a-z 0-9 : . _ - with a colon at the end, and between colons no \
+             lowercase letter with a digit, which is the form of a state format"
+        ),
+    ))
 }
 
 impl Names {
     pub(super) fn new(prefix: &str, tags: Option<Tags>, rule: &dyn Rule, policy: &str) -> Self {
-        let tag = rule.tag();
-        // A colon would make policy "a" with key "b:c" and policy "a:b" with key "c" one.
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let mut head = format!("{}:", rule.tag());
+        for byte in policy.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
+                    head.push(char::from(byte));
+                }
+                _ => head += &format!("%{byte:02X}"),
+            }
+        }
+        head.push(':');
         Self {
             prefix: prefix.into(),
             tags,
-            head: policy
-                .bytes()
-                .all(plain)
-                .then(|| format!("{tag}:{policy}:").into()),
-            hashed_head: format!("{tag}#").into(),
-            policy: policy.into(),
+            head: head.into(),
         }
     }
 
@@ -71,21 +78,8 @@ impl Names {
             let [first, second] = tags.text(tags.of(key));
             name.extend_from_slice(&[b'{', first, second, b'}']);
         }
-        match &self.head {
-            Some(head) if name.len() + head.len() + key.as_bytes().len() <= LONGEST => {
-                name.extend_from_slice(head.as_bytes());
-                name.extend_from_slice(key.as_bytes());
-            }
-            _ => {
-                let mut hasher = blake3::Hasher::new();
-                hasher
-                    .update(&[self.policy.len() as u8])
-                    .update(self.policy.as_bytes())
-                    .update(key.as_bytes());
-                name.extend_from_slice(self.hashed_head.as_bytes());
-                name.extend_from_slice(&hash_text(&hasher.finalize()));
-            }
-        }
+        name.extend_from_slice(self.head.as_bytes());
+        name.extend_from_slice(key.as_bytes());
         name
     }
 }
@@ -98,26 +92,29 @@ pub(super) fn of_nobody(prefix: &str, tags: Option<&Tags>, tag: usize) -> String
     format!("{prefix}{tag}#probe")
 }
 
-/// A key's name in ASCII, no longer than [`LONGEST`].
-pub(super) type Name = SmallVec<[u8; 32]>;
+/// A key's name, in ASCII.
+pub(super) type Name = SmallVec<[u8; 64]>;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::strategy::{Gcra, Strategy};
-    use std::collections::HashSet;
+    use std::collections::HashMap;
 
     fn names(policy: &str) -> Names {
         names_on(None, "tg:", policy)
     }
 
     fn names_on(tags: Option<Tags>, prefix: &str, policy: &str) -> Names {
-        let rule = Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule");
-        Names::new(prefix, tags, &*rule, policy)
+        Names::new(prefix, tags, &*rule(), policy)
+    }
+
+    fn rule() -> std::sync::Arc<dyn Rule> {
+        Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule")
     }
 
     #[test]
-    fn on_a_cluster_the_key_alone_decides_on_the_slot_and_no_name_is_longer() {
+    fn on_a_cluster_the_key_alone_decides_on_the_slot() {
         let tags = Tags::new(128).expect("tags");
         for key in ["192.0.2.1", "{a}", "}{", "a-user-with-a-long-name", "a"] {
             let key = Key::new(key);
@@ -128,24 +125,32 @@ mod tests {
                     let name = names_on(Some(tags.clone()), prefix, policy).of(&key);
                     assert!(name.starts_with(&format!("{prefix}{tag}")), "{name}");
                     assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
-                    assert!(name.len() <= LONGEST, "{name}");
                 }
             }
         }
     }
 
     #[test]
-    fn short_names_can_be_read_and_long_ones_are_hashed_to_at_most_thirty_bytes() {
-        let burst = names("burst");
-        assert_eq!(burst.of(&Key::new("192.0.2.1")), "tg:g2:burst:192.0.2.1");
-        for (policy, key) in [
-            ("burst", Key::secret("token")),
-            ("burst", Key::new("a-user-with-a-long-name")),
-            ("a policy with spaces", Key::new("a")),
-            ("{slot}", Key::new("a")),
+    fn the_policys_name_can_be_read_in_every_key() {
+        let tag = rule().tag();
+        for (policy, shown) in [
+            ("burst", "burst"),
+            ("a policy with spaces", "a%20policy%20with%20spaces"),
+            ("{slot}", "%7Bslot%7D"),
+            ("100%:daily", "100%25%3Adaily"),
         ] {
-            let name = names(policy).of(&key);
-            assert!(name.starts_with("tg:g2#") && name.len() == 26, "{name}");
+            for key in [
+                Key::new("192.0.2.1"),
+                Key::secret("token"),
+                Key::new("a-user-with-a-long-name"),
+                Key::new("x".repeat(1_000)),
+                Key::tuple([Key::new("tenant"), Key::new("user")]),
+                Key::global(),
+                Key::missing(),
+            ] {
+                let name = names(policy).of(&key);
+                assert_eq!(name, format!("tg:{tag}:{shown}:{key}"));
+            }
         }
     }
 
@@ -163,23 +168,45 @@ mod tests {
     }
 
     #[test]
-    fn policies_and_keys_that_differ_have_names_that_differ() {
-        let mut seen = HashSet::new();
-        for policy in ["a", "a:b", "a:b:c", "ab", "a+b"] {
-            for key in ["b:c", "c", "b", "b:c:d", "0123456789012345678901234"] {
-                assert!(
-                    seen.insert(names(policy).of(&Key::new(key))),
-                    "{policy} {key}"
-                );
+    fn prefixes_policies_and_keys_that_differ_have_names_that_differ() {
+        let tag = rule().tag();
+        let mut seen = HashMap::new();
+        let prefixes = ["", ":", "a:", "tg:", "a:tg:", "aa:", "g:2:"].map(str::to_owned);
+        let taken = [format!("{tag}:"), format!("a:{tag}:"), "f1:".to_owned()];
+        for prefix in prefixes.iter().chain(&taken) {
+            if check_prefix(prefix).is_err() {
+                continue;
+            }
+            for policy in ["a", "a:b", "a:b:c", "ab", "a+b", "a%3Ab", tag] {
+                for key in ["b:c", "c", "b", "b:c:d", "a:c", "0123456789012345678901234"] {
+                    let whose = (prefix, policy, key);
+                    let name = names_on(None, prefix, policy).of(&Key::new(key));
+                    let other = seen.insert(name, whose);
+                    assert_eq!(other, None, "{whose:?}");
+                }
             }
         }
     }
 
     #[test]
-    fn a_prefix_that_would_make_names_too_long_or_steer_a_slot_is_refused() {
-        assert!(check_prefix("tg:").is_ok() && check_prefix("").is_ok());
-        for prefix in ["toolong", "{a}", "a b", "é"] {
-            assert!(check_prefix(prefix).is_err(), "{prefix}");
+    fn a_prefix_is_empty_or_ends_with_a_colon_and_is_no_state_format() {
+        for prefix in ["", "tg:", "my-app:", "a:b:", "eu.west_1:api:", "G2:", ":"] {
+            assert!(check_prefix(prefix).is_ok(), "{prefix}");
+        }
+        let built_in = format!("{}:", rule().tag());
+        let unfit = [
+            "tg",
+            "{a}:",
+            "a b:",
+            "é:",
+            "seventeen-bytes-:",
+            "a:g2:",
+            "z9:",
+            "g2:a:",
+        ];
+        for prefix in unfit.into_iter().chain([&*built_in]) {
+            let error = check_prefix(prefix).expect_err(prefix);
+            assert!(error.valid().contains("a colon at the end"), "{error}");
         }
     }
 }

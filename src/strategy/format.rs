@@ -1,0 +1,100 @@
+//! The state formats of the built-in strategies, whose tags no other strategy may have.
+
+use std::{
+    any::{Any, TypeId},
+    sync::LazyLock,
+    time::Duration,
+};
+
+use super::{
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Rule, SlidingLog,
+    SlidingWindow, Strategy, TokenBucket,
+};
+use crate::{error::Unfit, quota::Quota};
+
+/// A built-in strategy's rule, and the tag of its state format.
+struct Format {
+    rule: TypeId,
+    tag: &'static str,
+}
+
+/// What the built-in strategies bind to.
+static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
+    let rate = Quota::requests(1).per_minute();
+    let rules = [
+        Gcra.bind(&rate),
+        TokenBucket.bind(&rate),
+        FixedWindow.bind(&rate),
+        CalendarWindow::utc().bind(&rate),
+        ListWindow.bind(&rate),
+        SlidingLog.bind(&rate),
+        SlidingWindow::new().bind(&rate),
+        Concurrency::new().bind(&Quota::concurrent(1)),
+        Ban::lasting(Duration::from_secs(1)).bind(&rate),
+    ];
+    let formats = rules.into_iter().flatten().map(|rule| Format {
+        rule: type_of(&*rule),
+        tag: rule.tag(),
+    });
+    formats.collect()
+});
+
+fn type_of(rule: &dyn Rule) -> TypeId {
+    let rule: &dyn Any = rule;
+    rule.type_id()
+}
+
+/// Whether `text` has the form of a tag: a lowercase letter and a digit. No part of a prefix has it, so that a key in Redis
+/// can be read in one way only.
+pub(crate) fn is_tag(text: &str) -> bool {
+    matches!(text.as_bytes(), [b'a'..=b'z', b'0'..=b'9'])
+}
+
+/// Checks that a rule's tag has a tag's form, and that it is not one of a built-in strategy, in use or not.
+pub(crate) fn check(rule: &dyn Rule) -> Result<(), Unfit> {
+    let (tag, its) = (rule.tag(), type_of(rule));
+    if BUILT_IN.iter().any(|format| format.rule == its) {
+        return Ok(());
+    }
+    let letter = |tag: &'static str| tag.chars().next();
+    let mut reserved: Vec<_> = BUILT_IN.iter().filter_map(|f| letter(f.tag)).collect();
+    if is_tag(tag) && !reserved.iter().any(|its| Some(*its) == letter(tag)) {
+        return Ok(());
+    }
+    reserved.sort_unstable();
+    let reserved = String::from_iter(reserved);
+    Err(Unfit::new(
+        format!("the state format {tag:?} of {rule:?}"),
+        format!(
+            "a lowercase letter and a digit; letters of built-in formats are reserved: {reserved}"
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_built_in_format_has_a_letter_of_its_own_and_stands_in_the_operators_table() {
+        let table = include_str!("../../docs/operations.md");
+        assert_eq!(BUILT_IN.len(), 9);
+        for (place, Format { rule, tag }) in BUILT_IN.iter().enumerate() {
+            assert!(is_tag(tag), "{tag}");
+            assert!(table.contains(&format!("\n| `{tag}` |")), "{tag}");
+            for other in &BUILT_IN[..place] {
+                assert!(other.rule != *rule && other.tag[..1] != tag[..1], "{tag}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_tag_is_a_lowercase_letter_and_a_digit() {
+        for tag in ["g2", "a0", "z9"] {
+            assert!(is_tag(tag), "{tag}");
+        }
+        for text in ["", "g", "2", "G2", "2g", "gg", "g22", "é2", "g:", "tg"] {
+            assert!(!is_tag(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! State formats: what one strategy stores is never read by another.
+
+use std::{sync::Arc, time::Duration};
+
+use tollgate::{
+    Ban, Gcra, Policy, Quota, Timestamp, Unfit,
+    strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
+};
+
+use crate::{
+    custom::Trial,
+    support::{By, KEY, World, ask},
+};
+
+/// Counts as [`Trial`] does, under a state format of another name.
+#[derive(Clone, Debug)]
+struct Tagged {
+    tag: &'static str,
+    inner: Arc<dyn Rule>,
+}
+
+impl Tagged {
+    fn policy(tag: &'static str) -> Policy {
+        let quota = Quota::requests(5).per_day();
+        let inner = Trial.bind(&quota).expect("a rule");
+        Policy::new("tagged", quota).strategy(Self { tag, inner })
+    }
+}
+
+impl Strategy for Tagged {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(self.clone()))
+    }
+}
+
+impl Rule for Tagged {
+    fn tag(&self) -> &'static str {
+        self.tag
+    }
+
+    fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook {
+        self.inner.outlook(seen, now, cost)
+    }
+
+    fn script(&self) -> Option<Script> {
+        self.inner.script()
+    }
+
+    fn memory(&self) -> Option<&dyn AnyMemory> {
+        self.inner.memory()
+    }
+}
+
+#[track_caller]
+fn assert_mistake(world: &World, tag: &'static str) {
+    let limiter = world.builder().policy(Tagged::policy(tag)).build();
+    let error = limiter.expect_err(tag);
+    assert_eq!(error.policy(), Some("tagged"));
+    assert!(error.value().contains(&format!("{tag:?}")), "{error}");
+    assert!(error.valid().contains("reserved: cfglprstx"), "{error}");
+}
+
+#[test]
+fn a_state_format_of_a_built_in_strategy_is_a_mistake_on_both_stores_also_if_that_is_not_used() {
+    for world in World::both() {
+        for tag in ["g2", "t1", "f1", "c1", "r1", "l1", "s1", "p1", "x1"] {
+            assert_mistake(&world, tag);
+        }
+        // Those of other versions too.
+        for tag in ["g1", "g3", "x0", "c9"] {
+            assert_mistake(&world, tag);
+        }
+        assert!(world.builder().policy(Tagged::policy("z9")).build().is_ok());
+    }
+}
+
+#[test]
+fn a_state_format_is_a_lowercase_letter_and_a_digit() {
+    for tag in [
+        "", "z", "7", "zz", "Z1", "1z", "z1:", "z10", "é", "tg", "{}",
+    ] {
+        assert_mistake(&World::memory(), tag);
+    }
+}
+
+/// A strategy of the user's that counts by a built-in one's rule.
+#[derive(Debug)]
+struct Halved;
+
+impl Strategy for Halved {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        let half = Quota::requests(quota.units() / 2).per(quota.period());
+        Gcra.bind(&half)
+    }
+}
+
+#[tokio::test]
+async fn a_strategy_that_binds_to_a_built_in_rule_counts_by_it() {
+    for world in World::both() {
+        let policy = Policy::new("half", Quota::requests(10).per_day()).strategy(Halved);
+        let limiter = world.limiter([policy]);
+        assert_eq!(ask(&limiter, KEY, 7).await, 5, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn under_one_name_and_key_each_strategy_has_a_count_of_its_own() {
+    for world in World::both() {
+        let quota = Quota::requests(5).per_day();
+        let ban = Ban::lasting(Duration::from_secs(60));
+        let strategies = By::ALL.map(|by| by.count("p", quota));
+        let others = [
+            Policy::new("p", quota).strategy(ban),
+            Policy::new("p", quota).strategy(Trial),
+        ];
+        let policies: Vec<_> = strategies.into_iter().chain(others).collect();
+        let names: Vec<_> = policies
+            .iter()
+            .map(|policy| format!("{policy:?}"))
+            .collect();
+        let limiters: Vec<_> = policies
+            .into_iter()
+            .map(|policy| world.limiter([policy]))
+            .collect();
+        for (limiter, name) in limiters.iter().zip(names) {
+            // Two sliding windows are one strategy.
+            let again = name.contains("buckets: 10");
+            let expected = match name.contains("Ban") {
+                true => 7,
+                false if again => 0,
+                false => 5,
+            };
+            let charged = limiter.charge(KEY, 0).await;
+            assert!(charged.is_admitted(), "{} {name}", world.name());
+            let admitted = ask(limiter, KEY, 7).await;
+            assert_eq!(admitted, expected, "{} {name}", world.name());
+            // Of a ban, what is refused elsewhere counts.
+            let charged = limiter.charge(KEY, 1).await;
+            assert!(charged.is_admitted(), "{} {name}", world.name());
+        }
+    }
+}
