@@ -218,6 +218,25 @@ async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
     assert_eq!(used(&patient, Key::new("k")).await, [1, 1]);
 }
 
+/// The map of slots is changed by the redirect itself, before it is read anew.
+#[tokio::test]
+async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
+    let cluster = Cluster::start(3, 0);
+    let limiter = limiter(crowded(&cluster), [By::Gcra.policy("p", "100/month")]);
+    assert!(counted(&limiter.check(Key::new("key")).await));
+    let (slot, from) = slot(&cluster);
+    cluster.begin_move(slot, (from + 1) % 3).end();
+    let redirects = || {
+        let line = cluster.nodes()[from].info("errorstats", "errorstat_MOVED");
+        line.and_then(|line| line.strip_prefix("count=")?.parse::<u64>().ok())
+    };
+    let before = redirects().unwrap_or(0);
+    for _ in 0..3 {
+        assert!(counted(&limiter.check(Key::new("key")).await));
+        assert_eq!(redirects(), Some(before + 1));
+    }
+}
+
 /// A node that is to get its first slots is not yet one of those that serve.
 #[tokio::test]
 async fn a_node_that_has_just_joined_is_not_connected_to_for_each_request() {
