@@ -52,6 +52,9 @@ impl Store for Scripted {
         let delivered = reply::deliver(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
+        if let Ok(delivered) = &delivered {
+            assert!(delivered.stale.is_empty(), "asked for the third time");
+        }
         // What nobody reads is given back, without a runtime: it goes nowhere.
         let answer = awaited.poll_answer(&Context::from_waker(Waker::noop()));
         Reply::Now(match (answer, delivered) {
@@ -244,6 +247,12 @@ mod tests {
             }
         }
         packed.as_bytes().to_vec()
+    }
+
+    /// These requests have been asked again already.
+    #[test]
+    fn a_request_that_comes_too_late_is_asked_again_once() {
+        script_reply(&packed(&[1, -1, 0], Some((2, "STALE late".into()))));
     }
 
     proptest! {
