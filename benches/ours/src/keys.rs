@@ -10,13 +10,15 @@ use tollgate::{Key, Quota};
 
 use crate::drive::Dice;
 
-const WEEK: Duration = Duration::from_secs(7 * 86_400);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// How much a key may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Units that come back in a week.
-    pub per_week: u64,
+    /// Units that come back in a period.
+    pub requests: u64,
+    /// The period.
+    pub period: Duration,
     /// Units that can be taken at once.
     pub burst: u64,
 }
@@ -43,18 +45,34 @@ impl Rule {
         Self::new(100, burst)
     }
 
-    fn new(per_week: u64, burst: u64) -> Self {
-        Self { per_week, burst }
+    /// So many per 30 days, all of them at once.
+    pub fn monthly(requests: u64) -> Self {
+        Self {
+            requests,
+            period: 30 * DAY,
+            burst: requests,
+        }
+    }
+
+    /// So many per week, with a burst.
+    pub fn new(requests: u64, burst: u64) -> Self {
+        Self {
+            requests,
+            period: 7 * DAY,
+            burst,
+        }
     }
 
     /// How long it takes for a unit to come back.
     pub fn interval(self) -> Duration {
-        WEEK / u32::try_from(self.per_week).expect("a number of units")
+        self.period / u32::try_from(self.requests).expect("a number of units")
     }
 
     /// As our own quota.
     pub fn quota(self) -> Quota {
-        Quota::requests(self.per_week).per_week().burst(self.burst)
+        Quota::requests(self.requests)
+            .per(self.period)
+            .burst(self.burst)
     }
 }
 

@@ -50,6 +50,8 @@ macro_rules! cases {
 cases! {
     many_keys_on_redis: "cold",
     a_hot_key_on_redis: "hot",
+    a_quota_of_a_month: "month",
+    a_slow_quota: "slow",
     fewer_tasks_on_redis: "some",
     one_task_on_redis: "single",
     many_keys_on_a_cluster: "cluster",

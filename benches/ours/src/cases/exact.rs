@@ -23,10 +23,7 @@ pub const TIMES: usize = 16;
 pub(super) async fn limit() -> Vec<Outcome> {
     let server = Server::start();
     // A unit comes back in 20 s, by when all is over.
-    let rule = Rule {
-        per_week: 30_000,
-        burst: LIMIT,
-    };
+    let rule = Rule::new(30_000, LIMIT);
     let on_redis = House::one(on_redis(&server.url()), rule, Callers::kept(1)).cached();
     let in_process = House::one(in_process(), rule, Callers::kept(1));
     let redis = race(Arc::new(on_redis), TASKS, TIMES).await;

@@ -30,7 +30,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 14] = [
+pub const CASES: [Case; 16] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -40,6 +40,16 @@ pub const CASES: [Case; 14] = [
         name: "hot",
         about: "512 tasks, one hot key, on Redis",
         run: |plan| Box::pin(redis::hot(plan)),
+    },
+    Case {
+        name: "month",
+        about: "512 tasks, many keys, a million per 30 days, on Redis",
+        run: |plan| Box::pin(redis::month(plan)),
+    },
+    Case {
+        name: "slow",
+        about: "512 tasks, many keys, a thousand per 30 days, on Redis",
+        run: |plan| Box::pin(redis::slow(plan)),
     },
     Case {
         name: "some",

@@ -7,7 +7,7 @@ use crate::{
     bout::{Bout, Entrant, Expect, Measure, bout},
     house::{House, on_redis},
     keys::{Callers, Rule},
-    outcome::{Outcome, Target},
+    outcome::{Outcome, Target, grouped},
     plan::Plan,
     redis::{Mux, Pooled},
 };
@@ -21,7 +21,7 @@ const POOLED: usize = 2;
 
 pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
-    let turns = turns(&plan, 512, n).await;
+    let turns = turns(&plan, 512, n, Rule::ample(n)).await;
     let outcome = Outcome::of("cold", format!("512 tasks, {}", keys(n)), &turns)
         .compare(&turns, Measure::Rate, MUX, Target::AtLeast(1.8))
         .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(5.5));
@@ -29,16 +29,37 @@ pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {
 }
 
 pub(super) async fn hot(plan: Plan) -> Vec<Outcome> {
-    let turns = turns(&plan, 512, 1).await;
+    let turns = turns(&plan, 512, 1, Rule::ample(1)).await;
     let outcome = Outcome::of("hot", "512 tasks, one hot key", &turns)
         .compare(&turns, Measure::Rate, MUX, Target::AtLeast(10.0))
         .compare(&turns, Measure::Rate, POOLED, Target::AtLeast(30.0));
     vec![outcome]
 }
 
+/// A quota of which one charge in 23 moves the arrival time across a minute.
+pub(super) async fn month(plan: Plan) -> Vec<Outcome> {
+    monthly(plan, "month", 1_000_000, 2.4).await
+}
+
+/// A quota of which each charge does.
+pub(super) async fn slow(plan: Plan) -> Vec<Outcome> {
+    monthly(plan, "slow", 1_000, 1.8).await
+}
+
+async fn monthly(plan: Plan, case: &'static str, requests: u64, target: f64) -> Vec<Outcome> {
+    let n = plan.keys;
+    let turns = turns(&plan, 512, n, Rule::monthly(requests)).await;
+    let requests = grouped(requests as f64);
+    let title = format!("512 tasks, {}, {requests} per 30 days", keys(n));
+    let outcome = Outcome::of(case, title, &turns)
+        .compare(&turns, Measure::Rate, MUX, Target::AtLeast(target))
+        .compare(&turns, Measure::Rate, POOLED, Target::None);
+    vec![outcome]
+}
+
 pub(super) async fn some(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
-    let turns = turns(&plan, 64, n).await;
+    let turns = turns(&plan, 64, n, Rule::ample(n)).await;
     let outcome = Outcome::of("some", format!("64 tasks, {}", keys(n)), &turns)
         .compare(&turns, Measure::Rate, MUX, Target::AtLeast(1.5))
         .compare(&turns, Measure::P99, MUX, Target::AtMost(1.0))
@@ -48,7 +69,7 @@ pub(super) async fn some(plan: Plan) -> Vec<Outcome> {
 
 pub(super) async fn single(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
-    let turns = turns(&plan, 1, n).await;
+    let turns = turns(&plan, 1, n, Rule::ample(n)).await;
     let outcome = Outcome::of("single", format!("1 task, {}", keys(n)), &turns)
         .compare(&turns, Measure::P50, POOLED, Target::AtMost(0.65))
         .compare(&turns, Measure::P50, MUX, Target::AtMost(1.1));
@@ -56,10 +77,9 @@ pub(super) async fn single(plan: Plan) -> Vec<Outcome> {
 }
 
 /// All three, on one server.
-async fn turns(plan: &Plan, tasks: usize, keys: usize) -> Bout {
+async fn turns(plan: &Plan, tasks: usize, keys: usize, rule: Rule) -> Bout {
     let server = Server::start();
     let url = server.url();
-    let rule = Rule::ample(keys);
     let ours = House::one(on_redis(&url), rule, Callers::kept(keys));
     let entrants = vec![
         Entrant::new("tollgate", ours),

@@ -25,7 +25,7 @@ pub(super) async fn bytes(plan: Plan) -> Vec<Outcome> {
     assert_eq!((admitted, held), (asked as u64, asked as u64));
     let each = (memory(&server) - before) as f64 / held as f64;
     let title = format!("Redis memory, {} of GCRA", keys(plan.stored));
-    let target = Target::AtMost(130.0);
+    let target = Target::AtMost(135.0);
     let row = Row::number("bytes per key", each, Unit::Bytes, target);
     vec![Outcome::alone("bytes", title, row)]
 }
