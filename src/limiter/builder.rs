@@ -109,7 +109,7 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no policy, a name is empty, unprintable or used twice, a quota is past what its strategy counts, a
+    /// If there is no policy, a name is empty, unprintable or used twice, a quota or a [tier's](Policy::tier_quotas) is past what its strategy counts, a
     /// strategy can't count in the store, a [fallback](crate::Fallback) is across no processes or its shares can't be
     /// counted in process, or a list is of a policy that isn't there. Nothing is asked of the store.
     pub fn build(self) -> Result<Limiter, ConfigError> {
@@ -136,7 +136,8 @@ impl LimiterBuilder {
                 )));
             }
             policy.check_parts().map_err(of)?;
-            let rule = policy.bind(&policy.quota()).map_err(of)?;
+            let tiers = Known::default();
+            let rule = tiers.bind(&policy, policy.quota()).map_err(of)?;
             let bans = rule.counts_refusals();
             if bans {
                 policy.check_ban().map_err(of)?;
@@ -150,6 +151,7 @@ impl LimiterBuilder {
                 None => Role::Live,
             };
             let account = store.open(&name, rule).map_err(of)?;
+            tiers.declare(&policy, &*store).map_err(of)?;
             let on_store_error = policy.on_store_error.unwrap_or(self.on_store_error);
             on_store_error.check().map_err(of)?;
             let share = match on_store_error {
@@ -163,7 +165,7 @@ impl LimiterBuilder {
                 policy,
                 role,
                 account,
-                tiers: Known::default(),
+                tiers,
                 on_store_error,
                 share,
                 no_key: Seldom::default(),

@@ -9,7 +9,7 @@ use crate::{
     on_store_error::Fallback,
     policy::Policy,
     store::{Ask, Reply, Source, Store, memory::MemoryStore},
-    strategy::Retry,
+    strategy::{Retry, TierRefills},
     tier::{Terms, Tier},
 };
 
@@ -30,11 +30,12 @@ impl Share {
         policy: &Policy,
         fallback: Fallback,
     ) -> Result<Self, Unfit> {
-        let own = open(store, policy, fallback, policy.quota())?;
+        let tiers = Known::default();
+        let own = open(store, policy, &tiers, fallback, policy.quota())?;
         Ok(Self {
             fallback,
             own: Arc::new(own),
-            tiers: Known::default(),
+            tiers,
         })
     }
 
@@ -42,7 +43,7 @@ impl Share {
     fn of(&self, store: &MemoryStore, policy: &Policy, tier: Option<&Tier>) -> Tier {
         let tier = tier.and_then(|tier| {
             let quota = tier.quota;
-            let open = || open(store, policy, self.fallback, quota);
+            let open = || open(store, policy, &self.tiers, self.fallback, quota);
             self.tiers.tier(policy, quota, open)
         });
         tier.unwrap_or_else(|| self.own.clone())
@@ -52,12 +53,13 @@ impl Share {
 fn open(
     store: &MemoryStore,
     policy: &Policy,
+    tiers: &Known,
     fallback: Fallback,
     quota: crate::quota::Quota,
 ) -> Result<Terms, Unfit> {
-    let whole = policy.bind(&quota)?.capacity();
+    let whole = policy.bind(&quota, &TierRefills::default())?.capacity();
     let quota = fallback.share(quota);
-    let rule = policy.bind(&quota)?;
+    let rule = tiers.bind(policy, quota)?;
     Ok(Terms {
         quota,
         account: store.open(policy.name(), rule)?,

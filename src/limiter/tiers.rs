@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
 };
 
 use super::Bound;
@@ -11,6 +11,7 @@ use crate::{
     policy::Policy,
     quota::Quota,
     store::{Account, Store},
+    strategy::{Rule, TierRefills},
     tier::{Terms, Tier},
 };
 
@@ -19,9 +20,36 @@ const MOST_TIERS: usize = 1_024;
 
 /// The tiers of a policy that are known, by the quotas that requests came with.
 #[derive(Debug, Default)]
-pub(super) struct Known(RwLock<HashMap<Quota, Tier>>);
+pub(super) struct Known {
+    tiers: RwLock<HashMap<Quota, Tier>>,
+    refills: TierRefills,
+}
 
 impl Known {
+    /// The policy's rule for one of its quotas.
+    pub(super) fn bind(&self, policy: &Policy, quota: Quota) -> Result<Arc<dyn Rule>, Unfit> {
+        policy.bind(&quota, &self.refills)
+    }
+
+    /// Opens the tiers that a policy declares.
+    pub(super) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), Unfit> {
+        let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
+        for quota in policy.declared_quotas() {
+            let terms = self.open(policy, store, *quota)?;
+            known.insert(*quota, terms.into());
+        }
+        Ok(())
+    }
+
+    fn open(&self, policy: &Policy, store: &dyn Store, quota: Quota) -> Result<Terms, Unfit> {
+        let rule = self.bind(policy, quota)?;
+        Ok(Terms {
+            quota,
+            account: store.open(policy.name(), rule)?,
+            share_of: None,
+        })
+    }
+
     /// The tier of a quota, opened if it isn't known; `None` if it can't be counted.
     pub(super) fn tier(
         &self,
@@ -29,14 +57,14 @@ impl Known {
         quota: Quota,
         open: impl FnOnce() -> Result<Terms, Unfit>,
     ) -> Option<Tier> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(tier) = known.get(&quota) {
             return Some(tier.clone());
         }
         drop(known);
         match open() {
             Ok(terms) => {
-                let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+                let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
                 if known.len() >= MOST_TIERS {
                     known.clear();
                 }
@@ -52,7 +80,7 @@ impl Known {
 
     /// The accounts of all of them.
     pub(super) fn accounts(&self) -> Vec<Account> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         known.values().map(|tier| tier.account.clone()).collect()
     }
 }
@@ -61,14 +89,8 @@ impl Bound {
     /// The tier of a quota other than the policy's own; `None` if it can't be counted.
     pub(super) fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
         let policy = &self.policy;
-        self.tiers.tier(policy, quota, || {
-            let rule = policy.bind(&quota)?;
-            Ok(Terms {
-                quota,
-                account: store.open(policy.name(), rule)?,
-                share_of: None,
-            })
-        })
+        let tiers = &self.tiers;
+        tiers.tier(policy, quota, || tiers.open(policy, store, quota))
     }
 }
 
@@ -84,14 +106,7 @@ mod tests {
         let store = MemoryStore::new();
         for requests in 1..=3_000 {
             let quota = Quota::requests(requests).per_hour();
-            let open = || {
-                let rule = policy.bind(&quota)?;
-                Ok(Terms {
-                    quota,
-                    account: store.open(policy.name(), rule)?,
-                    share_of: None,
-                })
-            };
+            let open = || known.open(&policy, &store, quota);
             let tier = known.tier(&policy, quota, open).expect("a tier");
             assert_eq!(tier.quota, quota);
             let kept = known.accounts().len();

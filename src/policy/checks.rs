@@ -7,15 +7,19 @@ use crate::{
     charge::{Denied, When},
     error::Unfit,
     quota::Quota,
-    strategy::{Rule, format},
+    strategy::{Rule, TierRefills, format},
     units::MAX_CAPACITY,
 };
 
 impl Policy {
     /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::units::Units) still, and if the state
     /// format is the strategy's own.
-    pub(crate) fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
-        let rule = self.counted_by().bind(quota)?;
+    pub(crate) fn bind(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+    ) -> Result<Arc<dyn Rule>, Unfit> {
+        let rule = self.counted_by().bind_tier(quota, refills)?;
         if rule.capacity() > MAX_CAPACITY {
             return Err(Unfit::new(
                 format!("{quota}, a capacity of {}", rule.capacity()),

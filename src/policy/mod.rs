@@ -42,6 +42,7 @@ pub struct Policy {
     charge: Charge,
     denied: Denied,
     tiers: Tiers,
+    tier_quotas: Vec<Quota>,
     skips: Skips,
     shadow: Option<Shadow>,
     pub(crate) on_store_error: Option<OnStoreError>,
@@ -96,6 +97,7 @@ impl Policy {
             charge: Charge::on_arrival(),
             denied: Denied::Free,
             tiers: Tiers::None,
+            tier_quotas: Vec::new(),
             skips: Skips::default(),
             shadow: None,
             on_store_error: None,
@@ -244,7 +246,8 @@ impl Policy {
     /// Gives each request the quota that `find` says, such as its caller's tier's; the policy's own if it says none.
     ///
     /// A caller whose quota changes keeps what was used (`docs/changing-policies.md` says how it is read under the new
-    /// one). A quota that the strategy can't count is logged as an error, and the policy's own is used.
+    /// one). A quota that the strategy can't count is logged as an error, and the policy's own is used; name those that are
+    /// known beforehand in [`tier_quotas`](Policy::tier_quotas).
     ///
     /// ```
     /// use tollgate::{Policy, Quota, extract};
@@ -278,6 +281,35 @@ impl Policy {
     {
         let look_up = move |parts: &Parts| -> LookUp { Box::pin(look_up(parts)) };
         self.tiers = Tiers::LookedUp(Arc::new(look_up), deadline);
+        self
+    }
+
+    /// Declares the quotas that requests may come with, by [`quota_with`](Policy::quota_with),
+    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_of`](crate::Check::quota_of). One that the strategy can't count
+    /// is an error when the limiter is built, not a log line.
+    ///
+    /// All tiers of a policy share a caller's count. [`Gcra`] and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
+    /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
+    /// the longest refill of the tiers that are declared here or that this process has met: one that is neither may lose a
+    /// caller's debt when the caller is rejected or peeked at under a much shorter tier.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let paid = Quota::requests(10_000).per_day();
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("api", Quota::requests(10).per_minute()).tier_quotas([paid]))
+    ///     .build()?;
+    /// let decision = limiter.check(Key::new("alice")).quota_of("api", paid).cost(10_000).await;
+    /// assert!(decision.is_admitted());
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn tier_quotas(mut self, quotas: impl IntoIterator<Item = Quota>) -> Self {
+        self.tier_quotas.extend(quotas);
         self
     }
 
@@ -329,6 +361,10 @@ impl Policy {
 
     pub(crate) fn charges(&self) -> &Charge {
         &self.charge
+    }
+
+    pub(crate) fn declared_quotas(&self) -> &[Quota] {
+        &self.tier_quotas
     }
 
     pub(crate) fn tiers(&self) -> &Tiers {

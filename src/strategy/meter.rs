@@ -2,92 +2,82 @@
 
 use std::time::Duration;
 
-use super::{Outlook, Retry};
+use super::{Outlook, Retry, TierRefills};
 use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 
-/// Time is counted in 0.1 ns, from 2020 on: the resolution that 99.99 % of 1,000,000 per second needs.
-pub(super) const PER_MICRO: u64 = 10_000;
+/// Units of time in a microsecond: one is 50 ns.
+const PER_MICRO: u64 = 20;
 
-/// 2020-01-01T00:00:00Z in seconds.
-pub(super) const EPOCH: i64 = 1_577_836_800;
+/// The longest that an empty key may take to refill. Three times as long, and the steps of a clock, is less than half a
+/// round of the arrival times on Redis.
+const MAX_REFILL: Duration = Duration::from_secs(400 * 86_400);
 
-/// What Lua can count exactly, with room for a debt and a sum.
-const EXACT: u128 = 1 << 51;
-
-/// Capacity x emission interval at most: what an int64 of 0.1 ns since 2020 can hold for years to come, twice over.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
-
-/// An even rate, counted in units of `grain` x 0.1 ns.
+/// An even rate, in units of 50 ns.
 #[derive(Clone, Debug)]
 pub(super) struct Meter {
     pub(super) burst: u64,
-    /// The emission interval T, in units.
+    /// The emission interval T: a period through its requests, rounded up.
     pub(super) interval: u64,
-    /// Burst x interval, in units: how far ahead of now the theoretical arrival time may lie.
+    /// Burst x interval: how far ahead of now the theoretical arrival time may lie.
     pub(super) tolerance: u64,
-    /// 0.1 ns per unit: a power of ten, the smallest with which Lua counts exactly.
-    pub(super) grain: u64,
+    /// The refills of all quotas that share the keys.
+    refills: TierRefills,
 }
 
 impl Meter {
-    pub(super) fn of(quota: &Quota) -> Result<Self, Unfit> {
+    pub(super) fn of(quota: &Quota, refills: &TierRefills) -> Result<Self, Unfit> {
         let period = u128::from(quota.checked()?) * u128::from(PER_MICRO);
         let (requests, burst) = (u128::from(quota.units()), u128::from(quota.capacity()));
-        let unfit = || {
-            Unfit::new(
-                format!("{quota}, past what an even rate can count exactly"),
-                "at most 1,000,000 units per second, and a burst that refills within ten years",
-            )
-        };
-        let precise = |grain: u128| {
-            let interval = period.div_ceil(requests * grain);
-            // Rounding up may cost one part in 10,000 of the rate, no more.
-            let loss = interval * requests * grain - period;
-            let tolerance = interval.checked_mul(burst)?;
-            (tolerance < EXACT && loss * 10_000 <= interval * requests * grain)
-                .then_some((grain, interval, tolerance))
-        };
-        let (grain, interval, tolerance) = [1, 10, 100, 1_000, 10_000]
-            .into_iter()
-            .find_map(precise)
-            .ok_or_else(unfit)?;
-        if tolerance * grain > LONGEST.as_nanos() * 10 {
-            return Err(unfit());
+        let interval = period.div_ceil(requests);
+        if period < requests * u128::from(PER_MICRO) {
+            return Err(Unfit::new(
+                format!("{quota}, more than an even rate can count exactly"),
+                "at most 1,000,000 units per second",
+            ));
         }
-        // All three are below 2^52.
+        let tolerance = interval.saturating_mul(burst);
+        if tolerance > u128::from(units(MAX_REFILL)) {
+            return Err(Unfit::new(
+                format!("{quota}, whose burst takes more than 400 days to refill"),
+                "a burst that refills within 400 days, or CalendarWindow",
+            ));
+        }
+        let tolerance = tolerance as u64;
+        refills.note(duration(tolerance));
         Ok(Self {
             burst: quota.capacity(),
             interval: interval as u64,
-            tolerance: tolerance as u64,
-            grain: grain as u64,
+            tolerance,
+            refills: refills.clone(),
         })
     }
 
-    pub(super) fn units_per_micro(&self) -> u64 {
-        PER_MICRO / self.grain
-    }
-
-    /// So many 0.1 ns in units, rounded up.
-    pub(super) fn grains(&self, tenths: u64) -> u64 {
-        match self.grain {
-            1 => tenths,
-            grain => tenths.div_ceil(grain),
+    /// The deepest debt of any quota that shares the keys: two bursts. What is used beyond that was not charged under any of
+    /// them before now: the clock stepped back, or the quota was another one.
+    fn deepest(&self) -> u64 {
+        // In whole microseconds.
+        let longest = units(self.refills.longest());
+        match longest > self.tolerance.next_multiple_of(PER_MICRO) {
+            true => 2 * longest,
+            false => 2 * self.tolerance,
         }
     }
 
-    fn wait(&self, units: u64) -> Duration {
-        Duration::from_micros(match self.grain {
-            1 => units.div_ceil(PER_MICRO),
-            _ => units.div_ceil(self.units_per_micro()),
-        })
+    /// What of `used` units of time counts: all, or one burst of what is deeper than any debt.
+    pub(super) fn cut(&self, used: u64) -> u64 {
+        match used > self.tolerance && used > self.deepest() {
+            true => self.tolerance,
+            false => used,
+        }
     }
 
-    /// Units of time to give back for `want` units of a charge of `left`, made `elapsed` microseconds ago: at most what
-    /// time has not given back of it.
-    pub(super) fn refund(&self, want: u64, left: u64, elapsed: u64) -> u64 {
-        let drained = elapsed.saturating_mul(self.units_per_micro());
+    /// What of a charge of `left` units, made at `at`, time has not given back, at most `want` units of it, in units of time;
+    /// and how many whole units that is, rounded up.
+    pub(super) fn held(&self, at: Timestamp, left: u64, now: Timestamp, want: u64) -> (u64, u64) {
+        let drained = units(now.since(at));
         let held = left.saturating_mul(self.interval).saturating_sub(drained);
-        held.min(want.saturating_mul(self.interval))
+        let held = held.min(want.saturating_mul(self.interval));
+        (held, held.div_ceil(self.interval))
     }
 
     /// How many units there is room for while `used` of the tolerance is in use.
@@ -103,33 +93,50 @@ impl Meter {
         let retry = match after.saturating_sub(self.tolerance) {
             _ if cost > self.burst => Retry::Never,
             0 => Retry::Now,
-            over => Retry::After(self.wait(over)),
+            over => Retry::After(duration(over)),
         };
         Outlook {
             remaining: self.tolerance.saturating_sub(used) / self.interval,
             retry,
-            reset_after: self.wait(used),
+            reset_after: duration(used),
         }
     }
 
-    /// What the Lua halves call `p`.
+    /// What the Lua halves call `p`, but for the deepest debt.
     pub(super) fn params(&self) -> Vec<i64> {
-        let per_micro = self.units_per_micro();
-        let params = [
-            self.burst,
-            self.interval,
-            self.tolerance,
-            self.grain,
-            per_micro * 1_000_000,
-            per_micro * 1_000,
-            per_micro,
-        ];
+        let params = [self.burst, self.interval, self.tolerance];
         params.map(|param| param as i64).to_vec()
+    }
+
+    /// The deepest debt, if another quota that shares the keys allows a deeper one than this.
+    pub(super) fn deepest_of_others(&self) -> Vec<i64> {
+        let deepest = self.deepest();
+        match deepest > 2 * self.tolerance {
+            true => vec![deepest as i64],
+            false => Vec::new(),
+        }
     }
 }
 
-/// 0.1 ns from 2020 to `now`.
-pub(super) fn tenths(now: Timestamp) -> u64 {
-    let micros = (now.as_micros() - EPOCH * 1_000_000).max(0) as u64;
+/// A time in units of 50 ns.
+pub(super) fn units(time: Duration) -> u64 {
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     micros.saturating_mul(PER_MICRO)
+}
+
+/// Units of 50 ns, rounded up to a microsecond.
+pub(super) fn duration(units: u64) -> Duration {
+    Duration::from_micros(units.div_ceil(PER_MICRO))
+}
+
+/// An instant in units of 50 ns since 1970.
+pub(super) fn instant(now: Timestamp) -> i64 {
+    now.as_micros().saturating_mul(PER_MICRO as i64)
+}
+
+/// The first whole microsecond at or after so many units of 50 ns since 1970.
+pub(super) fn timestamp(instant: i64) -> Timestamp {
+    let per_micro = PER_MICRO as i64;
+    let micros = instant.div_euclid(per_micro);
+    Timestamp::from_micros(micros + i64::from(instant.rem_euclid(per_micro) > 0))
 }

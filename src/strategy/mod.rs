@@ -28,7 +28,15 @@
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
 //! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use crate::{clock::Timestamp, error::Unfit, quota::Quota};
 
@@ -66,6 +74,34 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     ///
     /// If the quota is past what the strategy can count exactly, or has no meaning for it.
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit>;
+
+    /// This strategy's rule for `quota`, one of the [tiers](crate::Policy::tier_quotas) of a policy. Rules that keep time, not
+    /// units, note here how long they take to refill, and cut no debt that another tier allows.
+    ///
+    /// # Errors
+    ///
+    /// As of [`bind`](Strategy::bind), which it is unless a strategy says otherwise.
+    fn bind_tier(&self, quota: &Quota, refills: &TierRefills) -> Result<Arc<dyn Rule>, Unfit> {
+        let _ = refills;
+        self.bind(quota)
+    }
+}
+
+/// The longest refill among the quotas of a policy, which share its keys. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct TierRefills(Arc<AtomicU64>);
+
+impl TierRefills {
+    /// Notes that the full burst of one of the quotas takes so long to refill, in whole microseconds.
+    pub fn note(&self, refill: Duration) {
+        let micros = u64::try_from(refill.as_micros()).unwrap_or(u64::MAX);
+        self.0.fetch_max(micros, Ordering::Relaxed);
+    }
+
+    /// The longest that was noted.
+    pub fn longest(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// A strategy bound to a quota.
@@ -216,8 +252,8 @@ pub struct Script {
     /// strategy, up to the first that isn't plain to it: half of the time of a call for one key goes to making functions.
     ///
     /// It finds how many policies there are (`count`) and, of the i-th, in `plan[head + 3 * i]` a place in `plan` that its
-    /// `p` follows, after three other values, and in `plan[head + 3 * i + 1]` the units of one request. Questions are about
-    /// `count` keys each, from `KEYS[judged + 1]` to `KEYS[upto]`, and one request each or, if there is a list `counts`, as
+    /// `p` follows, after three other values of which the last is the length of `p`, and in `plan[head + 3 * i + 1]` the
+    /// units of one request. Questions are about `count` keys each, from `KEYS[judged + 1]` to `KEYS[upto]`, and one request each or, if there is a list `counts`, as
     /// many as `counts[(judged - from) / count + 1]`. For each question it moves `judged` on by `count`, and `last` to the
     /// end of what it appends to `answer`: how many requests were admitted, and the state under each policy. What it stops
     /// at must be as if it had not been asked; the chunk judges it, and the piece runs again for what follows. It must not

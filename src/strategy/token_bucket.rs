@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
-    meter::{Meter, PER_MICRO},
+    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy, TierRefills,
+    meter::{self, Meter},
 };
 use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 
@@ -10,7 +10,8 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 ///
 /// - **Rule**: a request takes its cost in tokens, if there are as many. The same admissions as [`Gcra`](super::Gcra),
 ///   kept as what is missing and since when.
-/// - **Exact**: in integers; refilling is rounded down by at most one part in 10,000.
+/// - **Exact**: in integers; the time in which a token refills is rounded up as [`Gcra`](super::Gcra)'s emission interval is,
+///   and the same quotas are a [`ConfigError`](crate::ConfigError).
 /// - **Memory**: one short string a key, some 40 bytes more than [`Gcra`](super::Gcra).
 /// - **Worst case over one period**: requests + burst units.
 /// - **Choose it** when others read the keys: the bucket stands in them.
@@ -19,7 +20,11 @@ pub struct TokenBucket;
 
 impl Strategy for TokenBucket {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
-        Ok(Arc::new(Tokens(Meter::of(quota)?)))
+        self.bind_tier(quota, &TierRefills::default())
+    }
+
+    fn bind_tier(&self, quota: &Quota, refills: &TierRefills) -> Result<Arc<dyn Rule>, Unfit> {
+        Ok(Arc::new(Tokens(Meter::of(quota, refills)?)))
     }
 }
 
@@ -27,7 +32,7 @@ impl Strategy for TokenBucket {
 #[derive(Clone, Debug)]
 struct Tokens(Meter);
 
-/// How much is missing of a full bucket, in 0.1 ns of refilling, and when that was so.
+/// How much is missing of a full bucket, in units of 50 ns of refilling, and when that was so.
 #[derive(Debug, Default)]
 struct Bucket {
     missing: u64,
@@ -36,8 +41,7 @@ struct Bucket {
 
 impl State for Bucket {
     fn full_at(&self) -> Timestamp {
-        let missing = self.missing.div_ceil(PER_MICRO);
-        Timestamp::from_micros(self.stamp.as_micros().saturating_add_unsigned(missing))
+        self.stamp + meter::duration(self.missing)
     }
 }
 
@@ -45,23 +49,8 @@ impl Tokens {
     /// What is missing at `now`, in units of time.
     fn missing(&self, state: &Bucket, now: Timestamp) -> u64 {
         // If the clock stepped back, what is missing refills from now on.
-        let elapsed = now.since(state.stamp).as_micros() as u64;
-        let refilled = elapsed.saturating_mul(self.0.units_per_micro());
-        let missing = state
-            .missing
-            .div_ceil(self.0.grain)
-            .saturating_sub(refilled);
-        if missing > 2 * self.0.tolerance {
-            // more than any debt: the quota was another one
-            self.0.tolerance
-        } else {
-            missing
-        }
-    }
-
-    fn bucket(&self, missing: u64, stamp: Timestamp) -> Bucket {
-        let missing = missing.saturating_mul(self.0.grain);
-        Bucket { missing, stamp }
+        let refilled = meter::units(now.since(state.stamp));
+        self.0.cut(state.missing.saturating_sub(refilled))
     }
 }
 
@@ -71,13 +60,19 @@ impl Memory for Tokens {
     fn room(&self, state: &mut Bucket, now: Timestamp) -> i64 {
         let missing = self.missing(state, now);
         if state.stamp > now || missing == self.0.tolerance {
-            *state = self.bucket(missing, now);
+            // It may have been cut.
+            let stamp = now;
+            *state = Bucket { missing, stamp };
         }
         self.0.room(missing)
     }
 
     fn take(&self, state: &mut Bucket, now: Timestamp, units: u64, _by: &Key) {
-        *state = self.bucket(self.missing(state, now) + units * self.0.interval, now);
+        let step = units.saturating_mul(self.0.interval);
+        *state = Bucket {
+            missing: self.missing(state, now).saturating_add(step),
+            stamp: now,
+        };
     }
 
     fn refund(
@@ -88,11 +83,12 @@ impl Memory for Tokens {
         want: u64,
         _by: &Key,
     ) -> u64 {
-        let elapsed = now.since(receipt.at).as_micros() as u64;
-        let back = self.0.refund(want, receipt.left, elapsed);
-        let missing = self.missing(state, now);
-        *state = self.bucket(missing.saturating_sub(back), now);
-        back.div_ceil(self.0.interval)
+        let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
+        *state = Bucket {
+            missing: self.missing(state, now).saturating_sub(back),
+            stamp: now,
+        };
+        given
     }
 
     fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Seen {
@@ -102,7 +98,7 @@ impl Memory for Tokens {
 
 impl Rule for Tokens {
     fn tag(&self) -> &'static str {
-        "t1"
+        "t2"
     }
 
     fn capacity(&self) -> u64 {
@@ -120,6 +116,10 @@ impl Rule for Tokens {
             params: self.0.params(),
             seen: 1,
         })
+    }
+
+    fn params_at(&self, _now: Timestamp) -> Vec<i64> {
+        self.0.deepest_of_others()
     }
 
     fn memory(&self) -> Option<&dyn AnyMemory> {

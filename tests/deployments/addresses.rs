@@ -106,7 +106,7 @@ async fn a_prefix_of_its_own() {
             .deadline(PATIENCE);
         counts(&limiter(store.build().expect("a store"), 3)).await;
     }
-    assert_eq!(server.keys(), ["a:g2:p:k", "b:g2:p:k", "g2:p:k"]);
+    assert_eq!(server.keys(), ["a:g3:p:k", "b:g3:p:k", "g3:p:k"]);
 }
 
 #[tokio::test]

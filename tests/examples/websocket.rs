@@ -196,5 +196,5 @@ async fn two_websocket_servers_on_one_redis_share_messages_and_places() {
     assert_eq!(server.immortal_keys(), [""; 0]);
     let mut keys = server.keys();
     keys.retain(|key| key.contains("messages"));
-    assert_eq!(keys, ["tg:g2:messages:127.0.0.1"]);
+    assert_eq!(keys, ["tg:g3:messages:127.0.0.1"]);
 }

@@ -116,7 +116,7 @@ async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() 
     resumed(&limiter).await;
     assert_eq!(server.immortal_keys(), [""; 0]);
     until("nothing is left but what was counted", async || {
-        server.keys() == ["ab:g2:p:whoever"]
+        server.keys() == ["ab:g3:p:whoever"]
     })
     .await;
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    ConfigError, FixedWindow, Gcra, Policy, Quota, RateLimitLayer, extract, strategy::Strategy,
+    ConfigError, FixedWindow, Gcra, Policy, Quota, RateLimitLayer, TokenBucket, extract,
+    strategy::Strategy,
 };
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
@@ -80,16 +81,19 @@ fn a_quota_past_what_gcra_counts_is_a_mistake() {
         Quota::requests(7_000_000_000).per_second(),
         Quota::requests(u64::MAX).per_second(),
         Quota::requests(u64::MAX).per(Duration::from_secs(u64::MAX / 1_000_000)),
-        Quota::requests(1).per(Duration::from_secs(20 * 365 * 86_400)),
+    ] {
+        let valid = "1,000,000 units per second";
+        unfit(quota, Gcra, &quota.to_string(), valid);
+        unfit(quota, TokenBucket, &quota.to_string(), valid);
+    }
+    for quota in [
+        Quota::requests(1).per(Duration::from_secs(401 * 86_400)),
         Quota::requests(1).per_month().burst(u64::MAX),
         Quota::requests(10).per_second().burst(9_000_000_000_000),
     ] {
-        unfit(
-            quota,
-            Gcra,
-            &quota.to_string(),
-            "1,000,000 units per second",
-        );
+        let valid = "a burst that refills within 400 days, or CalendarWindow";
+        unfit(quota, Gcra, &quota.to_string(), valid);
+        unfit(quota, TokenBucket, &quota.to_string(), valid);
     }
 }
 

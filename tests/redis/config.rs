@@ -207,7 +207,7 @@ async fn a_prefix_keeps_applications_apart() {
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert!(!counted(&limiter.check(Key::new("key")).await));
     }
-    assert_eq!(server.keys(), ["a:g2:p:key", "b:g2:p:key", "g2:p:key"]);
+    assert_eq!(server.keys(), ["a:g3:p:key", "b:g3:p:key", "g3:p:key"]);
 }
 
 /// Traffic over a store on `pool`, until it is told to stop; returns how many requests were counted.

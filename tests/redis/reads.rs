@@ -58,7 +58,7 @@ fn turned_away(server: &Server, command: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_word_that_may_not_be_read_is_not_asked_for_at_each_refusal() {
     let (server, clock) = (Server::start(), clock());
-    server.acl("keys", "pw", "~tg:g2:* +@all");
+    server.acl("keys", "pw", "~tg:g3:* +@all");
     let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
     refused(&limiter).await;
     until("it is asked for", async || turned_away(&server, "get") > 0).await;

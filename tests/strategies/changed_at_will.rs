@@ -24,7 +24,9 @@ fn longest(by: By, quota: Quota) -> Duration {
 fn longest_life(by: By, quota: Quota) -> Duration {
     let interval = quota.period() / quota.units() as u32;
     match by {
-        By::Gcra | By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
+        By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
+        // To the next full minute.
+        By::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
         _ => longest(by, quota) + ms(1),
     }
 }

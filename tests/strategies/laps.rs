@@ -1,18 +1,19 @@
 //! GCRA's keys on Redis: what a single command takes, and when they end.
 //!
-//! Within a round of 450,000 s and a lap of 60 s (`src/strategy/gcra.lua`) arithmetic is simple; the tests are about
-//! where rounds and laps meet, and about the other form, of quotas that take long to refill.
+//! An arrival time is stored modulo a round of 225,000,000 s, and a key ends at the end of a lap of 60 s
+//! (`src/strategy/gcra.lua`): the tests are about where rounds and laps meet.
 
 use std::time::Duration;
 
 use proptest::{prelude::*, sample::Index, test_runner::Config, test_runner::TestRunner};
 use testkit::Server;
-use tollgate::{Decision, Key, Limiter, RedisStore, Ruling};
+use tokio::task::JoinSet;
+use tollgate::{Decision, Key, Limiter, RedisStore, Retry, Ruling};
 
 use crate::support::{By, KEY, START, World, ask, fresh_key, left, ms, secs};
 
 const LAP: Duration = secs(60);
-const ROUND: Duration = secs(450_000);
+const ROUND: Duration = secs(225_000_000);
 
 /// The first two are swapped in the middle of a history, as are the last two.
 const QUOTAS: [&str; 6] = [
@@ -182,7 +183,7 @@ async fn who_asks_again_is_counted_by_one_command() {
     assert_eq!(calls(), [400, 0, 0, 0]);
     // On to the next lap of its arrival time: 590 x 0.1 s.
     assert_eq!(ask(&limiter, KEY, 198).await, 198);
-    assert_eq!(calls(), [598, 1, 0, 0]);
+    assert_eq!(calls(), [598, 0, 1, 0]);
     // Refusals leave all as it was.
     let key = server.keys().concat();
     let before = server.command(&["GET", &key]).text().to_owned();
@@ -223,45 +224,155 @@ async fn under_several_policies_one_command_each_counts_and_one_more_undoes() {
     assert_eq!(contents(), before);
 }
 
+/// What is done to keys that have no TTL, or one that is too long.
+#[derive(Clone, Copy, Debug)]
+enum Touch {
+    Reject,
+    Peek,
+    CrossALap,
+    ComeBackStale,
+}
+
 #[tokio::test]
-async fn keys_that_lost_their_ends_are_given_new_ones_also_by_a_refusal() {
+async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
     for quotas in [
         &["6/min"][..],
         &["6/min", "20/min"],
         &["20/min", "100/min", "6/min"],
     ] {
-        let world = World::redis();
-        let policies = quotas
-            .iter()
-            .map(|quota| By::Gcra.policy(&quota.replace('/', "-"), quota));
-        let limiter = world.limiter(policies);
-        assert_eq!(ask(&limiter, KEY, 2).await, 2);
-        let server = world.server();
-        for admitted in [1, 1, 1, 1, 0, 0] {
-            let keys = server.keys();
-            assert_eq!(keys.len(), quotas.len());
-            for key in keys {
-                assert_eq!(server.command(&["PERSIST", &key]).int(), 1);
+        for touch in [
+            Touch::Reject,
+            Touch::Peek,
+            Touch::CrossALap,
+            Touch::ComeBackStale,
+        ] {
+            for spoil in [&["PERSIST"][..], &["PEXPIRE", "9999999999"]] {
+                let case = format!("{quotas:?} {touch:?} {spoil:?}");
+                let world = World::redis();
+                let policies = quotas
+                    .iter()
+                    .map(|quota| By::Gcra.policy(&quota.replace('/', "-"), quota));
+                let limiter = world.limiter(policies);
+                assert_eq!(ask(&limiter, KEY, 6).await, 6, "{case}");
+                let server = world.server();
+                if let Touch::CrossALap = touch {
+                    world.advance(secs(59));
+                }
+                for key in server.keys() {
+                    let command = [&[spoil[0], &key], &spoil[1..]].concat();
+                    assert_eq!(server.command(&command).int(), 1, "{case}");
+                }
+                match touch {
+                    Touch::Reject => assert_eq!(ask(&limiter, KEY, 1).await, 0, "{case}"),
+                    Touch::Peek => drop(limiter.peek(KEY).await),
+                    Touch::CrossALap => assert_eq!(ask(&limiter, KEY, 5).await, 5, "{case}"),
+                    Touch::ComeBackStale => {
+                        world.advance(secs(200));
+                        assert_eq!(ask(&limiter, KEY, 7).await, 6, "{case}");
+                    }
+                }
+                for key in server.keys() {
+                    let ttl = server.command(&["PTTL", &key]).int();
+                    // Arrival times are at most a minute ahead, and a lap is a minute.
+                    assert!(
+                        (0..=120_000).contains(&ttl),
+                        "{case}: {key} ends in {ttl} ms"
+                    );
+                }
             }
-            assert_eq!(ask(&limiter, KEY, 1).await, admitted);
-            assert_eq!(server.immortal_keys(), [""; 0], "{quotas:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_key_that_nobody_asks_about_again_ends_when_its_quota_is_whole() {
+async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
+    let world = World::redis();
+    let limiter = world.single(By::Gcra, "1/min");
+    let ask_all = || async {
+        let tasks: JoinSet<_> = (0..200_u64)
+            .map(|key| limiter.check(Key::new(format!("{key:03}"))).into_future())
+            .collect();
+        let decisions = tasks.join_all().await;
+        decisions
+            .iter()
+            .filter(|decision| decision.is_admitted())
+            .count()
+    };
+    assert_eq!(ask_all().await, 200);
+    let server = world.server();
+    for key in server.keys() {
+        server.command(&["PERSIST", &key]).ok();
+    }
+    assert_eq!(server.immortal_keys().len(), 200);
+    assert_eq!(ask_all().await, 0);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn what_a_rejected_request_created_is_deleted() {
+    let world = World::redis();
+    let narrow = By::Gcra.policy("narrow", "2/min");
+    let limiter = world.limiter([By::Gcra.policy("wide", "100/h"), narrow]);
+    assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+    let keys = world.server().keys();
+    assert_eq!(keys.len(), 2);
+    // The policy that rejects has a key, and the other one has none any more.
+    let wide = keys.iter().find(|key| key.contains("wide")).expect("a key");
+    world.server().command(&["DEL", wide]).ok();
+    assert_eq!(ask(&limiter, KEY, 1).await, 0);
+    assert_eq!(world.server().keys().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
+    // Ages up to two rounds, of the deepest debt.
+    for (quota, refill) in [
+        ("60/h", 3_600),
+        ("2/h burst 60", 108_000),
+        ("1/400days", 34_560_000),
+    ] {
+        let world = World::redis();
+        let limiter = world.single(By::Gcra, quota);
+        let interval = refill / quota.parse::<tollgate::Quota>().expect(quota).capacity();
+        for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
+            world.set(START);
+            world.server().flush();
+            limiter.charge(KEY, 1_000).await;
+            let key = world.server().only_key();
+            world.server().command(&["PERSIST", &key]).ok();
+            world.advance(secs(age));
+            let wait = match limiter.peek(KEY).await.retry() {
+                Retry::Now => 0,
+                Retry::After(wait) => wait.as_micros() as u64,
+                Retry::Never => panic!("{quota}"),
+            };
+            assert!(
+                wait <= (refill + interval) * 1_000_000,
+                "{quota}, {age} s: {wait} µs"
+            );
+            if (2 * refill..=3 * 365 * 86_400).contains(&age) {
+                assert_eq!(wait, 0, "{quota}, {age} s");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
     let world = World::redis();
     let limiter = world.single(By::Gcra, "10/min");
-    assert_eq!(ask(&limiter, KEY, 1).await, 1);
     let ttl = |world: &World| {
-        let key = world.server().keys().concat();
+        let key = world.server().only_key();
         world.server().command(&["PTTL", &key]).int()
     };
-    assert_eq!(ttl(&world), 6_000);
-    // 12 s are in the first lap of 60.
     assert_eq!(ask(&limiter, KEY, 1).await, 1);
     assert_eq!(ttl(&world), 60_000);
+    // 60 s is the end of the first minute, and 66 s is in the second.
+    assert_eq!(ask(&limiter, KEY, 9).await, 9);
+    assert_eq!(ttl(&world), 60_000);
+    world.advance(secs(6));
+    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    assert_eq!(ttl(&world), 114_000);
 }
 
 #[tokio::test]

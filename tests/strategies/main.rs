@@ -24,5 +24,6 @@ mod source_counters;
 mod source_lists;
 mod sources;
 mod support;
+mod tiers;
 #[path = "../common/world.rs"]
 mod world;

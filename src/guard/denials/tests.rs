@@ -43,7 +43,8 @@ impl World {
 
     /// The store refuses: all is used, so that one unit has to wait for 10 s.
     fn refused(&self, key: &Key, units: u64, mark: &Mark, age: Duration) {
-        let tolerance = 600_000_000_000 / self.grain();
+        // 60 s in units of 50 ns.
+        let tolerance = 1_200_000_000;
         let answer = Answer {
             admitted: 0,
             at: self.clock.now(),
@@ -53,12 +54,6 @@ impl World {
             lines: SmallVec::from_buf([LineAnswer::of(0, [tolerance, 0, 0])]),
         };
         self.denials.note(self.line(key, units), &answer, mark, age);
-    }
-
-    /// 0.1 ns per unit of the rule's time.
-    fn grain(&self) -> i64 {
-        let script = self.account.rule().script().expect("a script");
-        script.params[3]
     }
 
     fn refuse(&self, key: &Key, units: u64) {

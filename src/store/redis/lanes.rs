@@ -281,7 +281,6 @@ mod tests {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
-        let grain = rule.script().expect("a script").params[3];
         let account = Account::new("p", rule, ());
         // One unit has to wait for a minute.
         let refused = Answer {
@@ -290,7 +289,7 @@ mod tests {
             age: Duration::ZERO,
             later: 0,
             source: Source::Store,
-            lines: [LineAnswer::of(0, [600_000_000_000 / grain, 0, 0])].into(),
+            lines: [LineAnswer::of(0, [1_200_000_000, 0, 0])].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
             let line = OwnLine::of(&Line::plain(&account, Key::new(key)));

@@ -13,14 +13,14 @@ use crate::{
 const MAX_PREFIX_BYTES: usize = 16;
 
 /// What a policy's keys begin with: the prefix, the tag of the state format and the policy's name. The caller's key follows
-/// as it is. `tg:g2:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g2:burst:#` and 20
+/// as it is. `tg:g3:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g3:burst:#` and 20
 /// characters is a key that is hashed.
 ///
 /// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the tag
 /// nor the name holds a colon, and no part of a prefix has a tag's form: a key can be read in one way only, whatever prefixes
 /// and policies share a server.
 ///
-/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g2:burst:192.0.2.1`. No other brace gets into a name.
+/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g3:burst:192.0.2.1`. No other brace gets into a name.
 #[derive(Debug)]
 pub(super) struct Names {
     prefix: Box<str>,

@@ -20,8 +20,8 @@ pub(in crate::store::redis) struct Known {
     /// How many numbers of a state are answered.
     pub(in crate::store::redis) words: usize,
     params: Vec<i64>,
-    /// All of it, as it is sent, and how many values that are, where it's the same at all times.
-    packed: Option<(Packed, usize)>,
+    /// What is sent without parameters of the moment, and how many values that are.
+    packed: (Packed, usize),
 }
 
 impl Known {
@@ -38,23 +38,26 @@ impl Known {
             half,
             words: script.seen.clamp(1, 3),
             params: script.params.clone(),
-            packed: None,
+            packed: Default::default(),
         };
-        if rule.params_at(Timestamp::default()).is_empty() {
-            let mut packed = Packed::default();
-            let values = known.write(rule, Timestamp::default(), &mut packed);
-            known.packed = Some((packed, values));
-        }
+        let mut packed = Packed::default();
+        let values = known.write_with(rule, &[], &mut packed);
+        known.packed = (packed, values);
         known
     }
 
     /// Writes what the driver has to know of a policy, and tells how many values that are.
     pub(super) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) -> usize {
-        if let Some((packed, values)) = &self.packed {
+        let more = rule.params_at(now);
+        if more.is_empty() {
+            let (packed, values) = &self.packed;
             plan.append(packed);
             return *values;
         }
-        let more = rule.params_at(now);
+        self.write_with(rule, &more, plan)
+    }
+
+    fn write_with(&self, rule: &dyn Rule, more: &[i64], plan: &mut Packed) -> usize {
         let params = self.params.len() + more.len();
         plan.uint(self.half as u64);
         plan.uint(rule.signs().into());
@@ -64,7 +67,7 @@ impl Known {
         if !flat {
             plan.list(params);
         }
-        for param in self.params.iter().chain(&more) {
+        for param in self.params.iter().chain(more) {
             plan.int(*param);
         }
         4 + if flat { params } else { 1 }

@@ -31,10 +31,10 @@ use crate::{
 
 mod histories;
 
-/// 2027-01-15 08:00:00 UTC, where a round of GCRA's begins.
+/// 2027-01-15 08:00:00 UTC, where a round of GCRA's ends and the next begins.
 const START: u64 = 1_800_000_000_000_000;
 
-/// All but the last two have a near form; the last is another strategy's.
+/// The last is another strategy's.
 const QUOTAS: [&str; 6] = [
     "10/min",
     "3/min burst 40",
@@ -107,7 +107,8 @@ impl World {
         let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"));
         let rule = rule.expect("a rule");
         let mut script = rule.script().expect("a half");
-        script.params.resize(params, 0);
+        // The fourth is the deepest debt.
+        script.params.resize(params, 1 << 52);
         let names = Names::new("tg:", None, &*rule, policy);
         let known = Known::new(names, 1, &*rule, &script, Weak::new());
         self.accounts.push(Account::new(policy, rule, known));

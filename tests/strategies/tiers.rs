@@ -1,0 +1,100 @@
+//! Several quotas under one key: nothing that one of them used comes back because another one looked.
+
+use tollgate::{Policy, Quota};
+
+use crate::support::{By, KEY, World, counted, secs};
+
+fn quota(text: &str) -> Quota {
+    text.parse().expect(text)
+}
+
+/// Pairs of a quota that takes long to refill and one that does not, or is counted in coarser steps.
+const PAIRS: [(&str, &str); 4] = [
+    ("10000/day", "10/min"),
+    ("10000/day", "100/month"),
+    ("60/min burst 1440", "1/week"),
+    ("1000000/month", "5/s"),
+];
+
+#[tokio::test]
+async fn a_rejection_or_a_peek_under_one_tier_gives_nothing_back_under_another() {
+    for by in [By::Gcra, By::Bucket] {
+        for (large, small) in PAIRS {
+            for world in World::both() {
+                let case = format!("{by:?}, {large} and {small}, on {}", world.name());
+                let policy = by.policy("p", large).tier_quotas([quota(small)]);
+                let limiter = world.limiter([policy]);
+                let capacity = quota(large).capacity();
+                assert!(counted(&limiter.check(KEY).cost(capacity).await), "{case}");
+                let ttl = |world: &World| {
+                    let server = world.redis_server()?;
+                    Some(server.command(&["PTTL", &server.only_key()]).int())
+                };
+                let before = ttl(&world);
+
+                let all = quota(small).capacity();
+                let peeked = limiter
+                    .peek(KEY)
+                    .quota_of("p", quota(small))
+                    .cost(all)
+                    .await;
+                assert!(!peeked.is_admitted(), "{case}");
+                let asked = limiter
+                    .check(KEY)
+                    .quota_of("p", quota(small))
+                    .cost(all)
+                    .await;
+                assert!(!counted(&asked), "{case}");
+                assert_eq!(ttl(&world), before, "{case}");
+
+                world.advance(secs(921));
+                let back = quota(large).units() * 921 / quota(large).period().as_secs();
+                assert!(!counted(&limiter.check(KEY).cost(back + 2).await), "{case}");
+                assert!(
+                    back == 0 || counted(&limiter.check(KEY).cost(back).await),
+                    "{case}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tier_that_cannot_be_counted_is_a_mistake_when_the_limiter_is_built() {
+    let policy = Policy::new("p", quota("10/min")).tier_quotas([quota("1/401days")]);
+    let error = tollgate::Limiter::builder().policy(policy).build();
+    let error = error.expect_err("a tier past what GCRA counts").to_string();
+    assert!(
+        error.contains('p') && error.contains("CalendarWindow"),
+        "{error}"
+    );
+}
+
+/// The deepest debt is two bursts, and one more request is judged on top of it.
+#[tokio::test]
+async fn the_deepest_debt_is_no_room() {
+    for world in World::both() {
+        for by in [By::Gcra, By::Bucket] {
+            for text in [
+                "1/s burst 100000",
+                "1000/s burst 100000000",
+                "1/400days",
+                "1/s",
+            ] {
+                let case = format!("{by:?}, {text}, on {}", world.name());
+                let limiter = world.single(by, text);
+                limiter.charge(KEY, u64::from(u32::MAX)).await;
+                // Singly, merged, and as a clock steps back by a day.
+                assert!(!counted(&limiter.check(KEY).await), "{case}");
+                assert_eq!(
+                    limiter.check(KEY).times(1_000).await.admitted(),
+                    0,
+                    "{case}"
+                );
+                let told = limiter.peek(KEY).await.retry();
+                assert_eq!(told, limiter.check(KEY).await.retry(), "{case}");
+                limiter.reset(KEY).await;
+            }
+        }
+    }
+}
