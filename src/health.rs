@@ -44,10 +44,11 @@ pub enum Problem {
         /// The server's words.
         message: Arc<str>,
     },
-    /// The user may not use the key by which processes hear that somebody who was refused may pass after all: those that
-    /// remember the refusal believe it until it ends by itself.
+    /// The user may not use the key that says whether cached rejections still hold: the store is asked again when they are as
+    /// old as the bound of `RedisStoreBuilder::denials`. If it's the key that is forbidden, and not a command, refunds and
+    /// resets fail.
     #[error(
-        "refunds and resets by other processes aren't heard of: {key:?} on {server}: {message}"
+        "rejections are not cached for long, and refunds may fail, without {key:?} on {server}: {message}"
     )]
     Unheard {
         /// The store, or one of its servers.

@@ -49,7 +49,7 @@ impl Desk {
         draft.at = answer.at + answer.age;
         let takes = matches!(draft.ask, Ask::Take(_));
         if takes && answer.admitted == 0 {
-            self.refuse(draft, answer);
+            self.refuse(draft);
         }
         let holds = takes && self.life < Duration::MAX;
         let beside = draft
@@ -88,12 +88,8 @@ impl Desk {
         }
     }
 
-    fn refuse(&self, draft: &mut Draft, answer: &Answer) {
+    fn refuse(&self, draft: &mut Draft) {
         draft.ruling = Ruling::Exhausted;
-        if answer.source == Source::Cache {
-            let mut known = answer.lines.iter().map(|line| line.known);
-            draft.items.retain(|_| known.next().unwrap_or(false));
-        }
         for item in &mut draft.items {
             // It will be told more than once.
             item.standing = Standing::Told(item.outlook(self));

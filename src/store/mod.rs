@@ -170,10 +170,10 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// Whether somebody who was refused may pass after it, earlier than he was told.
+    /// Whether the wait of a request that was rejected before may be another one after it.
     #[cfg(feature = "redis")]
     pub(crate) fn lifts(self) -> bool {
-        matches!(self, Self::Refund | Self::Reset)
+        matches!(self, Self::Refund | Self::Reset | Self::Force)
     }
 }
 
@@ -369,8 +369,6 @@ pub struct LineAnswer {
     /// How much later than [the answer's instant](Answer::at) it was judged, in microseconds, by the clock of where its key
     /// is: several keys may be on several servers.
     pub lag_us: u32,
-    /// False where nothing is known of this line: the [cache](Source::Cache) knows only those that refuse.
-    pub known: bool,
 }
 
 impl Answer {
@@ -387,15 +385,6 @@ impl LineAnswer {
             units,
             seen,
             lag_us: 0,
-            known: true,
         }
     }
-
-    #[cfg(feature = "redis")]
-    pub(crate) const UNKNOWN: Self = Self {
-        units: 0,
-        seen: [0; 3],
-        lag_us: 0,
-        known: false,
-    };
 }

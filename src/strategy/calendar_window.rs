@@ -333,6 +333,10 @@ impl Rule for Calendar {
         "c1"
     }
 
+    fn seen_is_of_any_cost(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.requests
     }

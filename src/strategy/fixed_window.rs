@@ -108,6 +108,10 @@ impl Rule for Fixed {
         "f1"
     }
 
+    fn seen_is_of_any_cost(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.requests
     }

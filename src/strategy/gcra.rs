@@ -125,6 +125,10 @@ impl Rule for Cells {
         "g3"
     }
 
+    fn seen_is_of_any_cost(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.0.burst
     }

@@ -124,6 +124,10 @@ impl Rule for Listed {
         "r1"
     }
 
+    fn seen_is_of_any_cost(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.requests
     }

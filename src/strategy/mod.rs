@@ -126,6 +126,12 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// Whether [`Seen`] is the same whatever a request costs, so that [`outlook`](Rule::outlook) may be asked what one of
+    /// another cost waits for. A rule whose [script](Script) has a `look` is none of those.
+    fn seen_is_of_any_cost(&self) -> bool {
+        false
+    }
+
     /// Whether charges are signed: the state says who made each.
     fn signs(&self) -> bool {
         false

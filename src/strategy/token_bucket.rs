@@ -101,6 +101,10 @@ impl Rule for Tokens {
         "t2"
     }
 
+    fn seen_is_of_any_cost(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.0.burst
     }

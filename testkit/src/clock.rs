@@ -97,7 +97,7 @@ impl Clock {
     }
 
     /// Makes a program see this clock.
-    pub(crate) fn put_in(&self, command: &mut Command) {
+    pub fn put_in(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", library())
             .env("TESTKIT_CLOCK", &self.inner.path);

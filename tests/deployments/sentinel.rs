@@ -6,7 +6,7 @@ use std::{
 };
 
 use testkit::{Sentinel, Server};
-use tollgate::{Limiter, RedisStore, Source, StoreError};
+use tollgate::{Key, Limiter, ManualClock, RedisStore, Source, StoreError, Timestamp};
 
 use crate::support::{counted, fault, key, limiter, until};
 
@@ -164,6 +164,73 @@ async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
         more += 1;
     }
     assert_eq!(more, 1_000 - known);
+}
+
+/// The replica has the key of the epoch, which was copied before, and not the counts.
+#[tokio::test]
+async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() {
+    const BOUND: Duration = Duration::from_secs(1);
+    let group = Sentinel::start();
+    let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+    let store = RedisStore::builder()
+        .sentinel(group.master_name(), group.sentinel_urls())
+        .deadline(DEADLINE)
+        .clock(clock.clone())
+        .denials(BOUND);
+    let limiter = limiter(store.build().expect("a store"), 1);
+    let old = group.master();
+    let other = Key::new("other");
+    assert!(counted(&limiter.check(other).await));
+    assert!(!counted(&limiter.check(other).await));
+    let knows_epoch = |server: &Server| server.keys().iter().any(|key| key == "tg:gen");
+    until("the epoch is read", async || knows_epoch(old)).await;
+    replicated(&group).await;
+    let replicas = || group.servers()[1..].iter();
+    replicas().for_each(Server::pause);
+    // What is sent to them from now on doesn't even wait for them.
+    old.command(&["CLIENT", "KILL", "TYPE", "replica"]).int();
+    assert!(counted(&limiter.check(key()).await));
+    until("it is rejected from memory", async || {
+        clock.advance(BOUND);
+        assert!(!limiter.check(key()).await.is_admitted());
+        limiter.check(key()).await.source() == Source::Cache
+    })
+    .await;
+    let mut in_a_row = 0;
+    until("it is rejected for as long as it stands", async || {
+        clock.advance(BOUND / 2);
+        let is_cached = limiter.check(key()).await.source() == Source::Cache;
+        in_a_row = if is_cached { in_a_row + 1 } else { 0 };
+        in_a_row == 4
+    })
+    .await;
+    old.kill();
+    replicas().for_each(Server::resume);
+    until("all sentinels tell of the new one", async || {
+        group.master().port() != old.port()
+    })
+    .await;
+    let new = group.master();
+    assert!(knows_epoch(new));
+    for step in 1..=8 {
+        clock.advance(BOUND / 4);
+        let decision = limiter.check(key()).await;
+        if decision.is_admitted() {
+            return;
+        }
+        assert!(
+            decision.source() != Source::Cache || step < 4,
+            "rejected from memory {step} quarters of the bound later"
+        );
+        for _ in 0..50 {
+            new.command(&["PING"]).ok();
+            tokio::task::yield_now().await;
+        }
+    }
+    until("it is admitted", async || {
+        limiter.check(key()).await.is_admitted()
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -207,7 +207,10 @@ async fn a_prefix_keeps_applications_apart() {
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert!(!counted(&limiter.check(Key::new("key")).await));
     }
-    assert_eq!(server.keys(), ["a:g3:p:key", "b:g3:p:key", "g3:p:key"]);
+    let mut keys = server.keys();
+    // That of the epoch, which is read after a rejection.
+    keys.retain(|key| !key.ends_with("gen"));
+    assert_eq!(keys, ["a:g3:p:key", "b:g3:p:key", "g3:p:key"]);
 }
 
 /// Traffic over a store on `pool`, until it is told to stop; returns how many requests were counted.

@@ -68,18 +68,15 @@ pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
     refused
 }
 
-/// Waits until the store has read the generation: what it does while nobody waits for it.
-pub(crate) async fn generation_is_read(server: &Server, reads: u64) {
-    until("the generation is read", async || {
-        server.calls("get") >= reads
-    })
-    .await;
+/// Waits until the store has read the epoch so often: what it does while nobody waits for it.
+pub(crate) async fn epoch_is_read(server: &Server, reads: u64) {
+    until("the epoch is read", async || server.calls("get") >= reads).await;
     hear(server).await;
 }
 
 /// Lets all that waits for what the server has said by now go on: on a runtime of one thread, it does so before more of the
 /// server's words are heard.
-async fn hear(server: &Server) {
+pub(crate) async fn hear(server: &Server) {
     let mut stream = TcpStream::connect(server.addr()).await.expect("a server");
     for _ in 0..2 {
         stream.write_all(b"PING\r\n").await.expect("a question");
@@ -94,10 +91,10 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     assert_eq!(wait(&use_up(&limiter).await), Some(ms(20_000)));
-    // The generation is read outside of the script.
-    generation_is_read(&server, 1).await;
+    // The epoch is read by a call of its own.
+    epoch_is_read(&server, 1).await;
     server.reset_stats();
-    // The first denial was asked for before the generation was known, and is asked for once more.
+    // The first denial was asked for before the epoch was known, and is asked for once more.
     clock.advance(ms(400));
     for _ in 0..100 {
         let refused = limiter.check(key()).await;
@@ -115,7 +112,7 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
         asked += u64::from(refused.source() == Source::Store);
         // It's read when the last time is half a bound ago.
         if step % 2 == 1 {
-            generation_is_read(&server, reads + 1).await;
+            epoch_is_read(&server, reads + 1).await;
         }
     }
     assert_eq!((asked, server.calls("evalsha")), (1, 1));
@@ -152,8 +149,8 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
     let here = three_a_minute(store(&server, &clock));
     let there = three_a_minute(store(&server, &clock));
     use_up(&here).await;
-    generation_is_read(&server, 1).await;
-    // Asked for once more, since the generation is known.
+    epoch_is_read(&server, 1).await;
+    // Asked for once more, since the epoch is known.
     clock.advance(BOUND);
     assert_eq!(here.check(key()).await.source(), Source::Store);
     there.reset(key()).await;
@@ -163,7 +160,7 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_is_remembered_names_those_who_refuse() {
+async fn a_rejection_that_is_remembered_says_of_each_policy_what_the_store_said() {
     let (clock, server) = world();
     let policies = [
         Policy::new("few", Quota::requests(1).per_minute()),
@@ -171,11 +168,16 @@ async fn a_refusal_that_is_remembered_names_those_who_refuse() {
     ];
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());
+    let said = |decision: &Decision| {
+        let verdicts = decision.verdicts();
+        let verdicts = verdicts.map(|verdict| (verdict.policy().to_owned(), verdict.remaining()));
+        (decision.source(), verdicts.collect::<Vec<_>>())
+    };
+    let each = vec![("few".to_owned(), 0), ("many".to_owned(), 8)];
     let refused = limiter.check(key()).await;
-    assert_eq!(refused.verdicts().len(), 2);
+    assert_eq!(said(&refused), (Source::Store, each.clone()));
     let refused = limiter.check(key()).await;
-    let names: Vec<_> = refused.verdicts().map(|verdict| verdict.policy()).collect();
-    assert_eq!((names, refused.source()), (vec!["few"], Source::Cache));
+    assert_eq!(said(&refused), (Source::Cache, each));
     let error = refused.into_result().expect_err("a refusal");
     assert_eq!(error.retry_after(), Some(ms(60_000)));
 }

@@ -12,7 +12,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
     denials::{
-        BOUND, SameTime, generation_is_read, key, ms, store, three_a_minute, use_up, wait, world,
+        BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
     },
     support::{By, PATIENCE, limiter, until},
 };
@@ -230,13 +230,13 @@ async fn what_another_process_gives_back_is_told_by_its_word() {
     let here = three_a_minute(store(&server, &clock));
     let there = three_a_minute(store(&server, &clock));
     use_up(&here).await;
-    generation_is_read(&server, 1).await;
+    epoch_is_read(&server, 1).await;
     // Asked for once more, now that it is known.
     clock.advance(BOUND);
     let read = async |source_now| {
         let reads = server.calls("get");
         assert_eq!(source(&here).await, source_now);
-        generation_is_read(&server, reads + 1).await;
+        epoch_is_read(&server, reads + 1).await;
     };
     read(Source::Store).await;
     // It's read when the last time is half a bound ago.
@@ -266,13 +266,13 @@ async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_
         assert!(limiter.check(key).await.is_admitted());
         assert!(!limiter.check(key).await.is_admitted());
     }
-    generation_is_read(&server, 1).await;
+    epoch_is_read(&server, 1).await;
     // Who was refused before it was known is asked about once more.
     clock.advance(BOUND);
     for key in keys() {
         assert!(!limiter.check(key).await.is_admitted());
     }
-    generation_is_read(&server, 2).await;
+    epoch_is_read(&server, 2).await;
     server.reset_stats();
     let mut read = 0;
     for step in 1..=40 {
@@ -282,7 +282,7 @@ async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_
         }
         if step % 5 == 0 {
             read += 1;
-            generation_is_read(&server, read).await;
+            epoch_is_read(&server, read).await;
         }
     }
     assert_eq!((server.calls("get"), server.calls("evalsha")), (8, 0));

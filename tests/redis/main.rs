@@ -6,6 +6,8 @@
 mod answers;
 #[path = "../common/by.rs"]
 mod by;
+mod cache_ends;
+mod cache_waits;
 mod config;
 mod cooperative;
 #[path = "../common/crowd.rs"]

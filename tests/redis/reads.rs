@@ -1,4 +1,4 @@
-//! The word that tells of refunds is read twice per bound at most, whatever comes of it.
+//! The epoch is read twice per bound at most, whatever comes of it.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -56,12 +56,12 @@ fn turned_away(server: &Server, command: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_word_that_may_not_be_read_is_not_asked_for_at_each_refusal() {
+async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
     let (server, clock) = (Server::start(), clock());
     server.acl("keys", "pw", "~tg:g3:* +@all");
     let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
     refused(&limiter).await;
-    until("it is asked for", async || turned_away(&server, "get") > 0).await;
+    until("it is asked for", async || turned_away(&server, "eval") > 0).await;
     for _ in 0..20 {
         for _ in 0..20 {
             assert_eq!(ask(&limiter).await.source(), Source::Cache);
@@ -70,11 +70,11 @@ async fn a_word_that_may_not_be_read_is_not_asked_for_at_each_refusal() {
         server.command(&["PING"]).ok();
         tokio::task::yield_now().await;
     }
-    assert_eq!(turned_away(&server, "get"), 1);
+    assert_eq!(turned_away(&server, "eval"), 1);
     clock.advance(BOUND / 2);
     assert_eq!(ask(&limiter).await.source(), Source::Cache);
     until("it is tried again", async || {
-        turned_away(&server, "get") == 2
+        turned_away(&server, "eval") == 2
     })
     .await;
 }
@@ -94,11 +94,36 @@ fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
     });
     drop(first);
     proxy.pass();
-    clock.advance(BOUND / 4);
+    clock.advance(BOUND / 2);
     server.reset_stats();
     runtime().block_on(async {
         let asked = limiter.check(Key::new("k")).into_future();
-        assert_eq!(asked.await.source(), Source::Cache);
-        until("it is read again", async || server.calls("get") > 0).await;
+        assert_eq!(asked.await.source(), Source::Store);
+        until("it is read again", async || server.calls("eval") > 0).await;
     });
+}
+
+/// As if there were none: what is older than the bound is asked about.
+#[tokio::test]
+async fn without_the_right_to_info_a_rejection_is_remembered_for_the_bound() {
+    let (server, clock) = (Server::start(), clock());
+    server.acl("few", "pw", "~tg:* +@all -info");
+    let limiter = one_a_week(server.url_as("few", "pw"), &clock);
+    refused(&limiter).await;
+    for _ in 0..4 {
+        assert_eq!(ask(&limiter).await.source(), Source::Cache);
+        let calls = server.calls("eval");
+        clock.advance(BOUND);
+        assert_eq!(ask(&limiter).await.source(), Source::Store);
+        until("it is asked for", async || server.calls("eval") > calls).await;
+    }
+}
+
+#[tokio::test]
+async fn an_epoch_that_would_never_end_is_given_another_one() {
+    let (server, clock) = (Server::start(), clock());
+    server.command(&["SET", "tg:gen", "for ever"]).ok();
+    refused(&one_a_week(server.url(), &clock)).await;
+    until("it ends", async || server.immortal_keys().is_empty()).await;
+    assert_ne!(server.command(&["GET", "tg:gen"]).text(), "for ever");
 }

@@ -1,18 +1,19 @@
-//! Denials that still hold: a client who hammers is refused in process, without a word to the store.
+//! Caches rejections: a request that the store rejected is rejected in process, without a call, until its wait has passed.
 
 use std::{
     fmt,
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI64, AtomicIsize, AtomicU64, Ordering},
+        atomic::{AtomicIsize, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hashbrown::DefaultHashBuilder;
 
-use self::shard::{Denial, Shard};
+pub(crate) use self::epoch::Epoch;
+use self::shard::{Denial, DeniedLine, Shard};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
@@ -20,6 +21,7 @@ use crate::{
     strategy::Retry,
 };
 
+mod epoch;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -27,13 +29,21 @@ mod tests;
 /// Shards, each under a lock of its own.
 const SHARDS: usize = 16;
 
-/// What was refused to whom until when. Only the state of the policy that refused is kept: from it follows how long any cost
-/// at least as large has to wait.
+/// Counters of invalidations by this process. Keys that share one invalidate each other's entries, which costs a call.
+const COUNTERS: usize = 8_192;
+
+/// Cached rejections.
 ///
-/// A denial ends by itself at its time. What may end it early is that somebody gives back, or resets. What this process does
-/// of that ends its denials at once. What others do shows in the store's generation, which changes with it. So a denial is
-/// believed for as long as the bound says, and longer if the generation was read within the bound and is still what it was
-/// before the denial was asked for: one read for all of them.
+/// An entry is one request: the keys of all of its policies, and what the store answered for each. It answers requests for
+/// the same keys under the same rules, at the same costs or larger ones, as long as
+///
+/// - its wait has not passed, and
+/// - nothing that this process did since may have changed one of its keys: it counts refunds, resets and charges past the
+///   quota for each policy and key, whatever the caller's quota is, and
+/// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and the
+///   store's [epoch](Epoch), read within the bound, is what it was before: then nothing has changed them.
+///
+/// So a wait that is told from here is what the store told at most `bound` ago, or would tell now.
 pub(crate) struct Denials {
     bound: Duration,
     clock: Arc<dyn Clock>,
@@ -42,7 +52,9 @@ pub(crate) struct Denials {
     /// In each shard.
     most: usize,
     len: AtomicIsize,
-    generation: Generation,
+    /// How often this process may have changed a key, by the hash of its policy and itself.
+    changes: Box<[AtomicU64]>,
+    epoch: Epoch,
 }
 
 /// Neighbouring locks on one cache line would slow each other down.
@@ -50,20 +62,6 @@ pub(crate) struct Denials {
 #[repr(align(128))]
 struct Part {
     shard: Mutex<Shard>,
-    /// How often something of it was ended early by this process.
-    ended: AtomicU64,
-}
-
-#[derive(Default)]
-struct Generation {
-    /// Zero: not known.
-    number: AtomicU64,
-    /// When it was read, in microseconds on this process's clock.
-    read: AtomicI64,
-    /// When it was last asked for, whatever came of it.
-    asked: AtomicI64,
-    /// Whether it is being read.
-    reading: AtomicBool,
 }
 
 /// One line of a question, as far as it matters here.
@@ -75,16 +73,24 @@ pub(crate) struct Asked<'a> {
     pub(crate) manner: Manner,
 }
 
-/// What was known when a question was asked. Its denial is noted with it.
+/// What was known when a question was asked. Its rejection is cached with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
-    generation: Option<u64>,
-    /// How often something was ended in any of the lines' shards. It only grows: while the sum is the same, so is each.
-    ended: u64,
+    /// Zero: not known.
+    epoch: u64,
+    /// The sum of the lines' counters. They only grow: while the sum is the same, so is each.
+    changes: u64,
+}
+
+/// What finds a question's entry, and tells whether it still holds.
+struct Place {
+    hash: u64,
+    changes: u64,
 }
 
 impl Denials {
-    /// At most some `most`, none of which outlives its early end by more than `bound`. A bound of zero: none at all.
+    /// At most some `most` entries, none of which is believed for more than `bound` after something changed elsewhere. A
+    /// bound of zero: none at all.
     pub(crate) fn new(bound: Duration, most: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
             bound,
@@ -93,11 +99,12 @@ impl Denials {
             shards: Default::default(),
             most: most.div_ceil(SHARDS),
             len: AtomicIsize::new(0),
-            generation: Generation::default(),
+            changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Epoch::default(),
         }
     }
 
-    /// The refusal of a question of which a line is known to be refused.
+    /// The cached rejection of a question.
     pub(crate) fn find<'a>(
         &self,
         ask: Ask,
@@ -107,83 +114,52 @@ impl Denials {
             return None;
         }
         let now = self.clock.now();
-        let (mut at, mut age, mut known) = (Timestamp::default(), Duration::MAX, false);
-        let answers = lines.map(|line| {
-            let Some(denial) = self.find_line(&line, now) else {
-                return LineAnswer::UNKNOWN;
-            };
-            // Of several the latest speaks for the time: to the others it only adds.
-            let since = now.since(denial.answered);
-            if since < age {
-                (at, age) = (denial.judged, since);
-            }
-            known = true;
-            LineAnswer::of(0, denial.seen)
-        });
-        let lines = answers.collect();
-        known.then_some(Answer {
+        let Place { hash, changes } = self.place(lines.clone());
+        let mut shard = self.lock(hash);
+        let denial = shard.find(hash, lines.clone())?;
+        if denial.is_over(now) || denial.changes != changes {
+            self.count(-isize::from(shard.remove(hash, lines)));
+            return None;
+        }
+        if !denial.covers(lines) || !self.believes(denial, now) {
+            return None;
+        }
+        let lines = denial.lines.iter();
+        Some(Answer {
             admitted: 0,
-            at,
-            age,
+            at: denial.judged,
+            age: now.since(denial.answered),
             later: 0,
             source: Source::Cache,
-            lines,
+            lines: lines.map(|line| LineAnswer::of(0, line.seen)).collect(),
         })
     }
 
-    fn find_line(&self, line: &Asked<'_>, now: Timestamp) -> Option<Denial> {
-        if line.units.is_zero() {
-            return None;
-        }
-        let hash = self.hash(line);
-        let mut shard = self.lock(hash);
-        let denial = *shard.find(hash, line)?;
-        // A clock that stepped back makes no denial longer.
-        if now < denial.asked || denial.until <= now {
-            self.count(-isize::from(shard.remove(hash, line)));
-            return None;
-        }
-        drop(shard);
-        (denial.units <= line.units && self.believes(&denial, now)).then_some(denial)
-    }
-
-    /// Whether nobody can have ended it early, but within the bound.
+    /// Whether nothing can have changed it, but within the bound.
     fn believes(&self, denial: &Denial, now: Timestamp) -> bool {
-        let read = Timestamp::from_micros(self.generation.read.load(Ordering::Acquire));
         now.since(denial.asked) < self.bound
-            || self.generation() == denial.generation
-                && denial.generation.is_some()
-                && read <= now
-                && now.since(read) < self.bound
+            || now < denial.firm_until && self.epoch.holds(denial.epoch, now, self.bound)
     }
 
-    /// What is known when a question is asked; `None` if its answer is nothing to be noted.
+    /// What is known when a question is asked; `None` if its rejection is not to be cached.
     pub(crate) fn mark<'a>(
         &self,
         ask: Ask,
         lines: impl Iterator<Item = Asked<'a>> + Clone,
     ) -> Option<Mark> {
         self.concerns(ask, lines.clone()).then(|| Mark {
-            generation: self.generation(),
-            ended: self.ended(lines),
+            epoch: self.epoch.number(),
+            changes: self.place(lines).changes,
         })
     }
 
-    /// How often something was ended in the shards of these lines.
-    fn ended<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> u64 {
-        lines.fold(0, |sum, line| {
-            let part = self.part(self.hash(&line));
-            sum.wrapping_add(part.ended.load(Ordering::Acquire))
-        })
-    }
-
-    /// A refusal that counts has to be counted, and one of many requests at once may be refused in part.
+    /// A rejection that is charged for has to be, and one of many requests at once may be rejected in part.
     fn concerns<'a>(&self, ask: Ask, mut lines: impl Iterator<Item = Asked<'a>>) -> bool {
         let plain = |line: Asked<'_>| matches!(line.manner, Manner::Charge | Manner::Check);
         ask == Ask::Take(1) && !self.bound.is_zero() && lines.all(plain)
     }
 
-    /// Notes a refusal of what was asked so long ago.
+    /// Caches a rejection of what was asked so long ago.
     pub(crate) fn note<'a>(
         &self,
         lines: impl Iterator<Item = Asked<'a>> + Clone,
@@ -193,104 +169,128 @@ impl Denials {
     ) {
         let answered = self.clock.now();
         let asked = answered - age;
-        for (line, answered_line) in lines.clone().zip(&answer.lines) {
+        let (mut wait, mut firm) = (None, Duration::MAX);
+        for (line, judged) in lines.clone().zip(&answer.lines) {
+            let (account, rule) = (line.account, line.account.rule());
+            let retry = |units| account.outlook(&judged.seen, answer.at, units).retry;
+            if line.units.is_zero() {
+                continue;
+            }
             // A place of an in-flight limit may be free at any moment.
-            if line.units.is_zero() || line.account.rule().life().is_some() {
-                continue;
-            }
-            let outlook = line
-                .account
-                .outlook(&answered_line.seen, answer.at, line.units);
-            let Retry::After(wait) = outlook.retry else {
-                continue;
+            let own = match retry(line.units) {
+                Retry::After(own) if rule.life().is_none() => Some(own),
+                _ => None,
             };
-            let hash = self.hash(&line);
-            let denial = Denial {
-                hash,
-                account: line.account.number(),
-                key: *line.key,
-                units: line.units,
-                seen: answered_line.seen,
-                judged: answer.at,
-                asked,
-                answered,
-                until: asked + wait,
-                generation: mark.generation,
+            // Until then every cost is rejected.
+            let any = match own {
+                Some(_) if line.units == Units::ONE => own,
+                Some(_) if rule.seen_is_of_any_cost() => match retry(Units::ONE) {
+                    Retry::After(any) => Some(any),
+                    _ => None,
+                },
+                _ => None,
             };
-            let mut shard = self.lock(hash);
-            // Else something was given back meanwhile, maybe after it was judged.
-            if self.ended(lines.clone()) == mark.ended {
-                self.count(shard.add(denial, &line, answered, self.most));
-            }
+            wait = wait.max(own);
+            firm = firm.min(any.unwrap_or_default());
         }
+        let Some(wait) = wait else {
+            return;
+        };
+        let denied = lines.clone().zip(&answer.lines);
+        let denied = denied.map(|(line, judged)| DeniedLine {
+            account: line.account.number(),
+            any_cost: line.account.rule().seen_is_of_any_cost(),
+            key: *line.key,
+            units: line.units,
+            seen: judged.seen,
+        });
+        let hash = self.place(lines.clone()).hash;
+        let denial = Denial {
+            hash,
+            lines: denied.collect(),
+            judged: answer.at,
+            asked,
+            answered,
+            until: asked + wait,
+            firm_until: asked + firm,
+            epoch: mark.epoch,
+            changes: mark.changes,
+        };
+        let more = self.lock(hash).add(denial, lines, answered, self.most);
+        self.count(more);
     }
 
-    /// Ends what is known of lines of which something is given back, or that are reset.
+    /// Ends the entries of all requests for these lines' keys, under every quota, and those of requests that are under way.
     pub(crate) fn end<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) {
         for line in lines {
-            let hash = self.hash(&line);
-            let mut shard = self.lock(hash);
-            self.part(hash).ended.fetch_add(1, Ordering::AcqRel);
-            self.count(-isize::from(shard.remove(hash, &line)));
+            self.counter(self.hash(&line))
+                .fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Whether the store's generation is to be read now, and when now is.
+    /// Whether the store's epoch is to be read now, and when now is. Whoever reads it says when that has ended.
     pub(crate) fn should_read(&self) -> Option<Timestamp> {
         if self.len.load(Ordering::Relaxed) <= 0 {
             return None;
         }
         let now = self.clock.now();
-        let Generation { asked, reading, .. } = &self.generation;
-        let last = Timestamp::from_micros(asked.load(Ordering::Acquire));
         // Early enough for none to be doubted meanwhile.
-        let due = now < last || now.since(last) >= self.bound / 2;
-        if !due || reading.swap(true, Ordering::AcqRel) {
-            return None;
-        }
-        asked.store(now.as_micros(), Ordering::Release);
-        Some(now)
+        self.epoch.begin_reading(now, self.bound / 2).then_some(now)
     }
 
-    /// Notes the generation that was asked for at `read`.
-    pub(crate) fn note_generation(&self, number: u64, read: Timestamp) {
-        // Those who see one of them without the other believe too little.
-        self.generation.read.store(i64::MIN, Ordering::Release);
-        self.generation
-            .number
-            .store(number.max(1), Ordering::Release);
-        self.generation
-            .read
-            .store(read.as_micros(), Ordering::Release);
+    pub(crate) fn epoch(&self) -> &Epoch {
+        &self.epoch
     }
 
-    /// Whoever was to read it is done.
-    pub(crate) fn end_reading(&self) {
-        self.generation.reading.store(false, Ordering::Release);
+    fn place<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> Place {
+        let none = Place {
+            hash: 0,
+            changes: 0,
+        };
+        lines.fold(none, |Place { hash, changes }, line| {
+            let own = self.hash(&line);
+            let of_line = self.counter(own).load(Ordering::Acquire);
+            Place {
+                hash: hash.rotate_left(5) ^ own,
+                changes: changes.wrapping_add(of_line),
+            }
+        })
     }
 
-    fn generation(&self) -> Option<u64> {
-        let number = self.generation.number.load(Ordering::Acquire);
-        (number > 0).then_some(number)
-    }
-
+    /// Of the policy and the key: the quota, and with it the account, may be another one for each request.
     fn hash(&self, line: &Asked<'_>) -> u64 {
-        self.hasher.hash_one((line.account.number(), line.key))
+        self.hasher.hash_one((line.account.policy(), line.key))
     }
 
-    fn part(&self, hash: u64) -> &Part {
-        &self.shards[(hash >> 40) as usize % SHARDS]
+    fn counter(&self, hash: u64) -> &AtomicU64 {
+        &self.changes[hash as usize % COUNTERS]
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        let shard = &self.part(hash).shard;
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        let part = &self.shards[(hash >> 40) as usize % SHARDS];
+        part.shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self, more: isize) {
         if more != 0 {
             self.len.fetch_add(more, Ordering::Relaxed);
         }
+    }
+}
+
+/// The time since it was made, by a clock that nobody sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MonotonicClock(Instant);
+
+impl MonotonicClock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::default() + self.0.elapsed()
     }
 }
 

@@ -1,6 +1,7 @@
-//! One shard: its part of the denials, and the bound on them.
+//! One shard: its part of the entries, and the bound on them.
 
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 
 use super::Asked;
 use crate::{clock::Timestamp, key::Key, store::Units, strategy::Seen};
@@ -11,46 +12,82 @@ const SAMPLE: usize = 8;
 #[derive(Default)]
 pub(super) struct Shard {
     denials: Vec<Denial>,
-    /// Which of them is of which key.
+    /// Which of them is of which keys.
     places: HashTable<u32>,
     /// Where those that are over are looked for, a few at a time.
     hand: usize,
 }
 
-/// That a policy refused a key.
-#[derive(Clone, Copy)]
+/// A request that the store rejected.
 pub(super) struct Denial {
     pub(super) hash: u64,
+    pub(super) lines: SmallVec<[DeniedLine; 1]>,
+    /// When it was judged, on the store's clock.
+    pub(super) judged: Timestamp,
+    /// On the cache's clock, as all that follows.
+    pub(super) asked: Timestamp,
+    pub(super) answered: Timestamp,
+    /// When its wait has passed.
+    pub(super) until: Timestamp,
+    /// Until when every request for its keys is rejected, whatever it costs.
+    pub(super) firm_until: Timestamp,
+    /// What was known when it was asked.
+    pub(super) epoch: u64,
+    pub(super) changes: u64,
+}
+
+/// One policy of it.
+pub(super) struct DeniedLine {
     pub(super) account: u64,
     pub(super) key: Key,
     pub(super) units: Units,
-    /// The state that refused, and when it did, on the store's clock.
     pub(super) seen: Seen,
-    pub(super) judged: Timestamp,
-    /// On this process's clock, as all that follows.
-    pub(super) asked: Timestamp,
-    pub(super) answered: Timestamp,
-    pub(super) until: Timestamp,
-    /// The store's generation, if it was known when the question was asked.
-    pub(super) generation: Option<u64>,
+    /// Whether that says what a request of another cost waits for.
+    pub(super) any_cost: bool,
 }
 
 impl Denial {
-    fn is_of(&self, hash: u64, line: &Asked<'_>) -> bool {
-        self.hash == hash && self.account == line.account.number() && self.key == *line.key
+    fn is_of<'a>(&self, hash: u64, lines: impl Iterator<Item = Asked<'a>> + Clone) -> bool {
+        let same = |(line, own): (Asked<'_>, &DeniedLine)| {
+            own.account == line.account.number() && own.key == *line.key
+        };
+        self.hash == hash
+            && self.lines.len() == lines.clone().count()
+            && lines.zip(&self.lines).all(same)
+    }
+
+    /// Whether its wait has passed. A clock that stepped back makes none longer.
+    pub(super) fn is_over(&self, now: Timestamp) -> bool {
+        now < self.asked || self.until <= now
+    }
+
+    /// Whether it says what a request of these costs waits for: one that costs less may be admitted.
+    pub(super) fn covers<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> bool {
+        self.lines.iter().zip(lines).all(|(own, line)| {
+            let is_more = own.any_cost && !own.units.is_zero() && own.units < line.units;
+            own.units == line.units || is_more
+        })
     }
 }
 
 impl Shard {
-    pub(super) fn find(&self, hash: u64, line: &Asked<'_>) -> Option<&Denial> {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, line);
+    pub(super) fn find<'a>(
+        &self,
+        hash: u64,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
+    ) -> Option<&Denial> {
+        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, lines.clone());
         let place = *self.places.find(hash, is_of)?;
         self.denials.get(place as usize)
     }
 
-    /// Forgets a denial; returns whether there was one.
-    pub(super) fn remove(&mut self, hash: u64, line: &Asked<'_>) -> bool {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, line);
+    /// Forgets the entry of these lines; returns whether there was one.
+    pub(super) fn remove<'a>(
+        &mut self,
+        hash: u64,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
+    ) -> bool {
+        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, lines.clone());
         let Ok(found) = self.places.find_entry(hash, is_of) else {
             return false;
         };
@@ -59,22 +96,23 @@ impl Shard {
         true
     }
 
-    /// Notes a denial, and forgets others that are over or, if there are `most`, would be soonest; returns how many more
-    /// there are than before.
-    pub(super) fn add(
+    /// Adds an entry in place of the one of the same lines, and forgets others that are over or, if there are `most`, would
+    /// be soonest; returns how many more there are than before.
+    pub(super) fn add<'a>(
         &mut self,
         denial: Denial,
-        line: &Asked<'_>,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
         now: Timestamp,
         most: usize,
     ) -> isize {
-        let replaced = self.remove(denial.hash, line);
+        let of = denial.hash;
+        let replaced = self.remove(of, lines);
         let forgotten = self.make_room(now, most);
         let place = self.denials.len() as u32;
         self.denials.push(denial);
         let denials = &self.denials;
         let hash = |place: &u32| denials[*place as usize].hash;
-        self.places.insert_unique(denial.hash, place, hash);
+        self.places.insert_unique(of, place, hash);
         1 - isize::from(replaced) - forgotten
     }
 

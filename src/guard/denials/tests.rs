@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     clock::ManualClock,
     quota::Quota,
-    strategy::{Gcra, Strategy},
+    strategy::{
+        Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
+        Strategy, TokenBucket,
+    },
 };
 
 const BOUND: Duration = Duration::from_secs(1);
@@ -75,9 +78,10 @@ impl World {
         }
     }
 
-    fn generation(&self, number: u64) {
-        self.denials.note_generation(number, self.clock.now());
-        self.denials.end_reading();
+    fn read(&self, value: &str) {
+        let epoch = self.denials.epoch();
+        epoch.note(value, self.clock.now());
+        epoch.end_reading();
     }
 }
 
@@ -103,12 +107,12 @@ fn a_denial_counts_down_and_says_what_larger_costs_wait_for() {
 fn a_denial_ends_when_it_says_counted_from_the_question() {
     let world = World::new(100);
     let key = Key::new("a");
-    world.generation(7);
+    world.read("7");
     let mark = world.mark(&key, 1);
     world.clock.advance(ms(300));
     world.refused(&key, 1, &mark, ms(300));
     world.clock.advance(ms(9_699));
-    world.generation(7);
+    world.read("7");
     assert_eq!(world.wait(&key, 1), Some(ms(301)));
     world.clock.advance(ms(1));
     assert_eq!(world.wait(&key, 1), None);
@@ -121,33 +125,54 @@ fn what_others_may_have_ended_is_believed_for_the_bound() {
     world.refuse(&key, 1);
     world.clock.advance(ms(999));
     assert!(world.wait(&key, 1).is_some());
-    // A generation that was first read after the question proves nothing about the time between.
-    world.generation(7);
+    // An epoch that was first read after the question proves nothing about the time between.
+    world.read("7");
     world.clock.advance(ms(1));
     assert_eq!(world.wait(&key, 1), None);
 }
 
 #[test]
-fn an_unchanged_generation_proves_all_denials_at_once() {
+fn an_unchanged_epoch_proves_all_denials_at_once() {
     let world = World::new(100);
     let keys = ["a", "b", "c"].map(Key::new);
-    world.generation(7);
+    world.read("7");
     keys.iter().for_each(|key| world.refuse(key, 1));
     for _ in 0..8 {
         world.clock.advance(ms(999));
-        world.generation(7);
+        world.read("7");
         assert!(keys.iter().all(|key| world.wait(key, 1).is_some()));
     }
     world.clock.advance(ms(999));
     assert!(world.wait(&keys[0], 1).is_some());
     world.clock.advance(ms(1));
     assert_eq!(world.wait(&keys[0], 1), None, "read too long ago");
-    world.generation(8);
-    assert_eq!(world.wait(&keys[0], 1), None, "somebody gave back");
+    world.read("8");
+    assert_eq!(world.wait(&keys[0], 1), None, "something was given back");
+    world.read("7");
+    let again = "a value that is back was away";
+    assert_eq!(world.wait(&keys[0], 1), None, "{again}");
+}
+
+/// Others may take what there was, and what comes with time.
+#[test]
+fn past_the_bound_only_what_rejects_every_cost_is_believed() {
+    let world = World::new(100);
+    let key = Key::new("a");
+    world.read("7");
+    world.refuse(&key, 2);
+    for _ in 0..10 {
+        assert!(world.wait(&key, 2).is_some());
+        world.clock.advance(ms(999));
+        world.read("7");
+    }
+    assert_eq!(world.wait(&key, 2), Some(ms(10_010)));
+    // From now on a unit may pass, and then there would be less.
+    world.clock.advance(ms(10));
+    assert_eq!(world.wait(&key, 2), None);
 }
 
 #[test]
-fn the_generation_is_read_by_one_and_in_time() {
+fn the_epoch_is_read_by_one_and_in_time() {
     let world = World::new(100);
     assert_eq!(world.denials.should_read(), None, "nothing to prove");
     world.refuse(&Key::new("a"), 1);
@@ -156,18 +181,18 @@ fn the_generation_is_read_by_one_and_in_time() {
     assert_eq!(world.denials.should_read(), None, "it's being read");
     world.clock.advance(ms(500));
     assert_eq!(world.denials.should_read(), None, "still");
-    world.denials.end_reading();
+    world.denials.epoch().end_reading();
     assert!(world.denials.should_read().is_some(), "it could not be had");
-    world.denials.end_reading();
+    world.denials.epoch().end_reading();
     world.clock.advance(ms(499));
     assert_eq!(world.denials.should_read(), None, "it was just tried");
     world.clock.advance(ms(1));
     assert!(world.denials.should_read().is_some());
-    world.generation(7);
+    world.read("7");
     assert_eq!(world.denials.should_read(), None);
     world.clock.advance(ms(500));
     assert!(world.denials.should_read().is_some());
-    world.generation(7);
+    world.read("7");
     world.clock.set(world.clock.now() - ms(3_600_000));
     assert!(world.denials.should_read().is_some(), "whatever time it is");
 }
@@ -183,6 +208,179 @@ fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
     world.denials.end(world.line(&key, 1));
     world.refused(&key, 1, &mark, Duration::ZERO);
     assert_eq!(world.wait(&key, 1), None, "it may have been judged before");
+}
+
+/// A quota of its own, and so an account of its own, and the books of the same policy.
+#[test]
+fn giving_back_ends_the_denials_of_every_quota_of_the_key() {
+    let (world, other) = (World::new(100), World::new(100));
+    let (key, neighbour) = (Key::new("a"), Key::new("b"));
+    world.refuse(&key, 1);
+    world.refuse(&neighbour, 1);
+    world.denials.end(other.line(&key, 1));
+    assert_eq!(world.wait(&key, 1), None);
+    assert!(world.wait(&neighbour, 1).is_some());
+}
+
+/// A request under several policies, some of which reject a unit for a while.
+struct Several<'a> {
+    world: &'a World,
+    accounts: Vec<Account>,
+    key: Key,
+}
+
+impl<'a> Several<'a> {
+    fn new(world: &'a World, policies: &[&str]) -> Self {
+        let account = |name: &&str| {
+            let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
+            Account::new(name, rule.expect("a rule"), ())
+        };
+        Self {
+            world,
+            accounts: policies.iter().map(account).collect(),
+            key: Key::new("a"),
+        }
+    }
+
+    fn lines<'b>(&'b self, units: &'b [u64]) -> impl Iterator<Item = Asked<'b>> + Clone {
+        self.accounts
+            .iter()
+            .zip(units)
+            .map(|(account, units)| Asked {
+                account,
+                key: &self.key,
+                units: Units::new(*units),
+                manner: Manner::Charge,
+            })
+    }
+
+    /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
+    fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
+        let mark = self.world.denials.mark(Ask::Take(1), self.lines(units));
+        self.world.clock.advance(after);
+        let at = self.world.clock.now();
+        let seen = windows.iter().map(|(used, secs)| {
+            let ends = at + Duration::from_secs(*secs);
+            LineAnswer::of(0, [*used, ends.as_micros(), 0])
+        });
+        let answer = Answer {
+            admitted: 0,
+            at,
+            age: Duration::ZERO,
+            later: 0,
+            source: Source::Store,
+            lines: seen.collect(),
+        };
+        let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
+        denials.note(self.lines(units), &answer, &mark, after);
+    }
+
+    /// What each policy says, if it is rejected here.
+    fn waits(&self, units: &[u64]) -> Option<Vec<Retry>> {
+        let lines = self.lines(units);
+        let answer = self.world.denials.find(Ask::Take(1), lines.clone())?;
+        let waits = lines.zip(&answer.lines).map(|(line, judged)| {
+            let account = line.account;
+            let mut outlook = account.outlook(&judged.seen, answer.at, line.units);
+            outlook.pass(answer.age);
+            outlook.retry
+        });
+        Some(waits.collect())
+    }
+}
+
+const fn after(millis: u64) -> Retry {
+    Retry::After(ms(millis))
+}
+
+#[test]
+fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
+    let world = World::new(100);
+    let both = Several::new(&world, &["a", "b"]);
+    both.refuse(&[1, 1], &[(6, 20), (2, 40)], ms(100));
+    world.clock.advance(ms(500));
+    assert_eq!(both.waits(&[1, 1]), Some(vec![after(19_500), Retry::Now]));
+    // What there is room for, a larger cost may wait for.
+    assert_eq!(
+        both.waits(&[1, 5]),
+        Some(vec![after(19_500), after(39_500)])
+    );
+    assert_eq!(both.waits(&[2, 7]), Some(vec![after(19_500), Retry::Never]));
+    for other in [&[0, 1], &[1, 0]] {
+        assert_eq!(both.waits(other), None, "a smaller cost");
+    }
+    let one = Several {
+        accounts: both.accounts[..1].to_vec(),
+        ..Several::new(&world, &[])
+    };
+    assert_eq!(one.waits(&[1]), None, "by itself");
+    let turned = Several {
+        accounts: both.accounts.iter().rev().cloned().collect(),
+        ..Several::new(&world, &[])
+    };
+    assert_eq!(turned.waits(&[1, 1]), None, "in another order");
+    world.denials.end(both.lines(&[1, 1]).skip(1));
+    assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
+}
+
+/// Each is as old as its own question: none speaks for the time of another.
+#[test]
+fn denials_of_different_ages_and_of_equal_ages_tell_their_own_waits() {
+    let world = World::new(100);
+    let [first, second, third] =
+        [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&world, &policies));
+    first.refuse(&[1, 1], &[(6, 20), (6, 30)], ms(50));
+    world.clock.advance(ms(300));
+    second.refuse(&[1, 1], &[(6, 40), (6, 10)], ms(50));
+    third.refuse(&[1, 1], &[(6, 5), (6, 5)], ms(0));
+    world.clock.advance(ms(200));
+    let waits = |request: &Several<'_>| request.waits(&[1, 1]).expect("it is known");
+    assert_eq!(waits(&first), [after(19_450), after(29_450)]);
+    assert_eq!(waits(&second), [after(39_800), after(9_800)]);
+    assert_eq!(waits(&third), [after(4_800), after(4_800)]);
+}
+
+#[test]
+fn past_the_bound_a_policy_that_had_room_is_asked_about() {
+    let world = World::new(100);
+    let both = Several::new(&world, &["a", "b"]);
+    world.read("7");
+    for (used, believed) in [(6, true), (5, false)] {
+        both.refuse(&[1, 1], &[(6, 20), (used, 20)], ms(0));
+        world.clock.advance(ms(999));
+        world.read("7");
+        assert!(both.waits(&[1, 1]).is_some());
+        world.clock.advance(ms(1));
+        assert_eq!(both.waits(&[1, 1]).is_some(), believed, "{used} used");
+    }
+}
+
+#[test]
+fn rules_whose_state_depends_on_the_cost_say_so() {
+    let quota = Quota::requests(9).per_minute();
+    let strategies: [(&dyn Strategy, bool); 9] = [
+        (&Gcra, true),
+        (&TokenBucket, true),
+        (&FixedWindow, true),
+        (&CalendarWindow::utc(), true),
+        (&ListWindow, true),
+        (&SlidingLog, false),
+        (&SlidingWindow::new(), false),
+        // They are never cached.
+        (&Concurrency::default(), false),
+        (&Ban::lasting(ms(1_000)), false),
+    ];
+    for (strategy, of_any_cost) in strategies {
+        let rule = strategy
+            .bind(&quota)
+            .or_else(|_| strategy.bind(&Quota::concurrent(9)));
+        let rule = rule.expect("a rule");
+        assert_eq!(rule.seen_is_of_any_cost(), of_any_cost, "{rule:?}");
+        let looks = rule
+            .script()
+            .is_some_and(|script| script.source.contains("look = look"));
+        assert!(!(looks && of_any_cost), "{rule:?}");
+    }
 }
 
 #[test]

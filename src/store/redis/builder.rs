@@ -5,15 +5,18 @@ use deadpool_redis::{Config, Pool};
 use super::{
     Inner, RedisStore, Shared,
     connect::{Connect, Connections},
-    generation::Generation,
+    epoch::EpochKey,
     lanes::Lanes,
     names,
     script::Scripts,
 };
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::Clock,
     error::ConfigError,
-    guard::{breaker::Breaker, denials::Denials},
+    guard::{
+        breaker::Breaker,
+        denials::{Denials, MonotonicClock},
+    },
 };
 
 /// The longest deadline. Past all time, adding it to an instant would panic.
@@ -44,7 +47,7 @@ impl Default for RedisStoreBuilder {
             breaker: Some(3),
             denials: Duration::from_secs(1),
             most_denials: 100_000,
-            clock: Arc::new(SystemClock),
+            clock: Arc::new(MonotonicClock::start()),
         }
     }
 }
@@ -203,27 +206,37 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Refuses in process whom the server refused, until the time it told, without asking again.
+    /// Caches rejections: a request that the store rejected is rejected in process, without a call, until the wait that it
+    /// was told has passed.
     ///
-    /// What may let him pass earlier is a refund or a reset. By this process, it lets him at once; by another, within
-    /// `bound`: one second unless set. For that each process reads one key twice per bound while it refuses, however many it
-    /// refuses. What is changed on the server by other hands (a key deleted with `redis-cli`) is not seen. Zero turns it off:
-    /// every request is asked.
+    /// A wait that is told from the cache is what the store told at most `bound` ago, one second unless set, or would tell
+    /// now. What this process does about a key ends what is cached of it at once, whatever the caller's quota is: a refund,
+    /// a reset, a charge past the quota, by any limiter over this store or a clone of it. What others do shows within
+    /// `bound`: other processes, and a server that is restarted, flushed or replaced by a replica.
     ///
-    /// In-flight limits are always asked, and so are policies whose [refusals count](crate::Denied::Counts).
+    /// An entry answers requests for the same keys of all of their policies, at the same cost. Where the strategy's state
+    /// says what others wait for, it answers larger costs, too: under all strategies but [`SlidingLog`](crate::SlidingLog)
+    /// and [`SlidingWindow`](crate::SlidingWindow). A smaller cost may be admitted, so the store is asked.
+    ///
+    /// When it is as old as `bound`, the store is asked again, unless nothing that is asked for its keys could have been
+    /// admitted since, which is so if each policy rejects a single unit. For that each process reads one key twice in each
+    /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always asked again.
+    ///
+    /// Zero turns it off. In-flight limits are always asked, and so are policies whose
+    /// [refusals count](crate::Denied::Counts).
     pub fn denials(mut self, bound: Duration) -> Self {
         self.denials = bound;
         self
     }
 
-    /// How many refusals are remembered at most: 100,000 unless set, some 15 MB. The ones that end first make room.
+    /// How many rejections are cached at most: 100,000 unless set, some 20 MB. The ones that end first make room.
     pub fn max_denials(mut self, most: usize) -> Self {
         self.most_denials = most;
         self
     }
 
-    /// Tells the time by `clock` to what remembers [refusals](Self::denials), in place of the system's. All else goes by the
-    /// server's.
+    /// Tells the time by `clock` to the cache of [rejections](Self::denials), in place of the machine's monotonic clock: for
+    /// tests. All else goes by the server's.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
@@ -262,7 +275,7 @@ impl RedisStoreBuilder {
         let breaker = || Arc::new(Breaker::new(threshold));
         let tags = servers.tags().map_or(1, |tags| tags.many());
         let shared = Arc::new(Shared {
-            generation: Generation::new(&self.prefix, servers.tags()),
+            epoch: EpochKey::new(&self.prefix, servers.tags()),
             servers,
             prefix: self.prefix,
             scripts: Scripts::new().into(),

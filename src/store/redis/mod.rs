@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use self::{
     batch::Known,
-    generation::Generation,
+    epoch::EpochKey,
     kept::Kept,
     lanes::Lanes,
     line::{Lines, OwnLine},
@@ -38,8 +38,8 @@ mod batch;
 mod builder;
 mod cluster;
 mod connect;
+mod epoch;
 mod fault;
-mod generation;
 mod kept;
 mod lane;
 mod lanes;
@@ -77,7 +77,7 @@ pub(crate) use question::Awaited;
 /// questions as one; when so many wait that they are worth a call of their own, they go at once. Nothing is connected or
 /// spawned before the first request, so an application starts while Redis is down.
 ///
-/// Who is known to be refused is [refused in process](RedisStoreBuilder::denials), until he may pass.
+/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::denials), until its wait has passed.
 ///
 /// Every question has a [deadline](RedisStoreBuilder::deadline). When it passes, or the server is at fault, the limiter
 /// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
@@ -114,7 +114,8 @@ struct Shared {
     breakers: Box<[Arc<Breaker>]>,
     kept: Kept,
     denials: Denials,
-    generation: Generation,
+    /// None on a cluster.
+    epoch: Option<EpochKey>,
     /// How far the server's clock is ahead of this machine's, in microseconds.
     ahead: AtomicI64,
 }
@@ -136,9 +137,9 @@ impl Shared {
         &self.breakers[tag % self.breakers.len()]
     }
 
-    /// Has the generation read, if it's the time: that is what denials are believed by.
+    /// Has the epoch read, if it's due: cached rejections that are older than the bound hold as long as it is the same.
     fn keep_denials(self: &Arc<Self>) {
-        if self.breakers.iter().all(|breaker| breaker.is_open()) {
+        if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
         let Some(read) = self.denials.should_read() else {
@@ -148,10 +149,12 @@ impl Shared {
         if let Ok(handle) = Handle::try_current() {
             drop(handle.spawn(async move {
                 let shared = &reading.0;
-                let number = shared.generation.read(&shared.servers);
-                let number = tokio::time::timeout(shared.deadline, number).await;
-                if let Ok(Ok(number)) = number {
-                    shared.denials.note_generation(number, read);
+                let Some(key) = &shared.epoch else {
+                    return;
+                };
+                let value = tokio::time::timeout(shared.deadline, key.read(&shared.servers));
+                if let Ok(Ok(Some(value))) = value.await {
+                    shared.denials.epoch().note(&value, read);
                 }
             }));
         }
@@ -163,12 +166,12 @@ impl Shared {
     }
 }
 
-/// That the generation is being read: until it is known, it could not be had, or its runtime has ended.
+/// That the epoch is being read: until it is known, it could not be had, or its runtime has ended.
 struct Reading(Arc<Shared>);
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.0.denials.end_reading();
+        self.0.denials.epoch().end_reading();
     }
 }
 

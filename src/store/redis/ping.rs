@@ -43,7 +43,7 @@ impl RedisStore {
             }
         };
         if let Some(first) = places.first() {
-            self.try_generation(&first.name, &mut health).await;
+            self.try_epoch(&first.name, &mut health).await;
         }
         for place in &places {
             if let Err(error) = self.look_at(place, &mut health).await {

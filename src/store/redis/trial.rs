@@ -147,19 +147,22 @@ impl RedisStore {
         answer.unwrap_or(Err(StoreError::Timeout))
     }
 
-    /// Whether the user may read and write the word of what was given back, which stays what it is.
-    pub(super) async fn try_generation(&self, server: &Arc<str>, health: &mut Health) {
-        let shared = &self.inner.shared;
+    /// Whether the user may read and write the key of the epoch, which stays what it is.
+    pub(super) async fn try_epoch(&self, server: &Arc<str>, health: &mut Health) {
+        let Some(key) = &self.inner.shared.epoch else {
+            return;
+        };
         let mut eval = cmd("EVAL");
         eval.arg(
-            "local word = redis.call('GET', KEYS[1]) or '0' \
-             return redis.call('SET', KEYS[1], word, 'XX', 'KEEPTTL')",
+            "redis.call('PTTL', KEYS[1]) \
+             local value = redis.call('GET', KEYS[1]) or '0' \
+             return redis.call('SET', KEYS[1], value, 'XX', 'KEEPTTL')",
         );
-        let eval = eval.arg(1).arg(shared.generation.key()).clone();
+        let eval = eval.arg(1).arg(key.name()).clone();
         if let Err(StoreError::Server { code, message }) = self.run::<Value>(0, eval).await
             && (&*code == "NOPERM" || message.contains("user executing the script can't"))
         {
-            let (server, key) = (server.clone(), shared.generation.key().into());
+            let (server, key) = (server.clone(), key.name().into());
             health.note(Problem::Unheard {
                 server,
                 key,

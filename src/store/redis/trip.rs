@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Shared,
     batch::Batch,
+    epoch::EpochKey,
     fault::{self, Again, Fault},
     link::Way,
     probe,
@@ -140,16 +141,13 @@ impl End {
 }
 
 /// Hands a reply out.
-fn arrive(shared: &Arc<Shared>, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
+fn arrive(shared: &Shared, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
     let way = Some(way);
     // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
     shared.denials.end(batch.lifted());
     match reply::deliver(batch, reply) {
         Ok(mut delivered) => {
             shared.note_server_time(delivered.at);
-            if batch.lifts() {
-                shared.announce(delivered.at);
-            }
             for (question, error) in delivered.failed.drain(..) {
                 shared.kept.fail(tag, question, error, false);
             }
@@ -182,7 +180,8 @@ async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Va
         // To be there, and to be turned away, takes time.
         batch.leave_late();
         let now = shared.server_time();
-        let call = batch.call(&script, whole, now, shared.generation.declared());
+        let epoch = shared.epoch.as_ref().map(EpochKey::name);
+        let call = batch.call(&script, whole, now, epoch);
         let reply = match asking {
             false => on_time(batch, way.query(&call)).await,
             true => on_time(batch, way.query_asking(&call)).await,

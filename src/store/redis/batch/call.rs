@@ -21,15 +21,15 @@ impl Batch {
         script: &Script,
         whole: bool,
         now: Timestamp,
-        generation: Option<&str>,
+        epoch: Option<&str>,
     ) -> Cmd {
-        let generation = generation.filter(|_| self.lifts());
+        let epoch = epoch.filter(|_| self.lifts());
         let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
         match whole {
             true => cmd.arg("EVAL").arg(&script.text),
             false => cmd.arg("EVALSHA").arg(&script.sha),
         };
-        cmd.arg(self.keys + usize::from(generation.is_some()));
+        cmd.arg(self.keys + usize::from(epoch.is_some()));
         let mut name = Name::default();
         let mut policies = Policies::new();
         for segment in &self.segments {
@@ -49,8 +49,8 @@ impl Batch {
                 }
             }
         }
-        if let Some(generation) = generation {
-            cmd.arg(generation);
+        if let Some(epoch) = epoch {
+            cmd.arg(epoch);
         }
         // The first value says where the segments begin; the policies go before them.
         let (mut places, mut begin) = (Places::new(), 2);

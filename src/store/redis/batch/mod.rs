@@ -176,7 +176,7 @@ impl Batch {
             .flat_map(|segment| &mut segment.entries)
     }
 
-    /// Whether a refusal that is remembered somewhere may be over with it.
+    /// Whether a rejection that is cached somewhere may no longer hold after it.
     pub(super) fn lifts(&self) -> bool {
         self.segments.iter().any(Segment::lifts)
     }
@@ -257,7 +257,7 @@ impl Segment {
 }
 
 impl Segment {
-    /// Whether a refusal that is remembered somewhere may be over with it. Those of in-flight limits are not remembered.
+    /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
         let remembered = |account: &Account| account.life().is_none();
         self.ask.lifts() && self.accounts.iter().any(remembered)

@@ -11,7 +11,8 @@
 --     whether (1) it is listed how many equal questions each stands for: one, if not;
 --     a list of what each question has of its own, or 0 if there is nothing: that number, and under each policy
 --       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
--- KEYS: the keys of each question in turn, one per policy; then, if anything is given back or reset, the generation.
+-- KEYS: the keys of each question in turn, one per policy; then, if anything is given
+--   back, reset or charged past the quota, the key of the epoch.
 -- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
 --   policy the units moved (of a take, by a shadow alone) and its numbers of state.
 

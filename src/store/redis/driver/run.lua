@@ -21,9 +21,9 @@ until judged == upto
 head, from = ends + 2, upto
 end
 
--- Whoever remembers that somebody was refused sees by this that it may be over.
+-- The epoch: processes that cache rejections read another one from now on. A DEL works on a server that is full, too.
 if judged < #KEYS then
-  try('SET', KEYS[judged + 1], format('%d', now), 'PX', '86400000')
+  try('DEL', KEYS[judged + 1])
 end
 
 -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
