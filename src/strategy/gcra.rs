@@ -110,8 +110,11 @@ impl Memory for Cells {
         _by: &Key,
     ) -> u64 {
         let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
+        Memory::room(self, state, now);
         let ahead = self.ahead(state, now);
-        *state = self.tat(ahead.saturating_sub(back), now);
+        if back > 0 && ahead > 0 {
+            *state = self.tat(ahead.saturating_sub(back), now);
+        }
         given
     }
 

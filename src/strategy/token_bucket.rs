@@ -84,10 +84,14 @@ impl Memory for Tokens {
         _by: &Key,
     ) -> u64 {
         let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
-        *state = Bucket {
-            missing: self.missing(state, now).saturating_sub(back),
-            stamp: now,
-        };
+        Memory::room(self, state, now);
+        let missing = self.missing(state, now);
+        if back > 0 && missing > 0 {
+            *state = Bucket {
+                missing: missing.saturating_sub(back),
+                stamp: now,
+            };
+        }
         given
     }
 
