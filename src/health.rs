@@ -9,6 +9,8 @@ use crate::error::StoreError;
 pub struct Health {
     problems: Vec<Problem>,
     unchecked: Vec<&'static str>,
+    dropped_refunds: u64,
+    dropped_write_backs: u64,
 }
 
 /// Something that is wrong with a store, or will be.
@@ -95,7 +97,7 @@ pub enum Problem {
 }
 
 impl Health {
-    /// Whether nothing is wrong.
+    /// Whether nothing is wrong now. Refunds and write-backs that were dropped in the past don't count.
     pub fn is_well(&self) -> bool {
         self.problems.is_empty()
     }
@@ -108,6 +110,27 @@ impl Health {
     /// What could not be looked at, for want of a right that counting doesn't need: `version`, `eviction`, `role`.
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
+    }
+
+    /// Refunds that the store has dropped since it was built: they came while it was at fault, when 10,000 waited already.
+    /// Their units come back with time, and places in flight when their permits end.
+    pub fn dropped_refunds(&self) -> u64 {
+        self.dropped_refunds
+    }
+
+    /// Charges in process that the limiter has not noted for [write-back](crate::Fallback::write_back) since it was built:
+    /// they came when 10,000 other keys waited for theirs. They count in process alone.
+    pub fn dropped_write_backs(&self) -> u64 {
+        self.dropped_write_backs
+    }
+
+    /// Adds refunds that were dropped.
+    pub fn note_dropped_refunds(&mut self, refunds: u64) {
+        self.dropped_refunds = self.dropped_refunds.saturating_add(refunds);
+    }
+
+    pub(crate) fn note_dropped_write_backs(&mut self, charges: u64) {
+        self.dropped_write_backs = self.dropped_write_backs.saturating_add(charges);
     }
 
     /// Adds something that is wrong.

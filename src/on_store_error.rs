@@ -24,12 +24,26 @@ pub enum OnStoreError {
 /// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
 ///
 /// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
-/// are those of [quotas by request](Policy::quota_with) and of [in-flight limits](Quota::concurrent). So all processes
-/// together admit no more than the quota, or one unit for each of them where that is more. A request that costs more than
-/// the share is refused until the store is back.
+/// are those of [quotas by request](Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
+/// more than the share is refused until the store is back.
 ///
-/// What was charged in process is given back, renewed and settled there. It is known to this process alone, and a limiter
-/// keeps its own books of it: where a process has several limiters over the same policies, count each as a process.
+/// # What holds over which interval
+///
+/// A limiter counts its shares for as long as it lives, through all outages: the store's return starts none of them anew.
+/// So in any interval, however many outages are in it, a process admits in process at most what the policy's
+/// [strategy](crate::strategy) admits in that interval under the share: once the share in any period under
+/// [`SlidingLog`](crate::SlidingLog), once in each window under [`FixedWindow`](crate::FixedWindow), and so on. All
+/// processes together admit in process at most what they would under the quota, or under one unit for each process where
+/// that is more.
+///
+/// What the store admits before, between and after outages is counted in the store, and comes on top: in a period with
+/// outages at most what the strategy admits under the quota and under all shares together. With
+/// [write-back](Self::write_back) the store counts what was admitted in process too, as soon as it has answered once. If
+/// all of it arrives, the quota alone is exceeded only by what was admitted in process while the store's count, which was
+/// not known there, left no room for it.
+///
+/// What was charged in process is refunded, renewed and settled there. It is known to this process alone, and a limiter
+/// counts it by itself: where a process has several limiters over the same policies, count each as a process.
 ///
 /// ```
 /// use tollgate::{Fallback, OnStoreError, Policy, Quota, RateLimitLayer};
@@ -65,12 +79,14 @@ impl Fallback {
         }
     }
 
-    /// Charges in the store, when it is back, what counts in process by then, down to a debt of at most one capacity, and
-    /// forgets it in process. It is sent once: should the answer to that be a fault again, it may be lost, and is never
-    /// charged twice. Of up to 10,000 keys, and not of bans and in-flight limits. Not unless set.
+    /// Whether to charge in the store, when it is back, what was charged in process and counts by then, down to a debt of at
+    /// most one capacity. Off unless set. Either way it counts in process for as long as it would, and in the next outage.
     ///
-    /// Without it what was admitted during an outage counts in process alone, and again in the next one. With it each outage
-    /// begins with a full share.
+    /// Each charge is sent once: should the store fail again before it has answered, the charge may be lost, and is never
+    /// made twice. Charges are noted for up to 10,000 keys, and those beyond are
+    /// [counted](crate::Health::dropped_write_backs) and logged. Bans and in-flight limits are not written back.
+    ///
+    /// Units that are refunded after they were written back are free again in process alone.
     #[must_use]
     pub const fn write_back(mut self, write_back: bool) -> Self {
         self.write_back = write_back;

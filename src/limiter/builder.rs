@@ -10,7 +10,7 @@ use super::{
     queue::Queues,
     shadow::{self, Comparison},
     tiers::Known,
-    write_back::Owed,
+    write_back::Shares,
 };
 use crate::{
     error::ConfigError,
@@ -122,7 +122,7 @@ impl LimiterBuilder {
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let in_general = |unfit| ConfigError::at("", unfit);
         self.on_store_error.check().map_err(in_general)?;
-        let mut in_process = None;
+        let mut shares: Option<Shares> = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
         for policy in self.policies {
@@ -156,8 +156,8 @@ impl LimiterBuilder {
             on_store_error.check().map_err(of)?;
             let share = match on_store_error {
                 OnStoreError::Fallback(fallback) if !matches!(role, Role::Shadow { .. }) => {
-                    let in_process = in_process.get_or_insert_with(MemoryStore::new);
-                    Some(Share::open(in_process, &policy, fallback).map_err(of)?)
+                    let shares = shares.get_or_insert_default();
+                    Some(Share::open(shares, &policy, fallback, &account).map_err(of)?)
                 }
                 _ => None,
             };
@@ -181,8 +181,7 @@ impl LimiterBuilder {
         Ok(Limiter {
             desks: Arc::new(Desks::of(Inner {
                 store,
-                in_process,
-                owed: Owed::default(),
+                shares,
                 is_plain: plain::is_plain(&policies, &self.lists),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,

@@ -2,14 +2,15 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::{Desk, Inner, OnStoreError, Role, draft::Draft, tiers::Known};
+use super::{Desk, Inner, OnStoreError, Role, draft::Draft, tiers::Known, write_back::Shares};
 use crate::{
     decision::{Counted, Ruling},
     error::{StoreError, Unfit},
     on_store_error::Fallback,
     policy::Policy,
-    store::{Ask, Reply, Source, Store, memory::MemoryStore},
-    strategy::{Retry, TierRefills},
+    quota::Quota,
+    store::{Account, Ask, Reply, Source, Store},
+    strategy::Retry,
     tier::{Terms, Tier},
 };
 
@@ -26,12 +27,13 @@ pub(super) struct Share {
 
 impl Share {
     pub(super) fn open(
-        store: &MemoryStore,
+        shares: &Shares,
         policy: &Policy,
         fallback: Fallback,
+        whole: &Account,
     ) -> Result<Self, Unfit> {
         let tiers = Known::default();
-        let own = open(store, policy, &tiers, fallback, policy.quota())?;
+        let own = open(shares, policy, &tiers, fallback, policy.quota(), whole)?;
         Ok(Self {
             fallback,
             own: Arc::new(own),
@@ -40,30 +42,33 @@ impl Share {
     }
 
     /// The share of a request's own quota, or else of the policy's.
-    fn of(&self, store: &MemoryStore, policy: &Policy, tier: Option<&Tier>) -> Tier {
+    fn of(&self, shares: &Shares, policy: &Policy, tier: Option<&Tier>) -> Tier {
         let tier = tier.and_then(|tier| {
             let quota = tier.quota;
-            let open = || open(store, policy, &self.tiers, self.fallback, quota);
+            let (tiers, whole) = (&self.tiers, &tier.account);
+            let open = || open(shares, policy, tiers, self.fallback, quota, whole);
             self.tiers.tier(policy, quota, open)
         });
         tier.unwrap_or_else(|| self.own.clone())
     }
 }
 
+/// Opens the share of a quota, which is counted in the store under the account `whole`.
 fn open(
-    store: &MemoryStore,
+    shares: &Shares,
     policy: &Policy,
     tiers: &Known,
     fallback: Fallback,
-    quota: crate::quota::Quota,
+    quota: Quota,
+    whole: &Account,
 ) -> Result<Terms, Unfit> {
-    let whole = policy.bind(&quota, &TierRefills::default())?.capacity();
     let quota = fallback.share(quota);
     let rule = tiers.bind(policy, quota)?;
+    let written_to = fallback.writes_back().then_some(whole);
     Ok(Terms {
         quota,
-        account: store.open(policy.name(), rule)?,
-        share_of: Some(whole),
+        account: shares.open_share(policy.name(), rule, written_to)?,
+        share_of: Some(whole.rule().capacity()),
     })
 }
 
@@ -97,13 +102,13 @@ impl Desk {
 
     /// Judges in process by the policies that are to be.
     fn fall_back(&self, draft: &mut Draft, error: StoreError) {
-        let Some(store) = &self.in_process else {
+        let Some(shares) = &self.shares else {
             draft.rule(Ruling::Fault(error), Source::Fallback);
             return;
         };
         let items = mem::take(&mut draft.items).into_iter();
-        draft.items = items.filter_map(|item| self.shared(store, item)).collect();
-        let Reply::Now(Ok(answer)) = self.ask_in(store, draft) else {
+        draft.items = items.filter_map(|item| self.shared(shares, item)).collect();
+        let Reply::Now(Ok(answer)) = self.ask_in(shares, draft) else {
             draft.rule(Ruling::Fault(error), Source::Fallback);
             return;
         };
@@ -119,27 +124,23 @@ impl Desk {
     }
 
     /// The same item, to be counted by this process's share; `None` if it isn't to be.
-    fn shared(&self, store: &MemoryStore, mut item: Counted) -> Option<Counted> {
+    fn shared(&self, shares: &Shares, mut item: Counted) -> Option<Counted> {
         let bound = self.bound(item.policy);
         let share = bound.share.as_ref()?;
-        let tier = share.of(store, &bound.policy, item.tier.as_ref());
-        if share.fallback.writes_back() && !bound.is_permit() && !bound.is_ban() {
-            self.owed.note(&item, &tier);
-        }
-        item.tier = Some(tier);
+        item.tier = Some(share.of(shares, &bound.policy, item.tier.as_ref()));
         Some(item)
     }
 
     /// Forgets what was used in process, too.
     pub(super) fn forget_shares(&self, items: &[Counted]) {
-        let Some(store) = &self.in_process else {
+        let Some(shares) = &self.shares else {
             return;
         };
         let shared = items
             .iter()
-            .filter_map(|item| self.shared(store, item.clone()));
+            .filter_map(|item| self.shared(shares, item.clone()));
         for item in shared {
-            store.tell(Ask::Reset, &[self.line(&item)]);
+            shares.tell(Ask::Reset, &[self.line(&item)]);
         }
     }
 }
@@ -147,9 +148,9 @@ impl Desk {
 impl Inner {
     /// Where something was charged, and so where it is given back, renewed and settled.
     pub(super) fn store_of(&self, counted: &Counted) -> &dyn Store {
-        let shares = |tier: &Tier| tier.share_of.is_some();
-        match &self.in_process {
-            Some(store) if counted.tier.as_ref().is_some_and(shares) => store,
+        let is_share = |tier: &Tier| tier.share_of.is_some();
+        match &self.shares {
+            Some(shares) if counted.tier.as_ref().is_some_and(is_share) => shares,
             _ => &*self.store,
         }
     }

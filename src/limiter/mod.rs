@@ -14,7 +14,7 @@ use crate::{
     on_store_error::OnStoreError,
     policy::Policy,
     skip::Skips,
-    store::{Account, Ask, Store, memory::MemoryStore},
+    store::{Account, Ask, Store},
 };
 
 mod bans;
@@ -86,8 +86,7 @@ pub struct Limiter {
 pub(crate) struct Inner {
     store: Arc<dyn Store>,
     /// Where shares of quotas are counted while the store is at fault, if any are to be.
-    in_process: Option<MemoryStore>,
-    owed: write_back::Owed,
+    shares: Option<write_back::Shares>,
     policies: Box<[Bound]>,
     on_store_error: OnStoreError,
     lists: Option<Box<Lists>>,

@@ -1,4 +1,4 @@
-use super::{Bound, Limiter};
+use super::{Bound, Limiter, write_back::Shares};
 use crate::{health::Health, store::Account};
 
 impl Limiter {
@@ -27,7 +27,10 @@ impl Limiter {
         let inner = self.desks.inner();
         let accounts = inner.policies.iter().flat_map(Bound::accounts);
         let asked = inner.store.ping(&accounts.collect::<Vec<_>>());
-        asked.await
+        let mut health = asked.await;
+        let dropped = inner.shares.as_ref().map_or(0, Shares::dropped);
+        health.note_dropped_write_backs(dropped);
+        health
     }
 }
 

@@ -73,10 +73,6 @@ pub struct Account(Arc<Opened>);
 
 struct Opened {
     /// Told from every other's, also of accounts that are no more.
-    #[cfg_attr(
-        not(feature = "redis"),
-        expect(dead_code, reason = "only a store that is far away tells them apart")
-    )]
     number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
@@ -137,7 +133,6 @@ impl Account {
     }
 
     /// Tells this account from every other.
-    #[cfg(feature = "redis")]
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }

@@ -1,7 +1,8 @@
 //! What is given back while the store is at fault, by whoever doesn't wait for it, is given back when it's well again.
 
-use std::{convert::Infallible, pin::Pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use http::{Request, Response};
 use testkit::{Proxy, Server};
 use tollgate::{
@@ -10,7 +11,7 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::support::{builder, opened, quota, resumed, seen_by_the_store, until, url};
+use crate::support::{Log, builder, opened, quota, resumed, seen_by_the_store, until, url};
 
 const KEY: Key = Key::global();
 
@@ -176,5 +177,34 @@ async fn what_may_have_been_given_back_is_not_given_back_again() {
     for _ in 0..10 {
         resumed(&other).await;
         assert_eq!(left(&limiter).await, 90);
+    }
+}
+
+#[tokio::test]
+async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
+    let log = Log::get();
+    let (_server, proxy, store) = network();
+    let limiter = places(store, 10_000);
+    let key = |half: u64| Key::new(half.to_string());
+    for episode in 1..=2 {
+        let taken = (0..10_007).map(|place| limiter.check(key(place % 2)).into_future());
+        let held = join_all(taken).await;
+        assert!(held.iter().all(|decision| decision.is_admitted()));
+        proxy.cut();
+        opened(&limiter).await;
+        drop(held);
+        let health = limiter.ping().await;
+        assert_eq!(health.dropped_refunds(), 7 * episode);
+        assert_eq!(log.lines("refunds are dropped"), episode as usize);
+        proxy.pass();
+        until("those that are kept are sent", async || {
+            let mut left = 0;
+            for half in 0..2 {
+                let seen = limiter.peek(key(half)).await;
+                left += seen.verdict("p").map_or(0, |places| places.remaining());
+            }
+            left == 20_000 - 7 * episode
+        })
+        .await;
     }
 }

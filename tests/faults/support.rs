@@ -1,6 +1,11 @@
 //! What the tests share.
 
-use std::{future::IntoFuture, time::Duration};
+use std::{
+    future::IntoFuture,
+    io::Write,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use testkit::Server;
@@ -136,4 +141,43 @@ pub(crate) async fn resumed(limiter: &Limiter) {
         limiter.check(Key::new("whoever")).await.source() == Source::Store
     })
     .await;
+}
+
+/// What all of these tests log. For all threads, since what one thread alone hears may be decided before it listens.
+#[derive(Clone)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    pub(crate) fn get() -> Self {
+        static LOG: OnceLock<Log> = OnceLock::new();
+        let start = || {
+            let log = Self(Arc::default());
+            let writer = log.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_writer(move || writer.clone())
+                .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+                .with_ansi(false)
+                .finish();
+            tracing::subscriber::set_global_default(subscriber).expect("the first one");
+            log
+        };
+        LOG.get_or_init(start).clone()
+    }
+
+    /// How many lines contain `text`.
+    pub(crate) fn lines(&self, text: &str) -> usize {
+        let log = self.0.lock().expect("a log");
+        let log = String::from_utf8_lossy(&log);
+        log.lines().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("a log").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

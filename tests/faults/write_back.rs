@@ -1,13 +1,16 @@
 //! What was admitted in process is charged on Redis when it is back, once, if that is wished for.
 
+use std::time::Duration;
+
 use testkit::{Proxy, Server};
 use tollgate::{
-    Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RedisStore, SlidingLog,
-    SlidingWindow, Source, TokenBucket,
+    Ban, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Quota, RedisStore,
+    SlidingLog, SlidingWindow, Source, TokenBucket,
 };
 
 use crate::support::{
-    builder, calendar, opened_in_process, quota, resumed, until, url, used_on_the_store,
+    Log, admitted_in_process, builder, calendar, opened_in_process, quota, resumed, until, url,
+    used_on_the_store,
 };
 
 const KEY: Key = Key::global();
@@ -128,5 +131,223 @@ async fn of_many_keys_each_is_written_back() {
     for many in 0..1_000 {
         let seen = limiter.peek(key(many)).await;
         assert_eq!(seen.verdict("p").expect("a verdict").remaining(), 99);
+    }
+}
+
+/// Every strategy that counts a rate, and its limiter on a store of its own.
+fn every(network: &Proxy, units: u64) -> Vec<(Policy, Limiter)> {
+    let policy = || Policy::new("p", quota(units));
+    let policies = [
+        policy().strategy(Gcra),
+        policy().strategy(TokenBucket),
+        policy().strategy(FixedWindow),
+        calendar(units),
+        policy().strategy(ListWindow),
+        policy().strategy(SlidingLog),
+        policy().strategy(SlidingWindow::new()),
+    ];
+    let limiters = policies.into_iter().map(|policy| {
+        let limiter = limiter(through(network), policy.clone(), true);
+        (policy, limiter)
+    });
+    limiters.collect()
+}
+
+#[tokio::test]
+async fn however_often_the_store_fails_a_process_admits_its_share_once() {
+    let (_server, network) = network();
+    let limiters = every(&network, 100);
+    let mut admitted = vec![0; limiters.len()];
+    for outage in 0..6 {
+        network.cut();
+        for (admitted, (_, limiter)) in admitted.iter_mut().zip(&limiters) {
+            opened_in_process(limiter).await;
+            // Some of them before the last outage, too many in the end.
+            *admitted += admitted_in_process(limiter, KEY, 15 + 10 * outage).await;
+        }
+        network.pass();
+        for (admitted, (_, limiter)) in admitted.iter().zip(&limiters) {
+            resumed(limiter).await;
+            until("it is written back", async || {
+                used(limiter).await >= *admitted.min(&100)
+            })
+            .await;
+        }
+    }
+    for (admitted, (policy, limiter)) in admitted.into_iter().zip(&limiters) {
+        assert_eq!(admitted, 50, "{policy:?}");
+        assert_eq!(used(limiter).await, 50, "{policy:?}: written back once");
+        let decision = limiter.check(KEY).times(200).await;
+        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.admitted(), 50, "{policy:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_refunded_of_a_later_outage_is_not_written_back() {
+    let (_server, network) = network();
+    for (policy, limiter) in every(&network, 100) {
+        for (cost, back, total) in [(9, 5, 4), (8, 6, 6)] {
+            network.cut();
+            opened_in_process(&limiter).await;
+            let mut decision = limiter.check(KEY).cost(cost).await;
+            let refunded = limiter.refund(&mut decision, back).await;
+            assert_eq!(refunded.expect("units"), [back]);
+            network.pass();
+            resumed(&limiter).await;
+            until("it is written back", async || {
+                resumed(&limiter).await;
+                used(&limiter).await >= total
+            })
+            .await;
+            assert_eq!(used(&limiter).await, total, "{policy:?}");
+        }
+        limiter.reset(KEY).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_settled_in_process_after_the_outage_is_written_back_too() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    let admission = limiter.check(KEY).await.into_result().expect("room");
+    network.pass();
+    resumed(&limiter).await;
+    until("the first unit is written back", async || {
+        used(&limiter).await == 1
+    })
+    .await;
+    admission.settle(30).await.expect("an answer");
+    until("the rest is", async || {
+        resumed(&limiter).await;
+        used(&limiter).await == 30
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_reset_is_not_written_back() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    assert!(limiter.check(KEY).cost(9).await.is_admitted());
+    network.pass();
+    // The first answer of the store is the one to this.
+    until("it is reset", async || {
+        limiter.reset(KEY).await.source() == Source::Store
+    })
+    .await;
+    for _ in 0..5 {
+        resumed(&limiter).await;
+    }
+    let used = used(&limiter).await;
+    assert!(
+        used == 0 || used == 9,
+        "{used}: what was sent before it counts whole"
+    );
+}
+
+#[tokio::test]
+async fn what_a_tier_is_charged_is_written_back_to_the_tier() {
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(Gcra);
+    let limiter = limiter(through(&network), policy, true);
+    network.cut();
+    opened_in_process(&limiter).await;
+    let tier = quota(1_000);
+    for _ in 0..30 {
+        let decision = limiter.check(KEY).cost(10).quota_of("p", tier).await;
+        assert!(decision.is_admitted());
+    }
+    network.pass();
+    resumed(&limiter).await;
+    until("it is written back", async || {
+        let seen = limiter.peek(KEY).quota_of("p", tier).await;
+        seen.verdict("p").expect("a verdict").remaining() == 700
+    })
+    .await;
+    // Three tenths of a month, under the policy's own quota too.
+    assert_eq!(used(&limiter).await, 30);
+}
+
+#[tokio::test]
+async fn permits_and_bans_are_not_written_back() {
+    let (server, network) = network();
+    let ban = Ban::lasting(Duration::from_secs(600));
+    let limiter = Limiter::builder()
+        .store(through(&network))
+        .policy(Policy::new("p", quota(8)).strategy(FixedWindow))
+        .policy(Policy::new("places", Quota::concurrent(8)))
+        .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
+        .on_store_error(Fallback::across(2).write_back(true))
+        .build()
+        .expect("a limiter");
+    server.flush();
+    network.cut();
+    until("the store failed", async || {
+        limiter.check(Key::new("other")).cost(0).await.source() == Source::Fallback
+    })
+    .await;
+    let key = Key::new("key");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(limiter.check(key).await.into_result().expect("a place"));
+    }
+    // Two refusals, one less than the ban's share allows.
+    for _ in 0..2 {
+        assert!(!limiter.check(key).await.is_admitted());
+    }
+    network.pass();
+    let seen = async || {
+        let seen = limiter.peek(key).await;
+        let left = |name| seen.verdict(name).map(|verdict| verdict.remaining());
+        (seen.source(), left("p"), left("places"))
+    };
+    until("the rate is written back", async || {
+        seen().await == (Source::Store, Some(4), Some(8))
+    })
+    .await;
+    for _ in 0..5 {
+        assert_eq!(
+            limiter.peek(Key::new("other")).await.source(),
+            Source::Store
+        );
+    }
+    assert_eq!(seen().await, (Source::Store, Some(4), Some(8)));
+    let keys = server.keys();
+    assert_eq!(keys.len(), 1, "the rate's alone: {keys:?}");
+}
+
+/// Two episodes, of which each has more keys than are noted.
+#[tokio::test]
+async fn write_backs_that_are_dropped_are_counted_and_logged_once_an_episode() {
+    let log = Log::get();
+    let (_server, network) = network();
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = limiter(through(&network), policy, true);
+    assert_eq!(limiter.ping().await.dropped_write_backs(), 0);
+    for episode in 1..=2 {
+        network.cut();
+        opened_in_process(&limiter).await;
+        for key in 0..10_007 {
+            let key = Key::new(format!("{episode} {key}"));
+            assert!(limiter.check(key).await.is_admitted());
+        }
+        let health = limiter.ping().await;
+        assert_eq!(health.dropped_write_backs(), 7 * episode);
+        assert_eq!(log.lines("write-backs are dropped"), episode as usize);
+        network.pass();
+        // Each answer of the store takes 64 of them along.
+        for _ in 0..10_000 / 64 + 1 {
+            until("the store answers", async || {
+                limiter.peek(KEY).await.source() == Source::Store
+            })
+            .await;
+        }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    mem,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -16,8 +17,8 @@ use super::{
 };
 use crate::{error::StoreError, store::Ask};
 
-/// As many are kept at most; more are lost, and come back with time.
-const MOST: usize = 10_000;
+/// As many are kept at most; more are dropped, and come back with time.
+const MAX_KEPT: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -31,6 +32,10 @@ pub(super) struct Kept {
 struct GiveBacks {
     by_tag: HashMap<usize, Vec<(Ask, Lines)>>,
     many: usize,
+    /// How many were dropped, so far.
+    dropped: u64,
+    /// Whether some were dropped since none was kept.
+    is_dropping: bool,
 }
 
 impl Kept {
@@ -45,13 +50,30 @@ impl Kept {
         let mut lines = question.lines.clone();
         question.fail(error);
         lines.retain(|line| !sent || is_permit(line));
+        if lines.is_empty() {
+            return;
+        }
         let mut kept = self.give_backs();
-        if !lines.is_empty() && kept.many < MOST {
+        if kept.many < MAX_KEPT {
             kept.many += 1;
             let of_tag = kept.by_tag.entry(tag).or_default();
             of_tag.push((ask, lines));
-            self.any.store(true, Ordering::Relaxed);
+            return self.any.store(true, Ordering::Relaxed);
         }
+        kept.dropped += 1;
+        let begins = !mem::replace(&mut kept.is_dropping, true);
+        drop(kept);
+        if begins {
+            tracing::warn!(
+                max_refunds = MAX_KEPT,
+                "refunds are dropped: too many came while the store failed"
+            );
+        }
+    }
+
+    /// How many were dropped, so far.
+    pub(super) fn dropped(&self) -> u64 {
+        self.give_backs().dropped
     }
 
     /// Has some of those of a tag sent, as many as go on one trip, now that their server answers. When that is answered, the
@@ -79,6 +101,7 @@ impl Kept {
             kept.by_tag.remove(&tag);
         }
         kept.many -= some.len();
+        kept.is_dropping &= kept.many > 0;
         self.any.store(kept.many > 0, Ordering::Relaxed);
         some
     }
@@ -124,10 +147,11 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let account = Account::new("p", rule, ());
         let kept = Kept::default();
-        for place in 0..MOST + 9 {
+        for place in 0..MAX_KEPT + 9 {
             kept.fail(place % 2, give_back(&account), StoreError::Timeout, false);
         }
-        assert_eq!(kept.give_backs().many, MOST);
+        assert_eq!(kept.give_backs().many, MAX_KEPT);
+        assert_eq!(kept.dropped(), 9);
         assert!(kept.take(2).is_empty());
         let mut sent = 0;
         loop {
@@ -138,7 +162,7 @@ mod tests {
                 break;
             }
         }
-        assert_eq!((sent, kept.give_backs().many), (MOST / 2, MOST / 2));
+        assert_eq!((sent, kept.give_backs().many), (MAX_KEPT / 2, MAX_KEPT / 2));
         while !kept.take(0).is_empty() {}
         assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
     }

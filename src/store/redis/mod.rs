@@ -320,7 +320,11 @@ impl Store for RedisStore {
 
     fn ping(&self, accounts: &[Account]) -> Pinging {
         let (store, accounts) = (self.clone(), accounts.to_vec());
-        Box::pin(async move { store.look(&accounts).await })
+        Box::pin(async move {
+            let mut health = store.look(&accounts).await;
+            health.note_dropped_refunds(store.inner.shared.kept.dropped());
+            health
+        })
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
