@@ -147,7 +147,7 @@ pub use self::axum::MissingAdmission;
 pub use admission::{Admission, Hold, Refused};
 pub use charge::{Charge, Denied};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
-pub use decision::{Decision, Ruling, Verdict};
+pub use decision::{Decision, Refund, Ruling, Verdict};
 pub use error::{ConfigError, StoreError, Unfit};
 pub use extract::{MissingKey, PeerAddr};
 pub use health::{Health, Problem};

@@ -1,8 +1,10 @@
 //! Charging and giving back from a handler.
 
+use std::sync::Arc;
+
 use crate::{
     admission::Admission,
-    decision::{Counted, Decision, Part},
+    decision::{Books, Counted, Part, Refund},
     error::StoreError,
     store::{Ask, Units},
     strategy::Receipt,
@@ -48,7 +50,7 @@ impl Admission {
     /// # Errors
     ///
     /// If the store can't answer.
-    pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         self.every_policy().refund(units).await
     }
 
@@ -77,19 +79,23 @@ impl Settle {
         Ok(())
     }
 
-    /// Gives back up to `units`: only what time has not already given back, never into a later window, and no unit twice.
-    /// Where time gives units back continuously ([`Gcra`](crate::Gcra), [`TokenBucket`](crate::TokenBucket)), the part of a
-    /// unit that is left is given back too.
+    /// Gives back up to `units` of what the request was charged, as [`Decision::refund`](crate::Decision::refund) does: only
+    /// what time has not already given back, and no unit twice. Returns one result for each policy that is enforced and
+    /// applied, those of the outermost layer first.
+    ///
+    /// Dropped before it is done, it leaves what it has not sent to the store to a later refund.
     ///
     /// # Errors
     ///
-    /// If the store can't answer. What was asked for is not given back a second time then.
-    pub async fn refund(&self, units: u64) -> Result<(), StoreError> {
+    /// If the store can't answer. Under the policies before the one that failed, units may have been refunded; what was
+    /// asked for under that one is not refunded later.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
+        let mut refunds = Vec::new();
         for at in self.places() {
-            self.refund_at(at, units).await?;
+            refunds.extend(self.refund_at(at, units).await?);
         }
-        Ok(())
+        Ok(refunds)
     }
 
     /// Charges or gives back, until what the request is charged is its `true_cost`: for costs that are known only when the
@@ -102,8 +108,8 @@ impl Settle {
         let _turn = self.admission.turn().lock_owned().await;
         for at in self.places() {
             let net = self.with(at, |_, counted| {
-                counted.settled();
-                counted.net()
+                counted.receipts.settle();
+                counted.receipts.net()
             });
             let net = net.unwrap_or(true_cost);
             if true_cost > net {
@@ -117,9 +123,8 @@ impl Settle {
 
     /// Where the charges that this is about stand: decision and policy.
     fn places(&self) -> Vec<(usize, usize)> {
-        let decisions = self.admission.decisions();
         let mut places = Vec::new();
-        for (place, decision) in decisions.iter().enumerate() {
+        self.admission.each(|place, decision| {
             for (index, counted) in decision.counted.iter().enumerate() {
                 let name = decision.books.name(counted.policy);
                 let meant = self.policy.as_deref().is_none_or(|policy| policy == name);
@@ -128,60 +133,52 @@ impl Settle {
                     places.push((place, index));
                 }
             }
-        }
+        });
         places
     }
 
     fn with<T>(
         &self,
         (place, index): (usize, usize),
-        with: impl FnOnce(&Decision, &mut Counted) -> T,
+        with: impl FnOnce(&Arc<dyn Books>, &mut Counted) -> T,
     ) -> Option<T> {
         self.admission.with(place, |decision| {
-            let mut counted = decision.counted.get(index)?.clone();
-            let result = with(decision, &mut counted);
-            *decision.counted.get_mut(index)? = counted;
-            Some(result)
+            let counted = decision.counted.get_mut(index)?;
+            Some(with(&decision.books, counted))
         })?
     }
 
     async fn charge_at(&self, at: (usize, usize), units: u64) -> Result<(), StoreError> {
         let units = Units::new(units);
-        let asked = self.with(at, |decision, counted| {
+        let asked = self.with(at, |books, counted| {
             (!units.is_zero()).then(|| {
                 // Should this future be dropped, it is charged all the same, and counts for what comes later.
-                counted.told(units);
-                counted.settled();
-                decision
-                    .books
-                    .adjust(Ask::Force, counted, Receipt::NONE, units.get())
+                counted.receipts.add_unanswered(units);
+                counted.receipts.settle();
+                books.adjust(Ask::Force, counted, Receipt::NONE, units.get())
             })
         });
         if let Some(Some(adjusting)) = asked {
             let adjusted = adjusting.await;
-            self.with(at, |_, counted| counted.answered(units));
+            self.with(at, |_, counted| counted.receipts.answered(units));
             let adjusted = adjusted?;
             self.with(at, |_, counted| counted.charged(&adjusted));
         }
         Ok(())
     }
 
-    async fn refund_at(&self, at: (usize, usize), mut units: u64) -> Result<(), StoreError> {
-        let mut before = usize::MAX;
-        loop {
-            let part = self.with(at, |decision, counted| {
-                let part = counted.plan_refund(before, units)?;
-                let asked = decision
-                    .books
-                    .adjust(Ask::Refund, counted, part.receipt, part.units);
-                Some((part, asked))
-            });
-            let Some(Some((part, adjusting))) = part else {
-                return Ok(());
-            };
-            (units, before) = (units - part.units, part.place);
-            let adjusted = adjusting.await?;
-            self.with(at, |_, counted| counted.refunded(&part, &adjusted));
-        }
+    async fn refund_at(
+        &self,
+        at: (usize, usize),
+        units: u64,
+    ) -> Result<Option<Refund>, StoreError> {
+        let found = self.with(at, |books, counted| (books.clone(), counted.clone()));
+        let Some((books, mut counted)) = found else {
+            return Ok(None);
+        };
+        let refunded = counted.refund(&books, units).await?;
+        self.with(at, |_, own| own.standing = counted.standing);
+        let refund = || Refund::new(books.name(counted.policy), refunded);
+        Ok((!counted.is_shadow()).then(refund))
     }
 }

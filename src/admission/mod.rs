@@ -115,7 +115,8 @@ impl Admission {
         Self::default()
     }
 
-    /// Every layer's decision on this request, the outermost first.
+    /// Every layer's decision on this request, the outermost first, as they stand now. What they
+    /// [refund](Decision::refund), this admission and its layers don't refund again.
     pub fn decisions(&self) -> Vec<Decision> {
         self.lock()
             .decisions()
@@ -135,6 +136,13 @@ impl Admission {
     /// Joins the decision of a layer, which holds its permit; returns where it stands.
     pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
         self.lock().add(decision)
+    }
+
+    /// Looks at each layer's decision, and its place.
+    pub(crate) fn each(&self, mut look: impl FnMut(usize, &Decision)) {
+        for (place, decision) in self.lock().decisions().enumerate() {
+            look(place, decision);
+        }
     }
 
     /// Does something to the decision at a place.
@@ -162,10 +170,9 @@ impl Admission {
     pub(crate) fn withdraw(&self) {
         let mut judged = self.lock();
         for decision in judged.decisions() {
-            decision.books.give_back(&decision.counted);
-            for counted in &mut decision.counted {
-                counted.given_back(&*decision.books);
-                counted.settled();
+            decision.books.give_back(&mut decision.counted);
+            for counted in &decision.counted {
+                counted.receipts.settle();
             }
         }
     }
@@ -201,7 +208,7 @@ impl Admission {
                 let charged = charge.await;
                 admission.with(place, |decision| {
                     let counted = decision.counted.get_mut(index)?;
-                    counted.answered(units);
+                    counted.receipts.answered(units);
                     charged.ok().map(|charged| counted.charged(&charged))
                 });
             }

@@ -28,11 +28,12 @@ impl Brief {
         let Self { cost, at, mark, .. } = self;
         let counted = Counted {
             standing: Standing::Seen(self.seen),
-            receipt: Receipt {
+            receipts: Receipt {
                 at,
                 left: cost,
                 mark,
-            },
+            }
+            .into(),
             ..Counted::unasked((0, Part::Live), self.key, cost, None, None)
         };
         Decision {

@@ -15,15 +15,22 @@ use crate::{
 
 mod brief;
 mod counted;
+mod receipts;
+mod refund;
 mod said;
 mod verdict;
 
 pub(crate) use brief::Brief;
 pub(crate) use counted::{Counted, Part, Standing};
+pub(crate) use receipts::Receipts;
+pub use refund::Refund;
 pub(crate) use said::{Problem, Said};
 pub use verdict::Verdict;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
+///
+/// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, whichever clone is asked. Each
+/// keeps its verdicts as they were when it was made.
 #[derive(Clone)]
 pub struct Decision {
     pub(crate) books: Arc<dyn Books>,
@@ -70,8 +77,8 @@ pub(crate) trait Books: Send + Sync {
     fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook;
     /// Charges past what is left, or gives units of a receipt back.
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
-    /// Gives back what was charged, without waiting for it.
-    fn give_back(&self, counted: &[Counted]);
+    /// Refunds what was charged, without waiting for it.
+    fn give_back(&self, counted: &mut [Counted]);
     /// Whether the charge depends on what becomes of the request.
     fn settles(&self, counted: &Counted) -> bool;
     /// Charges or gives back by what became of the request, without waiting for it. If somebody still `watches`, it returns
@@ -137,6 +144,19 @@ impl Decision {
         let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
         let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
         named.next()
+    }
+
+    /// The same for other charges, such as parts of these.
+    pub(crate) fn with_counted(&self, counted: impl IntoIterator<Item = Counted>) -> Self {
+        Self {
+            books: self.books.clone(),
+            ruling: self.ruling.clone(),
+            source: self.source,
+            admitted: self.admitted,
+            at: self.at,
+            counted: counted.into_iter().collect(),
+            permit: self.permit.clone(),
+        }
     }
 
     fn verdict_of<'a>(&'a self, counted: &'a Counted) -> Verdict<'a> {

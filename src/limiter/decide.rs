@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Desk, draft::Draft, permit::Taken};
 use crate::{
-    decision::{Counted, Part, Ruling, Standing, retry},
+    decision::{Counted, Part, Receipts, Ruling, Standing, retry},
     error::StoreError,
     store::{Answer, Ask, LineAnswer, Manner, Source},
     strategy::{Receipt, Retry},
@@ -66,11 +66,11 @@ impl Desk {
     fn note_line(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
         let at = answer.at_line(line);
         item.standing = Standing::Seen(line.seen);
-        item.receipt = Receipt {
+        item.receipts = Receipts::from(Receipt {
             at,
             left: line.units,
             mark: self.account(item).rule().mark(&line.seen, at),
-        };
+        });
         // `later` is 0 for whoever was refused among equals.
         if answer.later > 0 && item.part == Part::Live {
             // Equal requests were admitted after this one, so there was room for them.
@@ -109,7 +109,11 @@ impl Desk {
         if matches!(draft.ask, Ask::Take(_)) && admitted && self.life < Duration::MAX {
             let counted = draft.items.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
-            let places = places.filter(|counted| counted.receipt.left > 0).cloned();
+            // Whichever of the two refunds a permit first, it is refunded once: it has a name of its own in the store.
+            let places = places.filter_map(|counted| {
+                let units = counted.receipts.first().left;
+                (units > 0).then(|| counted.with_receipts(counted.receipts.part(units)))
+            });
             draft.permit = Taken::hold(self.inner(), places.collect(), self.life);
         }
     }

@@ -40,12 +40,12 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        if let Some(decision) = self.decision.take() {
+        if let Some(mut decision) = self.decision.take() {
             // A thread of the application's own, where nothing could be sent.
             let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
             let runtime = self.runtime.as_ref().filter(|_| outside);
             let _entered = runtime.map(Handle::enter);
-            self.limiter.take_back(&decision.counted);
+            self.limiter.take_back(&mut decision.counted);
             self.limiter.queues.ring(&self.id);
         }
     }

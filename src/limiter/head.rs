@@ -169,14 +169,22 @@ impl Head {
 
     /// One part of `k` that were admitted together.
     fn part(&self, whole: &Decision, question: &Question, i: u64, k: u64) -> Decision {
-        let mut part = whole.clone();
+        let counted = whole.counted.iter().map(|counted| {
+            let units = counted.receipts.first().left;
+            let share = if counted.is_shadow() {
+                units
+            } else {
+                units / k
+            };
+            counted.with_receipts(counted.receipts.part(share))
+        });
+        let mut part = whole.with_counted(counted);
         part.admitted = whole.admitted.min(1);
         for counted in &mut part.counted {
             if counted.is_shadow() {
                 counted.divide_shadow(&*part.books, i);
                 continue;
             }
-            counted.receipt.left /= k;
             if i + 1 < k {
                 // There was room for those after this one.
                 let later = match question.is_charged_on_arrival(counted.policy) {
@@ -292,12 +300,13 @@ impl Refusal {
 
     /// How it stands after as many were admitted as there was room for.
     fn after(admitted: &Decision, question: Arc<Question>) -> Arc<Self> {
-        let mut decision = admitted.clone();
+        let counted = admitted.counted.iter();
+        let counted = counted.map(|counted| counted.with_receipts(counted.receipts.part(0)));
+        let mut decision = admitted.with_counted(counted);
         decision.ruling = Ruling::Exhausted;
         decision.admitted = 0;
         decision.permit = None;
         for counted in &mut decision.counted {
-            counted.receipt.left = 0;
             counted.shadow_stands(&*decision.books);
         }
         Self::new(decision, question)

@@ -86,7 +86,7 @@ impl Drop for Taken {
         let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
         let runtime = self.runtime.as_ref().filter(|_| outside);
         let _entered = runtime.map(Handle::enter);
-        self.limiter.take_back(&self.places);
+        self.limiter.take_back(&mut self.places);
     }
 }
 
@@ -110,7 +110,7 @@ impl Wards {
         let heart = runtime.map(Handle::id);
         let starts = heart.is_some_and(|heart| !self.hearts.contains(&heart));
         self.next += 1;
-        let places = places.clone();
+        let places = copy(places);
         self.permits.insert(self.next, Ward { places, heart });
         if let Some(heart) = heart.filter(|_| starts) {
             self.hearts.push(heart);
@@ -140,12 +140,19 @@ impl Wards {
     fn of(&mut self, heart: runtime::Id) -> Vec<Places> {
         let wards = self.permits.values();
         let own = wards.filter(|ward| ward.heart == Some(heart));
-        let own: Vec<_> = own.map(|ward| ward.places.clone()).collect();
+        let own: Vec<_> = own.map(|ward| copy(&ward.places)).collect();
         if own.is_empty() {
             self.stop(heart);
         }
         own
     }
+}
+
+/// The places, with receipts of their own.
+fn copy(places: &Places) -> Places {
+    let copy =
+        |place: &Counted| place.with_receipts(place.receipts.part(place.receipts.first().left));
+    places.iter().map(copy).collect()
 }
 
 /// Renews what was taken in `runtime` every `interval`, until nothing of it is held.
@@ -195,14 +202,15 @@ impl Inner {
         !permits.is_empty()
     }
 
-    /// The line of what was charged, for what is left of it.
+    /// The line of what was charged on arrival.
     #[inline]
     pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> Line<'a> {
+        let receipt = counted.receipts.first();
         Line {
             account: self.account(counted),
             key: counted.key,
-            units: Units::new(counted.receipt.left),
-            receipt: counted.receipt,
+            units: Units::new(receipt.left),
+            receipt,
             by: counted.by.as_deref().copied().unwrap_or(counted.key),
             manner: Manner::Charge,
         }

@@ -78,11 +78,12 @@ impl Desk {
         let counted = Counted {
             // It will be told more than once.
             standing: Standing::Told(account.outlook(&seen, at, Units::new(cost))),
-            receipt: Receipt {
+            receipts: Receipt {
                 at,
                 left: 0,
                 mark: account.rule().mark(&seen, at),
-            },
+            }
+            .into(),
             ..Counted::unasked((0, Part::Live), key, cost, None, None)
         };
         Decision {

@@ -1,52 +1,15 @@
-//! Charging and giving back once a request was let in.
+//! Charges and refunds after a request was admitted.
 
-use tokio::task::coop::consume_budget;
-
-use super::{Desk, Inner, Limiter};
+use super::{Desk, Inner};
 use crate::{
     charge::When,
-    decision::{Adjusted, Adjusting, Books, Counted, Decision, Said},
+    decision::{Adjusted, Adjusting, Books, Counted, Said},
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
     store::{Ask, Line, Reply, Units},
     strategy::{Outlook, Receipt, Seen},
 };
-
-impl Limiter {
-    /// Gives back up to `units` of what `decision` charged under each policy: only what time has not already given
-    /// back, never into a later window, and no unit twice. Returns how many that were, by policy in the order of the
-    /// decision's verdicts; the part of a unit that time has left under [`Gcra`](crate::Gcra) or
-    /// [`TokenBucket`](crate::TokenBucket) is given back too, and counts as one.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't answer.
-    pub async fn refund(
-        &self,
-        decision: &mut Decision,
-        units: u64,
-    ) -> Result<Vec<u64>, StoreError> {
-        let books = decision.books.clone();
-        let mut given = Vec::with_capacity(decision.counted.len());
-        // A store that is near answers at once: others have their turns, too.
-        consume_budget().await;
-        for counted in &mut decision.counted {
-            let (mut back, mut left, mut before) = (0, units, usize::MAX);
-            while let Some(part) = counted.plan_refund(before, left) {
-                (left, before) = (left - part.units, part.place);
-                let adjusting = books.adjust(Ask::Refund, counted, part.receipt, part.units);
-                let adjusted = adjusting.await?;
-                counted.refunded(&part, &adjusted);
-                back += adjusted.units;
-            }
-            if !counted.is_shadow() {
-                given.push(back);
-            }
-        }
-        Ok(given)
-    }
-}
 
 impl Books for Desk {
     fn name(&self, policy: u32) -> &str {
@@ -65,7 +28,7 @@ impl Books for Desk {
 
     fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook {
         let account = self.account(counted);
-        account.outlook(seen, counted.receipt.at, counted.units())
+        account.outlook(seen, counted.receipts.first().at, counted.units())
     }
 
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
@@ -96,8 +59,11 @@ impl Books for Desk {
         })
     }
 
-    fn give_back(&self, counted: &[Counted]) {
-        self.take_back(counted);
+    fn give_back(&self, counted: &mut [Counted]) {
+        for counted in counted {
+            let units = self.take_back_one(counted);
+            counted.given_back(self, units);
+        }
     }
 
     fn settles(&self, counted: &Counted) -> bool {
@@ -117,12 +83,11 @@ impl Books for Desk {
         let charges = charge.charges(outcome);
         match charge.when {
             When::Reserve if !charges => {
-                self.give_back(std::slice::from_ref(counted));
-                counted.given_back(self);
+                self.give_back(std::slice::from_mut(counted));
             }
             // What the handler has charged by itself is not charged again.
-            When::Response if charges && !counted.is_settled() => {
-                counted.told(counted.units());
+            When::Response if charges && !counted.receipts.is_settled() => {
+                counted.receipts.add_unanswered(counted.units());
                 if watches {
                     return Some(self.adjust(Ask::Force, counted, Receipt::NONE, counted.cost));
                 }
@@ -139,16 +104,24 @@ impl Books for Desk {
 }
 
 impl Inner {
-    /// Takes back what was charged, without waiting for it.
-    pub(super) fn take_back(&self, counted: &[Counted]) {
+    /// Refunds what was charged, without waiting for it.
+    pub(super) fn take_back(&self, counted: &mut [Counted]) {
         for counted in counted {
-            for receipt in counted.receipts().filter(|receipt| receipt.left > 0) {
-                let mut line = self.line(counted);
-                line.receipt = *receipt;
-                line.units = Units::new(receipt.left);
-                self.store_of(counted).tell(Ask::Refund, &[line]);
-            }
+            self.take_back_one(counted);
         }
+    }
+
+    /// The same under one policy; returns how many units that may be.
+    fn take_back_one(&self, counted: &mut Counted) -> u64 {
+        let receipts = counted.receipts.take();
+        for receipt in &receipts {
+            let mut line = self.line(counted);
+            line.receipt = *receipt;
+            line.units = Units::new(receipt.left);
+            self.store_of(counted).tell(Ask::Refund, &[line]);
+        }
+        let left = receipts.iter().map(|receipt| receipt.left);
+        left.fold(0, u64::saturating_add)
     }
 
     fn charge_of(&self, counted: &Counted) -> &crate::charge::Charge {

@@ -119,13 +119,15 @@ impl Counted {
     /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
     /// have let in.
     pub(super) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
-        let charged = self.receipt.left.checked_div(self.cost).unwrap_or(0);
+        let charged = self.receipts.first().left;
+        let charged = charged.checked_div(self.cost).unwrap_or(0);
         if charged == 0 {
             return;
         }
         let refuses = i >= charged;
         self.part = Part::Shadow { refuses };
-        self.receipt.left = if refuses { 0 } else { self.cost };
+        let units = if refuses { 0 } else { self.cost };
+        self.receipts = self.receipts.part(units);
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
             self.amend(books, |outlook| {
@@ -182,7 +184,7 @@ impl Desk {
             };
             let charges = item.cost > 0 && bound.charges_on_arrival();
             let charged = if charges {
-                item.receipt.left / item.cost
+                item.receipts.first().left / item.cost
             } else {
                 0
             };
@@ -204,7 +206,7 @@ impl Desk {
                 bound.note(compared, times, admitted, would);
                 // Nothing is in flight that a permit would be of.
                 if admitted == 0 && charged > 0 && bound.is_permit() {
-                    self.take_back(std::slice::from_ref(item));
+                    self.take_back(&mut draft.items[place..=place]);
                 }
             }
             draft.items[place].part = Part::Shadow { refuses };

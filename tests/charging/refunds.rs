@@ -1,20 +1,24 @@
-//! Refunds, to the fraction of a unit, and what costs nothing.
+//! Refunds: to the fraction of a unit, and once, however many copies of a decision there are.
 
-use std::time::Instant;
+use std::{convert::Infallible, time::Instant};
 
 use futures_util::future::join_all;
+use http::Request;
 use testkit::Server;
-use tollgate::{Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Retry, store::Store};
+use tollgate::{
+    Admission, Charge, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund, Retry,
+    store::Store,
+};
 
 use crate::{
     ban::{MICRO, abuse, banned, once},
-    support::{By, KEY, World, counted, together, used},
+    support::{By, KEY, World, call, counted, read, request, text, together, used},
     world::PATIENCE,
 };
 
-async fn refund(limiter: &Limiter, decision: &mut Decision, units: u64) -> u64 {
-    let refunded = limiter.refund(decision, units).await.expect("an answer");
-    refunded.iter().sum()
+async fn refund(decision: &mut Decision, units: u64) -> u64 {
+    let refunds = decision.refund(units).await.expect("an answer");
+    refunds.iter().map(Refund::units).sum()
 }
 
 /// Waits until the clock has moved on.
@@ -34,12 +38,12 @@ async fn a_refund_gives_back_the_rest_of_a_unit_that_time_has_begun_to_give_back
             let mut charged = limiter.check(KEY).await;
             world.advance(MICRO);
             let name = format!("{by:?} on {}", world.name());
-            assert_eq!(refund(&limiter, &mut charged, 1).await, 1, "{name}");
+            assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
             let seen = limiter.peek(KEY).await;
             let verdict = seen.verdict("p").expect("a verdict");
             assert_eq!(verdict.remaining(), 10, "{name}");
             assert!(verdict.reset_after().is_zero(), "{name}: {verdict:?}");
-            assert_eq!(refund(&limiter, &mut charged, 1).await, 0, "{name}");
+            assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
         }
     }
 }
@@ -57,7 +61,7 @@ async fn on_a_real_clock(store: impl Store + Clone) {
         let mut charged = limiter.check(KEY).await;
         assert!(counted(&charged));
         pass_a_moment();
-        assert_eq!(refund(&limiter, &mut charged, 1).await, 1, "{name}");
+        assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
         assert_eq!(used(&limiter, &name).await, 0, "{name}");
     }
 }
@@ -72,6 +76,96 @@ async fn one_unit_is_refunded_on_redis_on_a_real_clock() {
     let server = Server::start();
     let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
     on_a_real_clock(store.build().expect("a store")).await;
+}
+
+#[tokio::test]
+async fn copies_of_a_decision_refund_the_same_unit_once() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([together(by, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await;
+            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+
+            let mut charged = limiter.check(KEY).await;
+            let mut copy = charged.clone();
+            let mut copy_of_copy = copy.clone();
+            assert_eq!(refund(&mut copy, 1).await, 1, "{name}");
+            assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
+            assert_eq!(refund(&mut copy_of_copy, 1).await, 0, "{name}");
+            assert_eq!(used(&limiter, "p").await, 5, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([together(by, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await;
+            assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
+
+            let charged = limiter.check(KEY).cost(3).await;
+            let refunds = (0..8).map(|_| {
+                let mut copy = charged.clone();
+                tokio::spawn(async move { refund(&mut copy, 1).await })
+            });
+            let refunds = join_all(refunds).await.into_iter();
+            let refunded: u64 = refunds.map(|units| units.expect("a task ends well")).sum();
+            assert_eq!(refunded, 3, "{name}");
+            assert_eq!(used(&limiter, "p").await, 5, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn decisions_of_an_admission_refund_what_the_admission_has_not() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([together(by, "p", "10/min")]);
+            let _ = limiter.reset(KEY).await;
+            assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
+
+            let admission = limiter.check(KEY).cost(4).await.into_result();
+            let admission = admission.expect("room");
+            let [mut one] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
+            let [mut other] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
+            assert_eq!(refund(&mut one, 1).await, 1, "{name}");
+            admission.refund(2).await.expect("an answer");
+            assert_eq!(used(&limiter, "p").await, 3, "{name}");
+            assert_eq!(refund(&mut other, 4).await, 1, "{name}");
+            admission.refund(4).await.expect("an answer");
+            assert_eq!(refund(&mut one, 4).await, 0, "{name}");
+            assert_eq!(used(&limiter, "p").await, 2, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_does_not_refund_what_the_handler_refunded_by_a_decision() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let charge = Charge::reserve(|_| false);
+            let layer = world.layer([together(by, "p", "10/min").cost(4).charge(charge)]);
+            let limiter = layer.limiter().clone();
+            let _ = limiter.reset(KEY).await;
+            assert_eq!(limiter.check(KEY).cost(5).await.admitted(), 1);
+
+            let handler = async |request: Request<()>| {
+                let admission = request.extensions().get::<Admission>();
+                let mut decisions = admission.expect("an admission").decisions();
+                assert_eq!(refund(&mut decisions[0], 3).await, 3);
+                Ok::<_, Infallible>(text(200))
+            };
+            let Ok(response) = call(&layer, request(), handler).await;
+            read(response).await.expect("a body");
+            assert_eq!(used(&limiter, "p").await, 5, "{name}");
+        }
+    }
 }
 
 #[tokio::test]

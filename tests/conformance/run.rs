@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate::{
-    Decision, Key, Limiter, LimiterBuilder, ManualClock, Retry, Source, Timestamp, Verdict,
+    Decision, Key, Limiter, LimiterBuilder, ManualClock, Refund, Retry, Source, Timestamp, Verdict,
 };
 
 use crate::trace::Trace;
@@ -172,8 +172,14 @@ impl Runner<'_> {
         if let [decision] = charged
             && decision.is_admitted()
         {
-            let back = self.limiter.refund(decision, units).await;
-            given = back.map_err(|error| error.to_string())?;
+            let refunds = decision.refund(units).await;
+            let refunds = refunds.map_err(|error| error.to_string())?;
+            let named = refunds.iter().map(Refund::policy);
+            let policies = decision.verdicts().map(|verdict| verdict.policy());
+            if !named.eq(policies) {
+                return Err(format!("{refunds:?} of {decision:?}"));
+            }
+            given = refunds.iter().map(Refund::units).collect();
         }
         let expected: Vec<_> = match &self.op["given"] {
             Value::Array(given) => given.iter().filter_map(Value::as_u64).collect(),

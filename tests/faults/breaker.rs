@@ -311,7 +311,7 @@ async fn who_asks_for_a_refund_while_it_is_open_is_told_at_once_that_it_cannot_b
     server.pause();
     opened(&limiter).await;
     let mut charged = charged;
-    let refund = limiter.refund(&mut charged, 5).now_or_never();
+    let refund = charged.refund(5).now_or_never();
     let error = refund.expect("an answer at once").expect_err("a fault");
     assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
     server.resume();

@@ -45,23 +45,17 @@ async fn a_refund_goes_where_the_charge_was_made() {
     opened_in_process(&limiter).await;
     let mut in_process = limiter.check(KEY).cost(3).await;
     assert_eq!(used(&limiter, Source::Fallback).await, 3);
-    let error = limiter.refund(&mut on_redis, 1).await.expect_err("a fault");
+    let error = on_redis.refund(1).await.expect_err("a fault");
     assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
     assert_eq!(used(&limiter, Source::Fallback).await, 3);
-    assert_eq!(
-        limiter.refund(&mut in_process, 1).await.expect("units"),
-        [1]
-    );
+    assert_eq!(in_process.refund(1).await.expect("units")[0].units(), 1);
     assert_eq!(used(&limiter, Source::Fallback).await, 2);
     server.resume();
     resumed(&limiter).await;
     // Also when the store is back.
-    assert_eq!(
-        limiter.refund(&mut in_process, 1).await.expect("units"),
-        [1]
-    );
+    assert_eq!(in_process.refund(1).await.expect("units")[0].units(), 1);
     assert_eq!(used(&limiter, Source::Store).await, 4);
-    assert_eq!(limiter.refund(&mut on_redis, 3).await.expect("units"), [3]);
+    assert_eq!(on_redis.refund(3).await.expect("units")[0].units(), 3);
     assert_eq!(used(&limiter, Source::Store).await, 1);
     server.kill();
     opened_in_process(&limiter).await;

@@ -100,12 +100,12 @@ async fn what_was_given_back_by_then_is_not_charged() {
     network.cut();
     opened_in_process(&limiter).await;
     let mut decision = limiter.check(KEY).cost(9).await;
-    assert_eq!(limiter.refund(&mut decision, 5).await.expect("units"), [5]);
+    assert_eq!(decision.refund(5).await.expect("units")[0].units(), 5);
     network.pass();
     resumed(&limiter).await;
     until("it is written back", async || used(&limiter).await == 4).await;
     // What is given back later finds nothing in process, and leaves alone what is on Redis.
-    limiter.refund(&mut decision, 4).await.expect("an answer");
+    decision.refund(4).await.expect("an answer");
     assert_eq!(used(&limiter).await, 4);
 }
 
@@ -191,8 +191,8 @@ async fn what_is_refunded_of_a_later_outage_is_not_written_back() {
             network.cut();
             opened_in_process(&limiter).await;
             let mut decision = limiter.check(KEY).cost(cost).await;
-            let refunded = limiter.refund(&mut decision, back).await;
-            assert_eq!(refunded.expect("units"), [back]);
+            let refunds = decision.refund(back).await.expect("units");
+            assert_eq!(refunds[0].units(), back);
             network.pass();
             resumed(&limiter).await;
             until("it is written back", async || {

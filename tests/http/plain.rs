@@ -21,7 +21,7 @@ async fn handle(admission: Admission, request: Request<Body>) -> String {
     let before = seen();
     match request.uri().path() {
         "/charge" => admission.charge(2).await.expect("a charge"),
-        "/refund" => admission.refund(1).await.expect("a refund"),
+        "/refund" => drop(admission.refund(1).await.expect("a refund")),
         "/settle" => admission.settle(3).await.expect("a settlement"),
         "/keep" => {
             // Somebody else has it still when the response is told how it stands.

@@ -103,7 +103,7 @@ async fn refunds_and_lists_of_callers_in_process_do() {
     let limiter = limiter(1_000_000);
     let mut decision = limiter.check(KEY).cost(DECISIONS).await;
     leaves_turns("refunded", async || {
-        limiter.refund(&mut decision, 1).await.expect("an answer");
+        decision.refund(1).await.expect("an answer");
     })
     .await;
     leaves_turns("listed", async || {

@@ -104,10 +104,11 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
 fn nothing_that_can_be_asked_changes_a_foreign_value() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    for (by, quota) in each_with(EACH, quotas(10)) {
+    for (by, quota) in each_with(EACH, quotas(100)) {
         server.flush();
         let limiter = single(&server, by, &quota);
-        let charged = runtime.block_on(async { limiter.check(Key::new("planted")).await });
+        let check = async || limiter.check(Key::new("planted")).cost(60).await;
+        let mut charged = runtime.block_on(check());
         let name = server.only_key();
         plantings(&server, &name, |value| {
             runtime.block_on(async {
@@ -120,7 +121,7 @@ fn nothing_that_can_be_asked_changes_a_foreign_value() {
                 for decision in [peek, charge, reset, costly] {
                     assert_foreign(&decision, &name);
                 }
-                let refund = limiter.refund(&mut charged.clone(), 1).await;
+                let refund = charged.refund(1).await;
                 assert!(
                     matches!(refund, Err(StoreError::Foreign { .. })),
                     "{value:?}: {refund:?}"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Limiter, Policy, RateLimitLayer, Retry, extract};
+use tollgate::{Decision, Key, Limiter, Policy, RateLimitLayer, Refund, Retry, extract};
 use tower::{Layer, ServiceExt};
 
 use crate::{
@@ -47,9 +47,9 @@ async fn tell(limiter: &Limiter, key: Key, what: &What, charged: &mut Vec<Decisi
         What::Force(units) => charged.push(limiter.charge(key, *units).await),
         What::Give { of, units } if !charged.is_empty() => {
             let place = of.index(charged.len());
-            let given = limiter.refund(&mut charged[place], *units).await;
+            let given = charged[place].refund(*units).await;
             told.push(Told {
-                counts: given.expect("a refund"),
+                counts: given.expect("a refund").iter().map(Refund::units).collect(),
                 waits: Vec::new(),
             });
         }

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use proptest::{prelude::*, sample::Index};
-use tollgate::{Admission, Decision, Denied, Limiter, Policy, RateLimitLayer, Retry, extract};
+use tollgate::{
+    Admission, Decision, Denied, Limiter, Policy, RateLimitLayer, Refund, Retry, extract,
+};
 
 use crate::{
     cost_model::{Number, Quota, numbers},
@@ -320,8 +322,8 @@ impl Case {
         let charged = &mut self.charged[place];
         match (&mut charged.by, how) {
             (Charger::Decision(decision), _) => {
-                let given = self.limiter.refund(decision, number).await;
-                let given = given.expect("a refund");
+                let refunds = decision.refund(number).await.expect("a refund");
+                let given: Vec<_> = refunds.iter().map(Refund::units).collect();
                 let live = charged.left.iter().zip(&self.quotas);
                 let live = live.filter(|(_, quota)| !quota.is_shadow);
                 let expected: Vec<_> = live.map(|(left, _)| number.min(*left)).collect();

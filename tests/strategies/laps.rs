@@ -147,9 +147,9 @@ fn where_rounds_and_laps_meet_both_stores_tell_the_same() {
                     charged[i].push(decision);
                     if let Some(of) = &step.refund {
                         let place = of.index(charged[i].len());
-                        let given = limiter.refund(&mut charged[i][place], 2).await;
+                        let given = charged[i][place].refund(2).await;
                         let given = given.expect("a refund");
-                        words.extend(given.iter().map(|units| (*units, 0, None, ms(0))));
+                        words.extend(given.iter().map(|refund| (refund.units(), 0, None, ms(0))));
                     }
                     let seen = limiter.peek(key).cost(2).await;
                     words.extend(told(&seen));

@@ -130,7 +130,7 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                     None => &mut taken[place].decision,
                     Some(place) => &mut forced[place],
                 };
-                let given = limiter.refund(decision, *units).await.expect("a refund")[0];
+                let given = decision.refund(*units).await.expect("a refund")[0].units();
                 if let Some(net) = taken.get_mut(place) {
                     assert!(given <= net.units, "more given back than taken");
                     net.units -= given;

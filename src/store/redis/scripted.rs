@@ -159,7 +159,7 @@ fn judge(limiter: &Limiter, units: u64) {
     let _ = now(limiter.reset(key));
     let _ = now(limiter.check(key).times(units));
     let mut decision = now(limiter.check(key).cost(units).times(1 + units % 9));
-    let _ = now(limiter.refund(&mut decision, units));
+    let _ = now(decision.refund(units));
     match now(limiter.check(key)).into_result() {
         Ok(admission) => {
             let _ = now(admission.charge(units));

@@ -108,8 +108,8 @@ fn longest(by: By) -> Duration {
 async fn measure(limiter: &Limiter) -> i64 {
     let mut charged = limiter.charge(KEY, 2 * LIMIT as u64).await;
     assert!(counted(&charged));
-    let back = limiter.refund(&mut charged, 2 * LIMIT as u64).await;
-    2 * LIMIT - back.expect("an answer")[0] as i64
+    let back = charged.refund(2 * LIMIT as u64).await;
+    2 * LIMIT - back.expect("an answer")[0].units() as i64
 }
 
 /// The store holds what the books say, and lets go of it in time.

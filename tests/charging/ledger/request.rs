@@ -142,7 +142,7 @@ impl Held {
         };
         self.leave(shared, instant, gives).await;
         shared.note(self.number, Note::Asks(what));
-        let acting = self.by.act(shared, what);
+        let acting = self.by.act(what);
         let note = match drops.run(shared, acting).await {
             Some(done) => done.map(|()| Note::Done).expect("an answer"),
             None => Note::Dropped,
@@ -241,16 +241,14 @@ impl Handle {
         Some(Self::Handler(admission, answering, end))
     }
 
-    async fn act(&mut self, shared: &Shared, what: Move) -> Result<(), StoreError> {
+    async fn act(&mut self, what: Move) -> Result<(), StoreError> {
         match (self, what) {
-            (Self::Decision(decision), Move::Give(units)) => shared
-                .limiter
-                .refund(decision, units as u64)
-                .await
-                .map(drop),
+            (Self::Decision(decision), Move::Give(units)) => {
+                decision.refund(units as u64).await.map(drop)
+            }
             (Self::Admission(admission) | Self::Handler(admission, ..), what) => match what {
                 Move::Charge(units) => admission.charge(units as u64).await,
-                Move::Give(units) => admission.refund(units as u64).await,
+                Move::Give(units) => admission.refund(units as u64).await.map(drop),
                 Move::Settle(units) => admission.settle(units as u64).await,
                 Move::Debt(units, then) => {
                     admission.settle(units as u64).await?;

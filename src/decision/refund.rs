@@ -1,0 +1,109 @@
+//! Refunds of what a decision charged.
+
+use std::sync::Arc;
+
+use tokio::task::coop::consume_budget;
+
+use super::{Books, Counted, Decision, Standing};
+use crate::{error::StoreError, store::Ask};
+
+/// What a refund gave back under one policy: see [`Decision::refund`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refund {
+    policy: Box<str>,
+    units: u64,
+}
+
+impl Refund {
+    pub(crate) fn new(policy: &str, units: u64) -> Self {
+        let policy = policy.into();
+        Self { policy, units }
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// How many units were given back. The rest of a unit that time had begun to give back counts as one.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+}
+
+impl Decision {
+    /// Gives back up to `units` of what the request was charged under each policy, to the store that charged it.
+    ///
+    /// Only what time has not already given back is refunded, and only to the window, bucket or entries that it was taken
+    /// from. Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
+    /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left to be
+    /// refunded.
+    ///
+    /// Returns one result for each of the [`verdicts`](Decision::verdicts), in their order; they tell how it stands after the
+    /// refund. What was charged in the [shadow](crate::Policy::shadow) is refunded too, and not reported.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer. Under the policies before the one that failed, units may have been refunded; what was
+    /// asked for under that one is not refunded later.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, what it has sent to the store is refunded nevertheless, and is not refunded again; the
+    /// rest can still be refunded.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("downloads", Quota::requests(10).per_hour()))
+    ///     .build()?;
+    /// let mut download = limiter.check(Key::new("alice")).cost(3).await;
+    /// // Two of the three files did not exist.
+    /// for refund in download.refund(2).await? {
+    ///     assert_eq!((refund.policy(), refund.units()), ("downloads", 2));
+    /// }
+    /// // One unit is left to be refunded.
+    /// let refunds = download.clone().refund(5).await?;
+    /// assert_eq!(refunds[0].units(), 1);
+    /// # Ok(()) })
+    /// # }
+    /// ```
+    pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        let mut refunds = Vec::with_capacity(self.counted.len());
+        for counted in &mut self.counted {
+            let refunded = counted.refund(&self.books, units).await?;
+            if !counted.is_shadow() {
+                refunds.push(Refund::new(self.books.name(counted.policy), refunded));
+            }
+        }
+        Ok(refunds)
+    }
+}
+
+impl Counted {
+    /// Refunds up to `units`, the newest charge first; returns how many that were.
+    pub(crate) async fn refund(
+        &mut self,
+        books: &Arc<dyn Books>,
+        mut units: u64,
+    ) -> Result<u64, StoreError> {
+        // A store in process answers at once: other tasks have their turns, too.
+        consume_budget().await;
+        let (mut refunded, mut before) = (0, usize::MAX);
+        while let Some(piece) = self.receipts.take_piece(before, units) {
+            (units, before) = (units - piece.units, piece.place);
+            let adjusting = books.adjust(Ask::Refund, self, piece.receipt, piece.units);
+            let adjusted = adjusting.await?;
+            self.receipts.put_back(&piece, adjusted.units);
+            self.standing = Standing::Told(adjusted.outlook);
+            refunded += adjusted.units;
+        }
+        Ok(refunded)
+    }
+}
