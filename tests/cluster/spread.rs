@@ -94,6 +94,25 @@ async fn several_at_once_are_admitted_as_far_as_all_have_room() {
 }
 
 #[tokio::test]
+async fn a_cost_of_any_size_is_refused_everywhere_or_a_debt_of_one_capacity() {
+    let places = Places::find(cluster(), "huge").await;
+    let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "5/h"), (By::List, "5/h")]);
+    let keys = places.apart();
+    for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
+        let refused = limiter.check(keys.clone()).cost(cost).times(cost).await;
+        assert!(!counted(&refused), "{cost}");
+        assert_eq!(refused.retry(), Retry::Never, "{cost}");
+        assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
+        assert!(counted(&limiter.charge(keys.clone(), cost).await), "{cost}");
+        assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{cost}");
+        assert!(!counted(&limiter.check(keys.clone()).await), "{cost}");
+        limiter.reset(keys.clone()).await;
+    }
+    let free = limiter.check(keys).cost(0).times(u64::MAX).await;
+    assert_eq!(free.admitted(), u64::from(u32::MAX));
+}
+
+#[tokio::test]
 async fn what_was_charged_everywhere_is_given_back_everywhere() {
     for (round, by) in By::ALL.into_iter().enumerate() {
         let places = Places::find(cluster(), &format!("back{round}-")).await;

@@ -316,3 +316,37 @@ async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
     assert!(limiter.charge(KEY, u64::MAX).await.is_admitted());
     assert!(!limiter.check(KEY).await.is_admitted());
 }
+
+#[tokio::test]
+async fn a_huge_cost_is_not_waited_for() {
+    for world in World::both() {
+        let limiter = world.limiter([Policy::new("p", Quota::requests(10).per_minute())]);
+        for cost in huge() {
+            let text = format!("{cost} on {}", world.name());
+            let refused = limiter
+                .wait(KEY, secs(5))
+                .cost(cost)
+                .await
+                .expect_err(&text);
+            assert_eq!(refused.retry_after(), None, "{text}");
+            assert_eq!(left(&limiter, KEY).await, 10, "{text}");
+        }
+    }
+}
+
+/// On Redis they share a script call, and are one entry of it.
+#[tokio::test]
+async fn a_huge_number_of_free_requests_leaves_the_requests_beside_it_alone() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            let check = || limiter.check(KEY).cost(0);
+            let (many, one, more) =
+                tokio::join!(check().times(u64::MAX), check(), check().times(1 << 40),);
+            for (decision, admitted) in [(many, u32::MAX), (one, 1), (more, u32::MAX)] {
+                assert!(counted(&decision), "{by:?} on {}", world.name());
+                assert_eq!(decision.admitted(), u64::from(admitted), "{by:?}");
+            }
+        }
+    }
+}
