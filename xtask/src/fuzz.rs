@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: feeds every parser that sees the outside with what libFuzzer thinks of.
+//! `cargo xtask fuzz`: feeds every parser that sees the outside, and what counts costs, with what libFuzzer thinks of.
 
 use std::fs;
 use std::path::Path;
