@@ -169,6 +169,38 @@ async fn a_response_does_not_refund_what_the_handler_refunded_by_a_decision() {
 }
 
 #[tokio::test]
+async fn refunds_name_their_policies() {
+    for world in World::both() {
+        let (requests, tokens) = (
+            together(By::Fixed, "requests", "10/min"),
+            together(By::Gcra, "tokens", "100/min").cost(40),
+        );
+        let shadow = together(By::Gcra, "shadow", "100/min").shadow();
+        let limiter = world.limiter([requests, shadow, tokens]);
+        let named = |refunds: Vec<Refund>| -> Vec<_> {
+            let named = refunds.into_iter();
+            named
+                .map(|refund| (refund.policy().to_owned(), refund.units()))
+                .collect()
+        };
+        let of = |policy: &str, units| (policy.to_owned(), units);
+
+        let mut decision = limiter.check(KEY).await;
+        let refunds = decision.refund(15).await.expect("an answer");
+        assert_eq!(named(refunds), [of("requests", 1), of("tokens", 15)]);
+        assert_eq!(used(&limiter, "shadow").await, 0, "{}", world.name());
+
+        let admission = decision.into_result().expect("room");
+        let refunds = admission.policy("tokens").refund(5).await;
+        assert_eq!(named(refunds.expect("an answer")), [of("tokens", 5)]);
+        let refunds = admission.refund(50).await.expect("an answer");
+        assert_eq!(named(refunds), [of("requests", 0), of("tokens", 20)]);
+        let refunds = admission.policy("nobody").refund(5).await;
+        assert_eq!(refunds.expect("nothing"), []);
+    }
+}
+
+#[tokio::test]
 async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
     for world in World::both() {
         for by in By::ALL {
