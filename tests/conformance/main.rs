@@ -1,6 +1,6 @@
 //! Every trace of the reference model (`model.py`), on both stores, through the public API.
 //!
-//! Runs the traces in `traces/`, and those in the folder that `TOLLGATE_TRACES` names.
+//! Runs the traces in `traces/`, and those in the folder that `TOLLGATE_TRACES` names. `README.md` describes their format.
 
 #![allow(missing_docs)]
 
