@@ -54,14 +54,14 @@ while judged < upto do
     end
     local ahead = value - at
     -- As a rule the key was there, has room, and stays in its lap.
-    if ahead < add or ahead > tolerance or (value - 1) % lap < add then
+    if ahead <= add or ahead > tolerance or (value - 1) % lap < add then
       rewrites = true
       if ahead > round / 2 then
         ahead = ahead - round
       elseif ahead <= -round / 2 then
         ahead = ahead + round
       end
-      if value == add or ahead < add then
+      if value == add or ahead <= add then
         if value < add or value - add > round then
           failed = 0
           break
@@ -95,8 +95,10 @@ while judged < upto do
       local before = answer[place] - most * step
       local tat = at + before + net
       if how == 2 and k == 0 then
-        -- Nothing stays of what a rejected request made.
-        try('DEL', key)
+        -- Nothing stays of what a rejected request made, also where the user may not DEL.
+        if try('DEL', key) ~= 1 then
+          try('PEXPIREAT', key, '1')
+        end
       elseif how > 0 or k < most or (tat - 1) % lap < net then
         local ends = format('%d', round_ms + (tat + -tat % lap) / 20000)
         if how == 0 and k < most then
@@ -124,7 +126,9 @@ while judged < upto do
       local step = plan[head + 3 * j + 1] * plan[plan[head + 3 * j] + 5]
       local by = (j < failed and k or most) * step
       if writes and writes[j] == 2 then
-        try('DEL', KEYS[judged + j])
+        if try('DEL', KEYS[judged + j]) ~= 1 then
+          try('PEXPIREAT', KEYS[judged + j], '1')
+        end
       elseif by > 0 then
         try('INCRBY', KEYS[judged + j], format('%d', -by))
       end

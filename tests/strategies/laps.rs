@@ -415,7 +415,7 @@ async fn keys_of_one_call_are_counted_apart_whichever_of_them_have_room() {
 }
 
 /// A limiter whose user may not run some commands.
-fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
+pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limiter {
     let mut order = vec![
         "ACL", "SETUSER", "gate", "reset", "on", "nopass", "~*", "+@all",
     ];

@@ -17,6 +17,7 @@ mod costs;
 mod custom;
 mod custom_units;
 mod formats;
+mod gcra_edges;
 mod laps;
 mod properties;
 mod source_buckets;

@@ -1,0 +1,38 @@
+//! GCRA's fast path on Redis where arrival times, rounds and rights end.
+
+use testkit::Server;
+
+use crate::{
+    laps::without,
+    support::{By, KEY, START, World, ask, left, secs},
+};
+
+#[tokio::test]
+async fn an_arrival_time_that_is_now_and_the_end_of_a_round_is_counted_like_any_other() {
+    // A round ends at START. The keys are asked about in this very microsecond, and a minute later.
+    for world in World::both() {
+        let (one, two) = (
+            By::Gcra.policy("one", "1/min"),
+            By::Gcra.policy("two", "2/min"),
+        );
+        let limiter = world.limiter([one, two]);
+        world.set(START - 60_000_000);
+        for minute in 0..3 {
+            let name = format!("{}, minute {minute}", world.name());
+            assert_eq!(ask(&limiter, KEY, 3).await, 1, "{name}");
+            assert_eq!(left(&limiter, KEY).await, 0, "{name}");
+            world.advance(secs(60));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_delete_leaves_no_key_without_an_end() {
+    let server = Server::start();
+    let narrow = without(&server, &["-del"], &["2/min"]);
+    assert_eq!(ask(&narrow, KEY, 2).await, 2);
+    let both = without(&server, &["-del"], &["100/h", "2/min"]);
+    assert_eq!(ask(&both, KEY, 1).await, 0);
+    assert_eq!(server.immortal_keys(), [""; 0]);
+    assert_eq!(server.keys().len(), 1);
+}
