@@ -50,6 +50,7 @@ impl Kept {
         let mut lines = question.lines.clone();
         question.fail(error);
         lines.retain(|line| !sent || is_permit(line));
+        lines.iter_mut().for_each(OwnLine::claim_no_more);
         if lines.is_empty() {
             return;
         }
@@ -130,11 +131,15 @@ mod tests {
     };
 
     fn give_back(account: &Account) -> Question {
+        give_back_of(account, Receipt::NONE)
+    }
+
+    fn give_back_of(account: &Account, receipt: Receipt) -> Question {
         let line = Line {
             account,
             key: Key::global(),
             units: Units::ONE,
-            receipt: Receipt::NONE,
+            receipt,
             by: Key::global(),
             manner: Manner::Charge,
         };
@@ -165,5 +170,24 @@ mod tests {
         assert_eq!((sent, kept.give_backs().many), (MAX_KEPT / 2, MAX_KEPT / 2));
         while !kept.take(0).is_empty() {}
         assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
+    }
+
+    #[test]
+    fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let account = Account::new("p", rule, ());
+        let kept = Kept::default();
+        let receipt = Receipt {
+            left: 5,
+            ..Receipt::NONE
+        };
+        kept.fail(
+            0,
+            give_back_of(&account, receipt),
+            StoreError::Timeout,
+            false,
+        );
+        let (_, lines) = kept.take(0).remove(0);
+        assert_eq!(lines[0].receipt().left, 1);
     }
 }

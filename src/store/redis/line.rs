@@ -78,6 +78,13 @@ impl OwnLine {
             .map_or(Receipt::NONE, |more| more.receipt)
     }
 
+    /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
+    pub(super) fn claim_no_more(&mut self) {
+        if let Some(more) = &mut self.more {
+            more.receipt.left = more.receipt.left.min(self.units.get());
+        }
+    }
+
     /// Makes it the line of a charge of so many units.
     pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
         self.units = Units::new(units);
