@@ -23,7 +23,7 @@ fn runtime() -> Runtime {
 
 /// Never used up, and given back so slowly that no key is forgotten.
 fn ample() -> Quota {
-    Quota::requests(10_000).per_week().burst(1_000_000)
+    Quota::requests(10_000).per_week().burst(500_000)
 }
 
 fn limiter(names: &[&str], quota: Quota) -> Limiter {

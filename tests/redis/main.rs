@@ -24,6 +24,7 @@ mod lifted;
 mod processes;
 mod reads;
 mod runtimes;
+mod stalled;
 mod steps;
 mod support;
 mod trips;

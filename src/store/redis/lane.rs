@@ -118,7 +118,7 @@ impl Lane {
             .queue()
             .put(question, self.enough.load(Ordering::Relaxed));
         if let Put::Closed(question) = put {
-            question.fail(ended());
+            self.shared.kept.fail(self.tag, question, ended(), false);
             return Ok(false);
         }
         Ok(matches!(put, Put::Wake))
@@ -129,6 +129,12 @@ impl Lane {
         if let Ok(true) = self.put(question) {
             self.relay.wake();
         }
+    }
+
+    /// Takes what nothing waits for out of the queue, as far as its deadline is before `told_before`.
+    pub(super) fn stalled(&self, told_before: Instant) -> Vec<Question> {
+        let stalls = |question: &Question| question.is_told() && question.deadline < told_before;
+        self.queue().extract(stalls)
     }
 
     /// Ends the lane once its queue is empty.
@@ -224,12 +230,12 @@ impl Lane {
     }
 }
 
-/// Whatever is left in a lane whose runtime has ended is answered, not left hanging.
+/// Whatever is left in a lane whose runtime has ended is answered, not left hanging, and refunds are kept for another.
 impl Drop for Lane {
     fn drop(&mut self) {
         let questions = self.queue().abandon();
         for question in questions {
-            question.fail(ended());
+            self.shared.kept.fail(self.tag, question, ended(), false);
         }
     }
 }

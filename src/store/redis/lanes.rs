@@ -3,21 +3,24 @@
 use std::{
     hash::BuildHasher,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use hashbrown::DefaultHashBuilder;
 use tokio::{
-    runtime::{self, Handle},
+    runtime::{self, Handle, RuntimeFlavor},
     time::Instant,
 };
 
 use super::{
     Shared,
+    awaited::Awaited,
     lane::Lane,
     line::{Lines, OwnLine},
-    question::{Awaited, Matter, Question},
+    question::{Matter, Question, ended},
     route::Route,
+    steal::steal,
     tags::Tags,
 };
 use crate::{
@@ -40,8 +43,10 @@ pub(super) struct Lanes {
 /// The lanes of one runtime.
 #[derive(Clone, Debug)]
 struct Set {
-    runtime: runtime::Id,
+    runtime: Handle,
     lanes: Arc<[Arc<Lane>]>,
+    /// Whether a task of the runtime [steals](super::steal) for them.
+    steals: bool,
 }
 
 impl Lanes {
@@ -80,21 +85,16 @@ impl Lanes {
         self.shared.servers.tags()
     }
 
-    /// Puts a question into the lane of this runtime that has a place. Equal questions have the same, so that they find each
-    /// other there.
-    fn push(self: &Arc<Self>, place: usize, question: Question) -> Result<(), StoreError> {
-        let outside = || StoreError::Unsupported("there is no tokio runtime here");
-        let handle = Handle::try_current().map_err(|_| outside())?;
+    /// The sets, with this runtime's among them, unless it is ending: such a one takes its lanes away at once.
+    #[inline]
+    fn laid(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<Set>>> {
         let sets = self.sets.load();
-        if let Some(lane) = lane_of(&sets, handle.id(), place) {
-            return lane.push(question);
+        if sets.iter().any(|set| set.is_of(runtime.id())) {
+            return sets;
         }
         drop(sets);
-        self.lay(&handle);
-        let sets = self.sets.load();
-        // A runtime that is ending takes its lanes away at once.
-        let lane = lane_of(&sets, handle.id(), place).ok_or_else(outside)?;
-        lane.push(question)
+        self.lay(runtime);
+        self.sets.load()
     }
 
     /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
@@ -127,22 +127,18 @@ impl Lanes {
         mark: Option<Mark>,
         insists: bool,
     ) -> Result<Awaited, StoreError> {
+        let outside = || StoreError::Unsupported("there is no tokio runtime here");
         let (place, hash) = self.begin(ask, &lines);
+        let here = Handle::try_current().map_err(|_| outside())?;
         let matter = Matter::marked(ask, lines, deadline, hash, mark);
-        let (mut question, awaited) = Question::asked(matter);
+        let (mut question, awaited) = Question::asked(matter, Some(here.id()));
         if insists {
             question.insist();
         }
-        self.push(place, question)?;
+        let sets = self.laid(&here);
+        let lane = lane_of(&sets, here.id(), place).ok_or_else(outside)?;
+        lane.push(question)?;
         Ok(awaited)
-    }
-
-    /// Asks there what nobody waits for.
-    pub(super) fn ask_for_nobody(self: &Arc<Self>, ask: Ask, lines: Lines, deadline: Instant) {
-        let (place, hash) = self.begin(ask, &lines);
-        let matter = Matter::new(ask, lines, deadline, hash);
-        // There is nobody to tell that it can't be done.
-        let _ = self.push(place, Question::told(matter));
     }
 
     /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
@@ -155,34 +151,79 @@ impl Lanes {
         (self.place(lines, hash), hash)
     }
 
-    /// Has something done that nobody waits for: by this runtime, or by any other where there is none.
+    /// Has something done that nothing waits for: by this runtime, or by another where there is none or it is ending. Without
+    /// any, a refund waits for the next one.
     pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
         let (place, hash) = self.begin(ask, &lines);
-        let matter = Matter::new(ask, lines, self.deadline(), hash);
-        let told = |lane: &Lane| lane.tell(Question::told(matter));
-        let sets = self.sets.load();
+        let question = Question::told(Matter::new(ask, lines, self.deadline(), hash));
         let here = Handle::try_current().ok();
-        let here = here.and_then(|handle| lane_of(&sets, handle.id(), place));
-        let any = || sets.first().and_then(|set| set.lane(place));
-        if let Some(lane) = here.or_else(any) {
-            told(lane);
+        let sets = match &here {
+            Some(here) => self.laid(here),
+            None => self.sets.load(),
+        };
+        let own = here.and_then(|here| lane_of(&sets, here.id(), place));
+        if let Some(own) = own {
+            // What can't be sent now is kept, or dropped, by the lane.
+            let _ = own.push(question);
+        } else if let Some(other) = running(&sets, None) {
+            if let Some(lane) = other.lane(place) {
+                lane.tell(question);
+            }
+        } else if let Some(line) = question.lines.first() {
+            let tag = self.shared.servers.tag_of(&line.key);
+            self.shared.kept.fail(tag, question, ended(), false);
         }
+    }
+
+    /// A runtime that uses the store, other than `stalled`.
+    pub(super) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
+        let sets = self.sets.load();
+        running(&sets, stalled).map(|set| set.runtime.clone())
+    }
+
+    /// Whether a runtime is the only one that uses the store. Nothing steals for it any more then.
+    pub(super) fn is_alone(&self, runtime: runtime::Id) -> bool {
+        let _laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = Vec::clone(&self.sets.load());
+        let alone = sets.iter().all(|set| set.is_of(runtime));
+        if alone {
+            sets.iter_mut().for_each(|set| set.steals = false);
+            self.sets.store(Arc::new(sets));
+        }
+        alone
+    }
+
+    /// Takes what nothing waits for out of the queues of all runtimes but one, as far as its deadline is before
+    /// `told_before`.
+    pub(super) fn stalled(&self, here: runtime::Id, told_before: Instant) -> Vec<Question> {
+        let sets = self.sets.load();
+        let others = sets.iter().filter(|set| !set.is_of(here));
+        let lanes = others.flat_map(|set| set.lanes.iter());
+        lanes.flat_map(|lane| lane.stalled(told_before)).collect()
     }
 
     /// Lays the lanes of a runtime, and has it drive them.
     fn lay(self: &Arc<Self>, handle: &Handle) {
         let laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sets = Vec::clone(&self.sets.load());
-        if sets.iter().any(|set| set.runtime == handle.id()) {
+        if sets.iter().any(|set| set.is_of(handle.id())) {
             return;
         }
         let routes = self.shared.servers.routes(self.many);
         let lane = |route: &Route| Arc::new(Lane::new(self.shared.clone(), route.tag()));
         let lanes: Arc<[_]> = routes.iter().map(lane).collect();
         sets.push(Set {
-            runtime: handle.id(),
+            runtime: handle.clone(),
             lanes: lanes.clone(),
+            steals: false,
         });
+        if let [_, _, ..] = &sets[..] {
+            for set in sets.iter_mut().filter(|set| !set.steals) {
+                set.steals = true;
+                let steal = steal(Arc::downgrade(self), set.runtime.id());
+                drop(set.runtime.spawn(steal));
+            }
+        }
         self.sets.store(Arc::new(sets));
         // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
         drop(laying);
@@ -203,7 +244,7 @@ impl Lanes {
         let laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
         let (ended, sets): (Vec<_>, Vec<_>) = Vec::clone(&self.sets.load())
             .into_iter()
-            .partition(|set| set.runtime == runtime);
+            .partition(|set| set.is_of(runtime));
         self.sets.store(Arc::new(sets));
         // A lane that is dropped answers those who wait in it, and they may look for another: not under the lock.
         drop(laying);
@@ -212,6 +253,10 @@ impl Lanes {
 }
 
 impl Set {
+    fn is_of(&self, runtime: runtime::Id) -> bool {
+        self.runtime.id() == runtime
+    }
+
     fn lane(&self, place: usize) -> Option<&Arc<Lane>> {
         self.lanes.get(place % self.lanes.len().max(1))
     }
@@ -222,8 +267,15 @@ impl Set {
 }
 
 fn lane_of(sets: &[Set], runtime: runtime::Id, place: usize) -> Option<&Arc<Lane>> {
-    let set = sets.iter().find(|set| set.runtime == runtime)?;
+    let set = sets.iter().find(|set| set.is_of(runtime))?;
     set.lane(place)
+}
+
+/// The runtime other than `stalled` that is most likely to run: one of several threads does unless all of them are blocked.
+fn running(sets: &[Set], stalled: Option<runtime::Id>) -> Option<&Set> {
+    let others = || sets.iter().filter(|set| Some(set.runtime.id()) != stalled);
+    let flavor = |set: &&Set| set.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+    others().find(flavor).or_else(|| others().next())
 }
 
 /// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
@@ -258,14 +310,16 @@ impl Lanes {
 
     /// By when a question that is asked now has to be answered.
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.shared.deadline
+        Instant::now() + self.timeout()
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.shared.deadline
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{
         RedisStore,

@@ -34,6 +34,7 @@ use crate::{
 };
 
 mod alarm;
+mod awaited;
 mod batch;
 mod builder;
 mod cluster;
@@ -62,13 +63,14 @@ mod script;
 pub(crate) mod scripted;
 mod sentinel;
 mod spread;
+mod steal;
 mod tags;
 mod tls;
 mod trial;
 mod trip;
 
+pub(crate) use awaited::Awaited;
 pub use builder::RedisStoreBuilder;
-pub(crate) use question::Awaited;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
 ///
@@ -333,7 +335,7 @@ impl Store for RedisStore {
         };
         let lanes = &self.inner.lanes;
         for part in spread::parts(lanes, lines) {
-            lanes.ask_for_nobody(ask, part.lines, lanes.deadline());
+            lanes.tell(ask, part.lines);
         }
     }
 }

@@ -1,19 +1,19 @@
 //! A question on its way to Redis, and its answer on the way back.
 
 use std::{
-    future::poll_fn,
     mem,
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll, Waker, ready},
+    task::Waker,
 };
 
-use tokio::time::Instant;
+use tokio::{runtime, time::Instant};
 
 use super::{
+    awaited::Awaited,
     line::{Lines, OwnLine},
     place::Place,
 };
@@ -35,7 +35,7 @@ pub(super) struct Matter {
     /// What was known when it was asked, if its refusal is to be noted.
     pub(super) mark: Option<Mark>,
     /// Whether whoever waited has gone.
-    left: AtomicBool,
+    pub(super) left: AtomicBool,
     place: Mutex<Place<Result<Answer, StoreError>, Waker>>,
 }
 
@@ -53,10 +53,6 @@ pub(super) struct Question {
     insisted: bool,
 }
 
-/// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
-#[derive(Debug)]
-pub(crate) struct Awaited(Option<Arc<Matter>>);
-
 impl Question {
     /// A question that nobody waits for.
     pub(super) fn told(matter: Arc<Matter>) -> Self {
@@ -69,9 +65,9 @@ impl Question {
         }
     }
 
-    /// A question, and its answer.
-    pub(super) fn asked(matter: Arc<Matter>) -> (Self, Awaited) {
-        let awaited = Awaited(Some(matter.clone()));
+    /// A question for a lane of a runtime, and its answer.
+    pub(super) fn asked(matter: Arc<Matter>, lane: Option<runtime::Id>) -> (Self, Awaited) {
+        let awaited = Awaited::new(matter.clone(), lane);
         let mut question = Self::told(matter);
         question.awaited = true;
         (question, awaited)
@@ -86,6 +82,11 @@ impl Question {
     /// failed.
     pub(super) fn insists(&self) -> bool {
         self.insisted || !self.awaited
+    }
+
+    /// Whether nothing waits for it, or hears what becomes of it.
+    pub(super) fn is_told(&self) -> bool {
+        !self.awaited
     }
 
     /// Whether somebody waits, or has gone without a word from here.
@@ -176,7 +177,7 @@ impl Matter {
 
     /// Gives back what an answer says that was charged.
     #[cold]
-    fn give_back(&self, answer: &Answer) {
+    pub(super) fn give_back(&self, answer: &Answer) {
         if !matches!(self.ask, Ask::Take(_)) || answer.admitted == 0 {
             return;
         }
@@ -192,92 +193,23 @@ impl Matter {
 
     /// Remembers that it was refused.
     #[cold]
-    fn note_denial(&self, answer: &Answer) {
+    pub(super) fn note_denial(&self, answer: &Answer) {
         let lanes = self.lines.first().and_then(OwnLine::lanes);
         if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
             lanes.note_denial(self, answer, mark);
         }
     }
 
-    fn place(&self) -> MutexGuard<'_, Place<Result<Answer, StoreError>, Waker>> {
+    /// Answers what waits that the time is up, if it was not answered.
+    pub(super) fn time_out(&self) {
+        let waker = self.place().tell(&mut Some(Err(StoreError::Timeout)));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn place(&self) -> MutexGuard<'_, Place<Result<Answer, StoreError>, Waker>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Awaited {
-    /// What was answered, which is read with it, and what was asked.
-    #[inline]
-    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<Answer, StoreError>)> {
-        // It was read before, which futures need not say.
-        let Some(matter) = &self.0 else {
-            return Poll::Pending;
-        };
-        let stood = matter.place().watch(cx.waker());
-        let Place::Told(result) = stood else {
-            return Poll::Pending;
-        };
-        match self.0.take() {
-            Some(matter) => Poll::Ready((matter, result)),
-            None => Poll::Pending,
-        }
-    }
-
-    /// The answer. Whoever is refused is remembered.
-    #[inline]
-    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, StoreError>> {
-        let (matter, result) = ready!(self.poll_read(cx));
-        if let Ok(answer) = &result
-            && answer.admitted == 0
-        {
-            matter.note_denial(answer);
-        }
-        Poll::Ready(result)
-    }
-
-    /// The answer, which is given back unless it's read.
-    pub(super) async fn delivery(mut self) -> Result<Delivery, StoreError> {
-        let (matter, result) = poll_fn(|cx| self.poll_read(cx)).await;
-        let answer = Some(result?);
-        Ok(Delivery { matter, answer })
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        let Some(matter) = self.0.take() else {
-            return;
-        };
-        matter.left.store(true, Ordering::Relaxed);
-        let stood = matter.place().leave();
-        if let Place::Told(Ok(answer)) = &stood {
-            matter.give_back(answer);
-        }
-    }
-}
-
-/// An answer that gives back what it charged if nobody reads it.
-#[derive(Debug)]
-pub(super) struct Delivery {
-    matter: Arc<Matter>,
-    answer: Option<Answer>,
-}
-
-impl Delivery {
-    pub(super) fn read(&mut self) -> Option<Answer> {
-        self.answer.take()
-    }
-
-    /// What it will say, and give back.
-    pub(super) fn answer(&mut self) -> Option<&mut Answer> {
-        self.answer.as_mut()
-    }
-}
-
-impl Drop for Delivery {
-    fn drop(&mut self) {
-        if let Some(answer) = self.answer.take() {
-            self.matter.give_back(&answer);
-        }
     }
 }
 
@@ -287,6 +219,8 @@ pub(super) fn ended() -> StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll};
+
     use smallvec::SmallVec;
 
     use super::*;
@@ -302,7 +236,7 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let account = Account::new("p", rule, ());
         let lines = [OwnLine::of(&Line::plain(&account, Key::global()))].into();
-        Question::asked(Matter::new(ask, lines, Instant::now(), 0))
+        Question::asked(Matter::new(ask, lines, Instant::now(), 0), None)
     }
 
     fn admitted() -> Answer {

@@ -79,6 +79,11 @@ impl<T> Queue<T> {
         }
     }
 
+    /// Takes some of what waits, whatever is under way.
+    pub(super) fn extract(&mut self, some: impl Fn(&T) -> bool) -> Vec<T> {
+        self.waiting.extract_if(.., |item| some(item)).collect()
+    }
+
     pub(super) fn close(&mut self) {
         self.closed = true;
     }

@@ -45,7 +45,8 @@ impl Store for Scripted {
         let mut batch = Batch::default();
         let lines = lines.iter().map(OwnLine::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
-        let (mut question, mut awaited) = Question::asked(Matter::new(ask, lines, deadline, 0));
+        let (mut question, mut awaited) =
+            Question::asked(Matter::new(ask, lines, deadline, 0), None);
         question.told_time = true;
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,10 +7,11 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     RedisStore,
+    awaited::Delivery,
     batch::{Batch, Known},
     line::OwnLine,
     ping::{PATIENCE, Place},
-    question::{Delivery, Matter, Question, ended},
+    question::{Matter, Question, ended},
     reply,
 };
 use crate::{
@@ -110,7 +111,7 @@ impl RedisStore {
     ) -> Result<Answer, StoreError> {
         let mut batch = Batch::default();
         let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
-        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0));
+        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0), None);
         question.told_time = true;
         batch.push(question).map_err(|_| ended())?;
         let shared = &self.inner.shared;

@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout_at};
 mod take;
 
 use super::{
+    awaited::{Awaited, Delivery},
     lanes::Lanes,
     line::Lines,
-    question::{Awaited, Delivery},
 };
 use crate::{
     clock::Timestamp,

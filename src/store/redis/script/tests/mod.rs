@@ -19,10 +19,11 @@ use crate::{
     store::{
         Account, Answer, Ask, Line,
         redis::{
+            awaited::Awaited,
             batch::{Batch, Known, MOST_KEYS},
             line::{Lines, OwnLine},
             names::Names,
-            question::{Awaited, Matter, Question},
+            question::{Matter, Question},
             reply,
         },
     },
@@ -122,7 +123,7 @@ impl World {
         for (ask, lines) in questions {
             let deadline = Instant::now() + Duration::from_secs(60);
             let matter = Matter::new(*ask, lines.clone(), deadline, 0);
-            let (mut question, answer) = Question::asked(matter);
+            let (mut question, answer) = Question::asked(matter, None);
             question.told_time = true;
             let pushed = batch.push(question);
             pushed.expect("room on the trip");

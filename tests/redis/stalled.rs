@@ -1,0 +1,308 @@
+//! A current-thread runtime that is not driven holds up neither the requests that left it nor what they give back, if
+//! another runtime of the process uses the store.
+
+use std::{
+    future::{Future, IntoFuture, poll_fn},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use testkit::Server;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tollgate::{
+    Checking, Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, StoreError, extract,
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use crate::support::{By, PATIENCE, counted, fault, hello, limiter, until, used};
+
+const KEY: Key = Key::global();
+
+const DEADLINE: Duration = Duration::from_millis(200);
+
+fn current_thread() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().build().expect("a runtime")
+}
+
+fn multi_thread() -> Runtime {
+    let mut builder = Builder::new_multi_thread();
+    let builder = builder.worker_threads(1).enable_all();
+    builder.build().expect("a runtime")
+}
+
+fn store(server: &Server, deadline: Duration) -> RedisStore {
+    let store = RedisStore::builder()
+        .url(server.url())
+        .deadline(deadline)
+        .denials(Duration::ZERO)
+        .no_breaker();
+    store.build().expect("a store")
+}
+
+fn single(server: &Server, deadline: Duration) -> Limiter {
+    limiter(
+        store(server, deadline),
+        [By::Fixed.policy("p", "100/month")],
+    )
+}
+
+async fn poll_once<F: Future + Unpin>(future: &mut F) {
+    poll_fn(|cx| {
+        assert!(Box::pin(&mut *future).as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// A check that is asked in `runtime`, and is not sent yet.
+fn asked_in(runtime: &Runtime, limiter: &Limiter) -> Checking {
+    runtime.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        check
+    })
+}
+
+/// What a check is answered on another runtime.
+fn awaited_in(runtime: &Runtime, check: Checking) -> Decision {
+    runtime
+        .block_on(async { timeout(PATIENCE, check).await })
+        .expect("an answer by the deadline")
+}
+
+#[test]
+fn a_check_that_is_awaited_on_another_runtime_is_answered_by_its_deadline() {
+    let server = Server::start();
+    for other in [current_thread(), multi_thread()] {
+        for known in [false, true] {
+            server.flush();
+            let limiter = single(&server, DEADLINE);
+            let still = current_thread();
+            assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+            if known {
+                assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
+            }
+            let before = 1 + u64::from(known);
+            let decision = awaited_in(&other, asked_in(&still, &limiter));
+            assert!(matches!(fault(&decision), StoreError::Timeout));
+            // It is not sent when the runtime moves on.
+            for _ in 0..3 {
+                assert_eq!(still.block_on(used(&limiter, KEY)), [before]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_check_that_was_sent_there_is_answered_by_its_deadline_too() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let limiter = single(&server, DEADLINE);
+    assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+    server.pause();
+    let check = still.block_on(async {
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        // It is sent.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        check
+    });
+    let decision = awaited_in(&other, check);
+    assert!(matches!(fault(&decision), StoreError::Timeout));
+    server.resume();
+    assert!(counted(&still.block_on(limiter.check(KEY).into_future())));
+}
+
+#[test]
+fn a_check_that_is_awaited_without_a_runtime_is_answered_if_another_runtime_runs() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let limiter = single(&server, DEADLINE);
+    assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
+    let check = asked_in(&still, &limiter);
+    let (sender, answer) = mpsc::channel();
+    thread::spawn(move || sender.send(block_on(check)));
+    let decision = answer.recv_timeout(PATIENCE).expect("an answer");
+    assert!(matches!(fault(&decision), StoreError::Timeout));
+}
+
+/// As `tower::buffer` does: a worker calls the service, and the caller awaits its response.
+#[test]
+fn a_layers_request_that_is_awaited_on_another_runtime_is_answered_by_its_deadline() {
+    let server = Server::start();
+    let (still, other) = (current_thread(), multi_thread());
+    let layer = RateLimitLayer::builder()
+        .store(store(&server, DEADLINE))
+        .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
+        .on_store_error(OnStoreError::Refuse);
+    let layer = layer.build().expect("a layer");
+    let mut service = layer.layer(service_fn(hello));
+    let response = still.block_on(async {
+        let Ok(service) = service.ready().await;
+        service.call(Request::new(()))
+    });
+    let response = other.block_on(async { timeout(PATIENCE, response).await });
+    let Ok(response) = response.expect("an answer by the deadline");
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+fn places(server: &Server) -> Limiter {
+    let hour = Concurrency::life(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
+    limiter(store(server, DEADLINE), [policy])
+}
+
+/// A permit is held on `runtime`, which is driven no more when this returns.
+async fn held(limiter: &Limiter) -> Decision {
+    let decision = limiter.check(KEY).await;
+    assert!(counted(&decision));
+    decision
+}
+
+#[test]
+fn a_permit_that_is_dropped_there_is_freed_by_another_runtime() {
+    let server = Server::start();
+    for other in [current_thread(), multi_thread()] {
+        server.flush();
+        let limiter = places(&server);
+        // Either may have been the first.
+        let (early, late) = (current_thread(), current_thread());
+        let outside = early.block_on(held(&limiter));
+        assert_eq!(other.block_on(used(&limiter, KEY)), [1]);
+        late.block_on(async { drop(held(&limiter).await) });
+        early.block_on(async { drop(held(&limiter).await) });
+        drop(outside);
+        other.block_on(until("all are free", async || {
+            used(&limiter, KEY).await == [0]
+        }));
+    }
+}
+
+#[test]
+fn a_permit_that_is_dropped_where_no_other_runtime_runs_is_freed_at_its_next_turn() {
+    let server = Server::start();
+    let limiter = places(&server);
+    let still = current_thread();
+    still.block_on(async { drop(held(&limiter).await) });
+    let outside = still.block_on(held(&limiter));
+    drop(outside);
+    still.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+#[test]
+fn a_permit_of_a_runtime_that_has_ended_is_freed_by_another() {
+    let server = Server::start();
+    let limiter = places(&server);
+    let (ended, other) = (current_thread(), current_thread());
+    assert_eq!(other.block_on(used(&limiter, KEY)), [0]);
+    ended.block_on(async { drop(held(&limiter).await) });
+    let outside = ended.block_on(held(&limiter));
+    drop(ended);
+    drop(outside);
+    other.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+#[test]
+fn a_permit_that_is_dropped_when_every_runtime_has_ended_is_freed_by_the_next() {
+    let server = Server::start();
+    let limiter = places(&server);
+    let ended = current_thread();
+    let outside = ended.block_on(held(&limiter));
+    ended.block_on(async { drop(held(&limiter).await) });
+    drop(ended);
+    drop(outside);
+    current_thread().block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+/// Says when a future could go on.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() {
+    let server = Server::start();
+    for runtime in [current_thread(), multi_thread()] {
+        server.flush();
+        let limiter = single(&server, PATIENCE);
+        let check = runtime.block_on(async {
+            let mut check = limiter.check(KEY).into_future();
+            let woken = Arc::new(Woken::default());
+            let waker = Waker::from(woken.clone());
+            let mut pinned = Box::pin(&mut check);
+            let polled = pinned.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            drop(pinned);
+            until("it is answered", async || woken.0.load(Ordering::SeqCst)).await;
+            check
+        });
+        assert_eq!(runtime.block_on(used(&limiter, KEY)), [1]);
+        thread::spawn(move || drop(check)).join().expect("a thread");
+        runtime.block_on(until("it is given back", async || {
+            used(&limiter, KEY).await == [0]
+        }));
+    }
+}
+
+/// The whole runtime is blocked for longer than the request has time.
+#[test]
+fn a_check_whose_runtime_is_blocked_past_its_deadline_is_not_charged() {
+    let server = Server::start();
+    let runtime = current_thread();
+    let limiter = single(&server, DEADLINE);
+    runtime.block_on(async {
+        assert!(counted(&limiter.check(KEY).await));
+        let mut check = limiter.check(KEY).into_future();
+        poll_once(&mut check).await;
+        thread::sleep(2 * DEADLINE);
+        assert!(matches!(fault(&check.await), StoreError::Timeout));
+        for _ in 0..3 {
+            assert_eq!(used(&limiter, KEY).await, [1]);
+        }
+    });
+}
+
+/// Drives a future on this thread alone.
+fn block_on<F: Future + Unpin>(mut future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    loop {
+        let mut future = Box::pin(&mut future);
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}
