@@ -1,7 +1,7 @@
 -- Reads the epoch (see epoch.rs): the server's replication id, and the value of a key.
 --
--- KEYS: the key. ARGV: a value that no key ever had, and for how many milliseconds it lives. Answers nothing where the server
--- is a replica, or the user may not run INFO.
+-- KEYS: the key. ARGV: a value that no key ever had, and for how many milliseconds it lives. Answers nothing where the user
+-- may not run INFO.
 
 -- Missing, or never to end.
 if redis.call('PTTL', KEYS[1]) < 0 then
@@ -9,8 +9,5 @@ if redis.call('PTTL', KEYS[1]) < 0 then
 end
 local value = redis.call('GET', KEYS[1])
 local info = redis.pcall('INFO', 'replication')
-if not value or type(info) ~= 'string' or not string.find(info, 'role:master', 1, true) then
-  return false
-end
-local id = string.match(info, 'master_replid:(%w+)')
-return id and id .. ' ' .. value
+local id = type(info) == 'string' and string.match(info, 'master_replid:(%w+)')
+return value and id and id .. ' ' .. value

@@ -32,7 +32,7 @@ impl EpochKey {
         &self.0
     }
 
-    /// The epoch. `None` from a server that is a replica, or that doesn't say which one it is.
+    /// The epoch. `None` from a server that doesn't say which one it is.
     pub(super) async fn read(&self, servers: &Servers) -> Result<Option<String>, StoreError> {
         let mut eval = cmd("EVAL");
         eval.arg(SCRIPT).arg(1).arg(&self.0);

@@ -10,6 +10,8 @@ use crate::{
     },
 };
 
+mod several;
+
 const BOUND: Duration = Duration::from_secs(1);
 
 /// A cache, its clock, and an account of one per minute.
@@ -220,139 +222,6 @@ fn giving_back_ends_the_denials_of_every_quota_of_the_key() {
     world.denials.end(other.line(&key, 1));
     assert_eq!(world.wait(&key, 1), None);
     assert!(world.wait(&neighbour, 1).is_some());
-}
-
-/// A request under several policies, some of which reject a unit for a while.
-struct Several<'a> {
-    world: &'a World,
-    accounts: Vec<Account>,
-    key: Key,
-}
-
-impl<'a> Several<'a> {
-    fn new(world: &'a World, policies: &[&str]) -> Self {
-        let account = |name: &&str| {
-            let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
-            Account::new(name, rule.expect("a rule"), ())
-        };
-        Self {
-            world,
-            accounts: policies.iter().map(account).collect(),
-            key: Key::new("a"),
-        }
-    }
-
-    fn lines<'b>(&'b self, units: &'b [u64]) -> impl Iterator<Item = Asked<'b>> + Clone {
-        self.accounts
-            .iter()
-            .zip(units)
-            .map(|(account, units)| Asked {
-                account,
-                key: &self.key,
-                units: Units::new(*units),
-                manner: Manner::Charge,
-            })
-    }
-
-    /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
-    fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
-        let mark = self.world.denials.mark(Ask::Take(1), self.lines(units));
-        self.world.clock.advance(after);
-        let at = self.world.clock.now();
-        let seen = windows.iter().map(|(used, secs)| {
-            let ends = at + Duration::from_secs(*secs);
-            LineAnswer::of(0, [*used, ends.as_micros(), 0])
-        });
-        let answer = Answer {
-            admitted: 0,
-            at,
-            age: Duration::ZERO,
-            later: 0,
-            source: Source::Store,
-            lines: seen.collect(),
-        };
-        let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
-        denials.note(self.lines(units), &answer, &mark, after);
-    }
-
-    /// What each policy says, if it is rejected here.
-    fn waits(&self, units: &[u64]) -> Option<Vec<Retry>> {
-        let lines = self.lines(units);
-        let answer = self.world.denials.find(Ask::Take(1), lines.clone())?;
-        let waits = lines.zip(&answer.lines).map(|(line, judged)| {
-            let account = line.account;
-            let mut outlook = account.outlook(&judged.seen, answer.at, line.units);
-            outlook.pass(answer.age);
-            outlook.retry
-        });
-        Some(waits.collect())
-    }
-}
-
-const fn after(millis: u64) -> Retry {
-    Retry::After(ms(millis))
-}
-
-#[test]
-fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
-    let world = World::new(100);
-    let both = Several::new(&world, &["a", "b"]);
-    both.refuse(&[1, 1], &[(6, 20), (2, 40)], ms(100));
-    world.clock.advance(ms(500));
-    assert_eq!(both.waits(&[1, 1]), Some(vec![after(19_500), Retry::Now]));
-    // What there is room for, a larger cost may wait for.
-    assert_eq!(
-        both.waits(&[1, 5]),
-        Some(vec![after(19_500), after(39_500)])
-    );
-    assert_eq!(both.waits(&[2, 7]), Some(vec![after(19_500), Retry::Never]));
-    for other in [&[0, 1], &[1, 0]] {
-        assert_eq!(both.waits(other), None, "a smaller cost");
-    }
-    let one = Several {
-        accounts: both.accounts[..1].to_vec(),
-        ..Several::new(&world, &[])
-    };
-    assert_eq!(one.waits(&[1]), None, "by itself");
-    let turned = Several {
-        accounts: both.accounts.iter().rev().cloned().collect(),
-        ..Several::new(&world, &[])
-    };
-    assert_eq!(turned.waits(&[1, 1]), None, "in another order");
-    world.denials.end(both.lines(&[1, 1]).skip(1));
-    assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
-}
-
-/// Each is as old as its own question: none speaks for the time of another.
-#[test]
-fn denials_of_different_ages_and_of_equal_ages_tell_their_own_waits() {
-    let world = World::new(100);
-    let [first, second, third] =
-        [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&world, &policies));
-    first.refuse(&[1, 1], &[(6, 20), (6, 30)], ms(50));
-    world.clock.advance(ms(300));
-    second.refuse(&[1, 1], &[(6, 40), (6, 10)], ms(50));
-    third.refuse(&[1, 1], &[(6, 5), (6, 5)], ms(0));
-    world.clock.advance(ms(200));
-    let waits = |request: &Several<'_>| request.waits(&[1, 1]).expect("it is known");
-    assert_eq!(waits(&first), [after(19_450), after(29_450)]);
-    assert_eq!(waits(&second), [after(39_800), after(9_800)]);
-    assert_eq!(waits(&third), [after(4_800), after(4_800)]);
-}
-
-#[test]
-fn past_the_bound_a_policy_that_had_room_is_asked_about() {
-    let world = World::new(100);
-    let both = Several::new(&world, &["a", "b"]);
-    world.read("7");
-    for (used, believed) in [(6, true), (5, false)] {
-        both.refuse(&[1, 1], &[(6, 20), (used, 20)], ms(0));
-        world.clock.advance(ms(999));
-        world.read("7");
-        assert!(both.waits(&[1, 1]).is_some());
-        world.clock.advance(ms(1));
-        assert_eq!(both.waits(&[1, 1]).is_some(), believed, "{used} used");
-    }
 }
 
 #[test]
