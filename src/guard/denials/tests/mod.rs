@@ -131,6 +131,14 @@ fn what_others_may_have_ended_is_believed_for_the_bound() {
     world.read("7");
     world.clock.advance(ms(1));
     assert_eq!(world.wait(&key, 1), None);
+    // It is as old as its question.
+    let mark = world.mark(&key, 1);
+    world.clock.advance(ms(300));
+    world.refused(&key, 1, &mark, ms(300));
+    world.clock.advance(ms(699));
+    assert!(world.wait(&key, 1).is_some());
+    world.clock.advance(ms(1));
+    assert_eq!(world.wait(&key, 1), None);
 }
 
 #[test]
