@@ -1,7 +1,8 @@
 //! The store in process: bounded, self-cleaning, and exact under threads.
 
-use std::{num::NonZeroUsize, sync::mpsc, thread, time::Duration};
+use std::{future::IntoFuture, num::NonZeroUsize, sync::mpsc, thread, time::Duration};
 
+use futures_util::FutureExt;
 use tokio::{runtime, task::JoinSet};
 use tollgate::{Key, Limiter, ManualClock, MemoryStore, Policy, Timestamp};
 
@@ -235,5 +236,33 @@ fn requests_that_name_the_same_keys_the_other_way_round_never_wait_for_each_othe
     for _ in 0..2 {
         let end = both.recv_timeout(Duration::from_secs(60));
         end.expect("both threads come to an end");
+    }
+}
+
+/// Requests that lock the same shards in another order. The only test with a time limit: a deadlock has no other sign.
+#[test]
+fn crossing_keys_of_two_policies_never_deadlock() {
+    const CHECKS: usize = 20_000;
+    const LIMIT: Duration = Duration::from_secs(120);
+
+    let store = MemoryStore::new();
+    let limiter = limiter(&store, [shared("a", "10/h"), shared("b", "1000/h")]);
+    let (sender, done) = mpsc::channel();
+    for thread in 0..8 {
+        let (limiter, sender) = (limiter.clone(), sender.clone());
+        thread::spawn(move || {
+            for n in 0..CHECKS {
+                // Some of them are in different shards.
+                let (x, y) = (key(n % 16), key(n % 16 + 1));
+                let (a, b) = if thread % 2 == 0 { (x, y) } else { (y, x) };
+                let check = limiter.check([("a", a), ("b", b)]).into_future();
+                check.now_or_never().expect("an answer at once");
+            }
+            drop(sender.send(()));
+        });
+    }
+    for _ in 0..8 {
+        done.recv_timeout(LIMIT)
+            .expect("no thread waits for another for ever");
     }
 }
