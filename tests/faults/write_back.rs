@@ -9,8 +9,8 @@ use tollgate::{
 };
 
 use crate::support::{
-    Log, admitted_in_process, builder, calendar, opened_in_process, quota, resumed, until, url,
-    used_on_the_store,
+    Log, PATIENCE, admitted_in_process, builder, calendar, opened_in_process, quota, resumed,
+    until, url, used_on_the_store,
 };
 
 const KEY: Key = Key::global();
@@ -28,8 +28,10 @@ fn network() -> (Server, Proxy) {
     (server, proxy)
 }
 
+/// What is sent once has a long time to arrive: the network fails at once, and a busy machine does not.
 fn through(network: &Proxy) -> RedisStore {
-    builder(url(network.addr())).build().expect("a store")
+    let store = builder(url(network.addr())).deadline(PATIENCE / 10);
+    store.build().expect("a store")
 }
 
 async fn used(limiter: &Limiter) -> u64 {
