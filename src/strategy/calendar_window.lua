@@ -1,10 +1,15 @@
--- Calendar window. State: when the window starts and ends, in us since the epoch, and its count: "starts-ends:count". What
--- was counted in a window of another length, which the policy had before, counts in the one at hand while both last.
+-- Calendar window. State: the newest window that was charged, from when to when, in us since the epoch, and its count:
+-- "starts-ends:count". What was counted in a window of another length, which the policy had before, counts in the one at hand
+-- while both last.
 --
 -- p: 1 requests, 2 period in us, 3 where periods begin, in us after the epoch;
 --    or, where windows are days, weeks or months of a time zone: 2 is 0, and 4 to 7 are the boundaries around now
--- state: count, ends (of the window at hand), other (1: what is stored is another window)
+-- state: count, ends, starts (of the window at hand)
 
+-- How long a window is remembered after its end, at most: a clock that steps back into it by less finds it used up still.
+local remembered = 3600000000
+
+-- The window that the clock shows.
 local function window(p)
   if p[2] > 0 then
     local starts = p[3] + floor((now - p[3]) / p[2]) * p[2]
@@ -15,7 +20,7 @@ local function window(p)
     error('STALE', 0)
   end
   local i = now < p[5] and 4 or now < p[6] and 5 or 6
-  return p[i], p[i + 1]
+  return max(0, p[i]), p[i + 1]
 end
 
 local function room(key, p)
@@ -28,45 +33,50 @@ local function room(key, p)
     end
     from, to = tonumber(from), tonumber(to)
     if now < to then
-      -- one that begins only later was at hand before the clock stepped back
       count = tonumber(counted)
+      if from == ends and to - ends <= 2 * (ends - starts) then
+        -- the clock stepped back into the window before, which is over: it doesn't open again
+        starts, ends = from, to
+      end
+      -- the clock stepped back by more than a window, or windows had another length
       other = (from ~= starts or to ~= ends) and 1 or 0
     end
   end
-  return p[1] - count, count, ends, other
+  return p[1] - count, count, ends, starts, other
 end
 
-local function write(key, p, count)
-  local starts, ends = window(p)
-  -- a time to live that ends at once would delete the key
-  local last = max(ceil(ends / 1000), now_ms + 1)
-  call('SET', key, format('%d-%d:%d', starts, ends, count), 'PXAT', format('%d', last))
+-- When the key ends, in ms since the epoch.
+local function last(ends, starts)
+  return ceil((ends + min(ends - starts, remembered)) / 1000)
 end
 
-local function take(key, p, count, ends, _, units)
-  write(key, p, count + units)
-  return count + units, ends, 0
+local function write(key, count, ends, starts)
+  call('SET', key, format('%d-%d:%d', starts, ends, count), 'PXAT', format('%d', last(ends, starts)))
 end
 
-local function refund(key, p, count, ends, other, at, mark, left, want)
+local function take(key, p, count, ends, starts, units)
+  write(key, count + units, ends, starts)
+  return count + units, ends, starts
+end
+
+local function refund(key, p, count, ends, starts, at, mark, left, want)
   if mark and mark ~= ends then
-    return 0, count, ends, other
+    return 0, count, ends, starts
   end
   local back = min(want, left, count)
   if back > 0 then
-    write(key, p, count - back)
-    other = 0
+    write(key, count - back, ends, starts)
   end
-  return back, count - back, ends, other
+  return back, count - back, ends, starts
 end
 
 local function mend(key, p)
   -- what came later in the same trip may have charged since
-  local _, count, ends, other = room(key, p)
+  local _, count, ends, starts, other = room(key, p)
   if other == 1 then
-    write(key, p, count)
+    write(key, count, ends, starts)
   else
-    outlive(key, max(ceil((ends - now) / 1000), 1))
+    outlive(key, last(ends, starts) - now_ms)
   end
 end
 

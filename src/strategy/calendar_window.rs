@@ -22,7 +22,11 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 /// - **Rule**: a charge of n units is admitted if the count of the window at hand stays within the quota. A day, a week
 ///   (from Monday unless set) and a month (a period of 30 days is taken for one) are the calendar's own, as long or
 ///   short as they are, daylight-saving time included. Other periods follow each other from midnight, January 1, 1970.
-/// - **Memory**: one short string a key.
+/// - **Clock**: a window that has ended doesn't open
+///   again if the clock steps back: the next one stays at hand, and takes all charges. Only a clock that steps back by more
+///   than a window's length opens earlier ones, less what was used in the newest. A key whose next window was never used
+///   remembers the one that ended for as long as that lasted, an hour at most.
+/// - **Memory**: one short string a key, until an hour (or the window's length, if that is less) after the window.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
 /// - **Choose it** for what people count by the calendar: 5,000 a day, from midnight on.
 ///
@@ -253,8 +257,8 @@ impl Weekday {
     }
 }
 
-/// A window's count, and the window, in microseconds since the epoch. What was counted in a window of another length,
-/// which the policy had before, counts in the one at hand while both last.
+/// A window's count, and the window, in microseconds since the epoch: the newest that was charged. What was counted in a
+/// window of another length, which the policy had before, counts in the one at hand while both last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     count: u64,
@@ -263,9 +267,13 @@ struct Counter {
     kind: u64,
 }
 
+/// How long a window is remembered after its end, at most: a clock that steps back into it by less finds it used up still.
+const REMEMBERED: i64 = 3_600_000_000;
+
 impl State for Counter {
     fn full_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.ends)
+        let length = self.ends.saturating_sub(self.starts);
+        Timestamp::from_micros(self.ends.saturating_add(length.min(REMEMBERED)))
     }
 }
 
@@ -278,12 +286,18 @@ impl Calendar {
             return *state;
         }
         let (starts, ends) = self.windows.around(now);
+        let (starts, kind) = (starts.max(0), self.kind);
+        // The clock stepped back into the window before, which is over: it doesn't open again.
+        if state.starts == ends && state.ends - ends <= (ends - starts).saturating_mul(2) {
+            return Counter { kind, ..*state };
+        }
         Counter {
-            // A window that begins only later was at hand before the clock stepped back.
+            // What was counted in a window that begins only later counts in the one at hand: the clock stepped back by more
+            // than a window.
             count: if lasts { state.count } else { 0 },
             starts,
             ends,
-            kind: self.kind,
+            kind,
         }
     }
 }
@@ -318,7 +332,9 @@ impl Memory for Calendar {
         }
         let back = want.min(current.count);
         current.count -= back;
-        *state = current;
+        if back > 0 {
+            *state = current;
+        }
         back
     }
 

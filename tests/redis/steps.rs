@@ -61,11 +61,13 @@ impl Scene {
         );
     }
 
-    /// The longest wait for one unit there ever is, without a step of the clock.
+    /// The longest wait for one unit there ever is.
     fn longest(&self) -> Duration {
         match self.by {
             // Windows end on whole milliseconds.
             By::Fixed | By::List => PERIOD + Duration::from_millis(1),
+            // After a step back over the end of a window, the next one stays at hand until it ends.
+            By::Calendar => 2 * PERIOD,
             // Out of a full bucket, the first unit slides in the next one.
             By::Sliding(1) => PERIOD + PERIOD / BURST as u32,
             _ => PERIOD,

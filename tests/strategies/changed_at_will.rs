@@ -20,13 +20,15 @@ fn longest(by: By, quota: Quota) -> Duration {
     }
 }
 
-/// How long a key may live: until a debt is paid, or until its newest bucket has left.
+/// How long a key may live: until a debt is paid, its newest bucket has left, or its window is past.
 fn longest_life(by: By, quota: Quota) -> Duration {
     let interval = quota.period() / quota.units() as u32;
     match by {
         By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
         // To the next full minute.
         By::Gcra => interval * 2 * quota.capacity() as u32 + secs(60),
+        // A window is remembered after its end, for as long as it lasted.
+        By::Calendar => 2 * quota.period() + ms(1),
         _ => longest(by, quota) + ms(1),
     }
 }

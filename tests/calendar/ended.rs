@@ -1,0 +1,147 @@
+//! A window that has ended doesn't open again, wherever the clock steps.
+
+use tollgate::{CalendarWindow, Key, Policy, Weekday};
+
+use crate::support::{Books, HOUR, SECOND, ask, exhaust};
+
+const QUOTA: u64 = 10;
+const DAY: i64 = 24 * HOUR;
+
+/// A policy, and an instant at which one of its windows ends.
+fn windows() -> Vec<(Policy, i64)> {
+    let policy = |quota: &str| Policy::new("p", quota.parse().expect(quota));
+    let utc = CalendarWindow::utc;
+    vec![
+        // 2026-09-01 00:00 UTC, a Tuesday
+        (policy("10/s").strategy(utc()), 1_788_220_800),
+        (policy("10/min").strategy(utc()), 1_788_220_800),
+        (policy("10/h").strategy(utc()), 1_788_220_800),
+        (policy("10/day").strategy(utc()), 1_788_220_800),
+        (
+            policy("10/week").strategy(utc().week_starts_on(Weekday::Tuesday)),
+            1_788_220_800,
+        ),
+        (policy("10/month").strategy(utc()), 1_788_220_800),
+        // 2027-03-28 00:00 +01:00, before a day of 23 hours
+        (
+            policy("10/day").strategy(CalendarWindow::zone("Europe/Berlin")),
+            1_806_188_400,
+        ),
+        // 2026-11-02 00:00 -05:00, after a day of 25 hours
+        (
+            policy("10/day").strategy(CalendarWindow::zone("America/New_York")),
+            1_793_595_600,
+        ),
+    ]
+}
+
+/// Asks `most` times at most, until refused; returns how many were admitted.
+async fn up_to(limiter: &tollgate::Limiter, key: Key, most: u64) -> u64 {
+    for admitted in 0..most {
+        if !ask(limiter, key).await {
+            return admitted;
+        }
+    }
+    most
+}
+
+#[tokio::test]
+async fn a_window_that_was_used_up_is_so_after_a_step_back_over_its_end() {
+    let step = SECOND / 2;
+    for (policy, ends) in windows() {
+        for books in Books::both(ends * SECOND - step) {
+            for used_after in [0, 4, QUOTA] {
+                let place = format!("{policy:?} {} {used_after}", books.name());
+                books.set(ends * SECOND - step);
+                let limiter = books.limiter([policy.clone()]);
+                let key = Key::new(format!("used-{used_after}"));
+                assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{place}");
+                books.step(2 * step - 1);
+                assert!(limiter.peek(key).await.is_admitted(), "{place}");
+                assert_eq!(up_to(&limiter, key, used_after).await, used_after);
+
+                books.step(1 - 2 * step);
+                // What the next window holds is all there is, and of a next window that was not used nothing.
+                let rest = if used_after > 0 {
+                    QUOTA - used_after
+                } else {
+                    0
+                };
+                let (admitted, wait) = exhaust(&limiter, key, QUOTA).await;
+                assert_eq!(admitted, rest, "{place}");
+                // The wait that is told is true: to the end of the next window, if that is used up.
+                books.step(wait - 1);
+                assert!(!ask(&limiter, key).await, "{place}: early");
+                books.step(1);
+                assert!(ask(&limiter, key).await, "{place}: late");
+                books.holds_nothing_immortal();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_to_and_fro_over_the_end_gives_two_windows_and_no_more() {
+    for (policy, ends) in windows() {
+        for books in Books::both(ends * SECOND) {
+            for step in [SECOND / 2, 1_000] {
+                let limiter = books.limiter([policy.clone()]);
+                let key = Key::new(format!("step-{step}"));
+                let mut admitted = 0;
+                for _ in 0..12 {
+                    books.set(ends * SECOND - step);
+                    admitted += up_to(&limiter, key, 3).await;
+                    books.set(ends * SECOND + step / 2);
+                    admitted += up_to(&limiter, key, 3).await;
+                }
+                let place = format!("{policy:?} {} {step}", books.name());
+                assert!(admitted <= 2 * QUOTA, "{place}: {admitted}");
+                assert!(admitted >= QUOTA, "{place}: {admitted}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_charged_after_a_step_back_is_refunded_into_the_window_that_took_it() {
+    for (policy, ends) in windows() {
+        for books in Books::both(ends * SECOND - 1_000) {
+            let place = format!("{policy:?} {}", books.name());
+            let (limiter, key) = (books.limiter([policy.clone()]), Key::new("key"));
+            let mut before = limiter.check(key).cost(6).await;
+            books.step(1_000);
+            assert!(ask(&limiter, key).await, "{place}");
+            books.step(-1_000);
+            // The window of the first charge is over.
+            let _ = before.refund(6).await.expect("an answer");
+            let mut next = limiter.check(key).cost(9).await;
+            assert!(next.is_admitted(), "{place}");
+            assert!(!ask(&limiter, key).await, "{place}");
+            books.step(1_000);
+            let _ = next.refund(9).await.expect("an answer");
+            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, 9, "{place}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_back_by_several_windows_rejects_for_no_longer_than_one() {
+    for (policy, ends) in windows() {
+        let period = policy.quota().period().as_micros() as i64;
+        if period > DAY {
+            continue;
+        }
+        for books in Books::both(ends * SECOND) {
+            let place = format!("{policy:?} {}", books.name());
+            let (limiter, key) = (books.limiter([policy.clone()]), Key::new("key"));
+            assert_eq!(exhaust(&limiter, key, QUOTA).await.0, QUOTA, "{place}");
+            books.step(-5 * period - SECOND / 4);
+            let (admitted, wait) = exhaust(&limiter, key, QUOTA).await;
+            assert_eq!(admitted, 0, "{place}");
+            // A day may have 25 hours.
+            assert!(wait <= period + HOUR, "{place}: {wait}");
+            books.step(wait);
+            assert!(ask(&limiter, key).await, "{place}");
+        }
+    }
+}
