@@ -4,10 +4,10 @@ use std::{
     fmt,
     ops::{Add, Sub},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicI64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// An instant on the store's clock: microseconds since the Unix epoch, the resolution of Redis' `TIME`.
@@ -23,6 +23,11 @@ impl Timestamp {
     /// Microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
+    }
+
+    /// The instant `micros` microseconds later, or earlier if they are negative.
+    pub(crate) const fn shifted(self, micros: i64) -> Self {
+        Self(self.0.saturating_add(micros))
     }
 
     /// How long it is from `earlier` to this instant; zero if `earlier` is later.
@@ -49,29 +54,47 @@ impl Sub<Duration> for Timestamp {
 }
 
 fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+    let secs = i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    secs.saturating_mul(1_000_000)
+        .saturating_add(i64::from(duration.subsec_micros()))
 }
 
 /// Tells the time to a store or a guard.
 ///
-/// Every strategy takes a clock that steps, in either direction, so wall-clock time is fine.
+/// Every strategy takes a clock that steps, in either direction: a step forward gives the quota of that time, a step back
+/// none, and neither rejects a key for much longer than its period.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The present instant.
+    /// The present instant. A clock that no step of the wall clock moves is best.
     fn now(&self) -> Timestamp;
+
+    /// What the wall clock shows. [Calendar windows](crate::CalendarWindow) follow it. The same as [`now`](Clock::now), for
+    /// a clock that has no other.
+    fn wall(&self) -> Timestamp {
+        self.now()
+    }
 }
 
-/// The machine's wall clock.
+/// The machine's clock.
+///
+/// Its [`now`](Clock::now) begins with what the wall clock shows when the process first asks, and counts on by a monotonic
+/// clock: wherever the wall clock steps, no quota is refilled or withheld. On Linux and macOS it stands still while the
+/// machine is suspended. Its [`wall`](Clock::wall) is the wall clock, or 1970 if that shows an earlier time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
+/// What both clocks showed when the process first asked.
+static START: LazyLock<(Instant, Timestamp)> =
+    LazyLock::new(|| (Instant::now(), SystemClock.wall()));
+
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
+        let (instant, wall) = &*START;
+        *wall + instant.elapsed()
+    }
+
+    fn wall(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(Timestamp(0), |since| {
-            // Its seconds are those of a clock: a day is far from the bounds of what this can hold.
-            let micros = since.as_secs() * 1_000_000 + u64::from(since.subsec_micros());
-            Timestamp(micros as i64)
-        })
+        Timestamp(0) + since.unwrap_or_default()
     }
 }
 
@@ -81,9 +104,9 @@ impl Clock for SystemClock {
 /// use std::time::Duration;
 /// use tollgate::{Clock, ManualClock, Timestamp};
 ///
-/// let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
+/// let clock = ManualClock::at(Timestamp::from_micros(0));
 /// clock.advance(Duration::from_secs(1));
-/// assert_eq!(clock.now().as_micros(), 1_800_000_001_000_000);
+/// assert_eq!(clock.now().as_micros(), 1_000_000);
 /// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);

@@ -41,7 +41,6 @@ impl Brief {
             ruling: Ruling::Admitted,
             source: Source::Store,
             admitted: 1,
-            at,
             counted: [counted].into(),
             permit: None,
         }

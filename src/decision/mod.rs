@@ -37,7 +37,6 @@ pub struct Decision {
     pub(crate) ruling: Ruling,
     pub(crate) source: Source,
     pub(crate) admitted: u64,
-    pub(crate) at: Timestamp,
     pub(crate) counted: SmallVec<[Counted; 1]>,
     /// The places of in-flight limits, for as long as the decision or a clone of it lives.
     pub(crate) permit: Option<Arc<dyn Permit>>,
@@ -75,6 +74,8 @@ pub(crate) trait Books: Send + Sync {
     fn quota(&self, counted: &Counted) -> (Quota, u64);
     /// What a state that was seen on arrival says to who was counted so.
     fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook;
+    /// When it was judged, by a wall clock.
+    fn judged_at(&self, counted: &Counted) -> Timestamp;
     /// Charges past what is left, or gives units of a receipt back.
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
     /// Refunds what was charged, without waiting for it.
@@ -153,7 +154,6 @@ impl Decision {
             ruling: self.ruling.clone(),
             source: self.source,
             admitted: self.admitted,
-            at: self.at,
             counted: counted.into_iter().collect(),
             permit: self.permit.clone(),
         }

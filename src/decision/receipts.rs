@@ -1,6 +1,9 @@
 //! What a request is charged under one policy, and what becomes of it.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
 
 use smallvec::SmallVec;
 
@@ -62,6 +65,11 @@ impl Receipts {
     /// The charge on arrival, with the units that it had then.
     pub(crate) fn first(&self) -> Receipt {
         self.first
+    }
+
+    /// Dates a rejection, which charged nothing, so much later: it is told again from memory.
+    pub(crate) fn judged_later(&mut self, by: Duration) {
+        self.first.at = self.first.at + by;
     }
 
     /// Receipts of `units` of the charge on arrival, which are refunded apart from these.

@@ -2,6 +2,7 @@ use std::{fmt, time::Duration};
 
 use super::{Decision, Ruling, counted::Counted};
 use crate::{
+    clock::Timestamp,
     quota::Quota,
     strategy::{Outlook, Retry},
 };
@@ -17,6 +18,11 @@ impl<'a> Verdict<'a> {
     /// What the caller may expect, all of it.
     pub(crate) fn outlook(&self) -> Outlook {
         self.counted.outlook(&*self.decision.books)
+    }
+
+    /// When it was judged, by a wall clock.
+    pub(crate) fn judged_at(&self) -> Timestamp {
+        self.decision.books.judged_at(self.counted)
     }
 
     /// The policy's name.

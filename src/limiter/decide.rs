@@ -46,7 +46,6 @@ impl Desk {
         }
         draft.source = answer.source;
         draft.admitted = answer.admitted;
-        draft.at = answer.at + answer.age;
         let takes = matches!(draft.ask, Ask::Take(_));
         if takes && answer.admitted == 0 {
             self.refuse(draft);
@@ -85,6 +84,7 @@ impl Desk {
         }
         if answer.age > Duration::ZERO {
             item.amend(self, |outlook| outlook.pass(answer.age));
+            item.receipts.judged_later(answer.age);
         }
     }
 

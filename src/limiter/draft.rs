@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::{Desk, Pending};
 use crate::{
-    clock::Timestamp,
     decision::{Counted, Decision, Permit, Ruling},
     store::{Ask, Source},
 };
@@ -25,7 +24,6 @@ pub(super) struct Draft {
     pub(super) ruling: Ruling,
     pub(super) source: Source,
     pub(super) admitted: u64,
-    pub(super) at: Timestamp,
     pub(super) permit: Option<Arc<dyn Permit>>,
 }
 
@@ -45,7 +43,6 @@ impl Draft {
             ruling: Ruling::Admitted,
             source: Source::Unasked,
             admitted: 0,
-            at: Timestamp::default(),
             permit: None,
         }
     }
@@ -66,7 +63,6 @@ impl Draft {
             ruling: self.ruling,
             source: self.source,
             admitted: self.admitted,
-            at: self.at,
             counted: self.items,
             permit: self.permit,
         }

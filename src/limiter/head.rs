@@ -323,7 +323,6 @@ impl Refusal {
         let since = now.saturating_duration_since(self.told);
         if since > Duration::ZERO {
             decision.source = Source::Cache;
-            decision.at = decision.at + since;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |outlook| {
                     if let Retry::After(wait) = outlook.retry {
@@ -331,6 +330,7 @@ impl Refusal {
                     }
                     outlook.reset_after = outlook.reset_after.saturating_sub(since);
                 });
+                counted.receipts.judged_later(since);
             }
         }
         decision

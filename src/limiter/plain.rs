@@ -91,7 +91,6 @@ impl Desk {
             ruling: Ruling::Exhausted,
             source: Source::Store,
             admitted: 0,
-            at,
             counted: [counted].into(),
             permit: None,
         }

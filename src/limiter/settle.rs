@@ -3,6 +3,7 @@
 use super::{Desk, Inner};
 use crate::{
     charge::When,
+    clock::Timestamp,
     decision::{Adjusted, Adjusting, Books, Counted, Said},
     error::StoreError,
     outcome::Outcome,
@@ -31,6 +32,14 @@ impl Books for Desk {
         account.outlook(seen, counted.receipts.first().at, counted.units())
     }
 
+    fn judged_at(&self, counted: &Counted) -> Timestamp {
+        let at = counted.receipts.first().at;
+        if self.account(counted).follows_wall_clock() {
+            return at;
+        }
+        self.store_of(counted).wall(at)
+    }
+
     fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
         let account = self.account(counted).clone();
         let line = Line {
@@ -47,14 +56,15 @@ impl Books for Desk {
             };
             let line = answer.lines.first();
             let line = line.ok_or(StoreError::Unsupported("an answer without lines"))?;
+            let at = answer.at_line(line);
             Ok(Adjusted {
                 units: line.units,
                 receipt: Receipt {
-                    at: answer.at,
+                    at,
                     left: line.units,
-                    mark: account.rule().mark(&line.seen, answer.at),
+                    mark: account.rule().mark(&line.seen, at),
                 },
-                outlook: account.outlook(&line.seen, answer.at, cost),
+                outlook: account.outlook(&line.seen, at, cost),
             })
         })
     }

@@ -152,7 +152,7 @@ impl Told<'_> {
             }
             Dialect::Draft06 => (DRAFT_06, self.seconds(outlook)),
             Dialect::Seconds => (X_RATELIMIT, self.seconds(outlook)),
-            Dialect::Epoch => (X_RATELIMIT, epoch(self.decision.at + self.wait(outlook))),
+            Dialect::Epoch => (X_RATELIMIT, epoch(verdict.judged_at() + self.wait(outlook))),
         };
         let values = [verdict.limit(), outlook.remaining, reset];
         let triple = names.into_iter().zip(values.map(HeaderValue::from));

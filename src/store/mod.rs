@@ -63,6 +63,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(Health::default()))
     }
 
+    /// What a wall clock showed at an instant of this store's clock: the same, for a store whose clock is a wall clock.
+    fn wall(&self, at: Timestamp) -> Timestamp {
+        at
+    }
+
     /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
     fn tell(&self, ask: Ask, lines: &[Line<'_>]);
 }
@@ -76,6 +81,7 @@ struct Opened {
     number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
+    follows_wall_clock: bool,
     signs: bool,
     life: Option<Duration>,
     context: Box<dyn Any + Send + Sync>,
@@ -88,6 +94,7 @@ impl Account {
         Self(Arc::new(Opened {
             number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
+            follows_wall_clock: rule.follows_wall_clock(),
             signs: rule.signs(),
             life: rule.life(),
             rule,
@@ -115,6 +122,11 @@ impl Account {
             outlook.retry
         };
         Outlook { retry, ..outlook }
+    }
+
+    /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
+    pub fn follows_wall_clock(&self) -> bool {
+        self.0.follows_wall_clock
     }
 
     /// Whether its rule [signs](Rule::signs) charges.
@@ -302,7 +314,7 @@ impl fmt::Debug for Later {
 pub struct Glance {
     /// Whether there was room. If so it is charged.
     pub fits: bool,
-    /// The instant it was judged at, on the store's clock.
+    /// The instant it was judged at, on the clock that the rule counts by.
     pub at: Timestamp,
     /// The key's state after it.
     pub seen: Seen,
@@ -361,15 +373,15 @@ pub struct LineAnswer {
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Ask::Reset).
     pub seen: Seen,
-    /// How much later than [the answer's instant](Answer::at) it was judged, in microseconds, by the clock of where its key
-    /// is: several keys may be on several servers.
-    pub lag_us: u32,
+    /// How much later than [the answer's instant](Answer::at) it was judged, in microseconds, by its own clock: several keys
+    /// may be on several servers, and a rule may [follow the wall clock](Rule::follows_wall_clock).
+    pub lag_us: i64,
 }
 
 impl Answer {
     /// The instant at which a line was judged.
     pub(crate) fn at_line(&self, line: &LineAnswer) -> Timestamp {
-        Timestamp::from_micros(self.at.as_micros() + i64::from(line.lag_us))
+        self.at.shifted(line.lag_us)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 /// - **Rule**: a charge of n units is admitted if the count of the window at hand stays within the quota. A day, a week
 ///   (from Monday unless set) and a month (a period of 30 days is taken for one) are the calendar's own, as long or
 ///   short as they are, daylight-saving time included. Other periods follow each other from midnight, January 1, 1970.
-/// - **Clock**: a window that has ended doesn't open
+/// - **Clock**: windows follow the [wall clock](crate::Clock::wall), also in process. A window that has ended doesn't open
 ///   again if the clock steps back: the next one stays at hand, and takes all charges. Only a clock that steps back by more
 ///   than a window's length opens earlier ones, less what was used in the newest. A key whose next window was never used
 ///   remembers the one that ended for as long as that lasted, an hour at most.
@@ -372,6 +372,10 @@ impl Rule for Calendar {
 
     fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
         ends
+    }
+
+    fn follows_wall_clock(&self) -> bool {
+        true
     }
 
     fn script(&self) -> Option<Script> {

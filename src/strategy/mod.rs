@@ -132,6 +132,12 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether the rule counts by the [wall clock](crate::Clock::wall), in place of the store's own: its windows are those of
+    /// a calendar. A store whose clocks are one need not ask.
+    fn follows_wall_clock(&self) -> bool {
+        false
+    }
+
     /// Whether charges are signed: the state says who made each.
     fn signs(&self) -> bool {
         false

@@ -96,7 +96,8 @@ impl Clock {
         read(&self.cell()) != 0
     }
 
-    /// Makes a program see this clock.
+    /// Makes a program see this clock, whatever it is. It can set the clock itself: it is the 8 bytes of the file that
+    /// `TESTKIT_CLOCK` names.
     pub fn put_in(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", library())

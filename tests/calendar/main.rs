@@ -5,7 +5,10 @@
 mod boundaries;
 mod config;
 mod ended;
+#[path = "../common/hands.rs"]
+mod hands;
 mod stale;
 mod steps;
 mod support;
 mod traffic;
+mod wall_clock;

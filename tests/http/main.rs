@@ -7,9 +7,12 @@ mod checks;
 mod client_address;
 mod config;
 mod dialects;
+mod epochs;
 mod extractors;
 mod foreign_fields;
 mod forged;
+#[path = "../common/hands.rs"]
+mod hands;
 mod in_flight;
 mod inputs;
 mod lists;

@@ -12,6 +12,7 @@ mod changed_at_will;
 mod changed_periods;
 mod changed_places;
 mod changes;
+mod clocks;
 mod cost_model;
 mod costs;
 mod custom;

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicIsize, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -275,22 +275,6 @@ impl Denials {
         if more != 0 {
             self.len.fetch_add(more, Ordering::Relaxed);
         }
-    }
-}
-
-/// The time since it was made, by a clock that nobody sets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MonotonicClock(Instant);
-
-impl MonotonicClock {
-    pub(crate) fn start() -> Self {
-        Self(Instant::now())
-    }
-}
-
-impl Clock for MonotonicClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::default() + self.0.elapsed()
     }
 }
 

@@ -32,7 +32,7 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Tells the time by `clock`, in place of the system's.
+    /// Tells the time by `clock`, in place of the [machine's](SystemClock).
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

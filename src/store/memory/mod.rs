@@ -14,6 +14,7 @@ use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
 use self::{
+    clocks::Clocks,
     room::{denied_charge, fit, fit_without, judge},
     shard::Shard,
 };
@@ -28,6 +29,7 @@ use crate::{
 };
 
 mod builder;
+mod clocks;
 mod room;
 mod shard;
 
@@ -37,6 +39,9 @@ pub use builder::MemoryStoreBuilder;
 ///
 /// Keys are spread over shards, each under a lock of its own. A key that is at its full quota is forgotten as others
 /// come; there is no thread for it, and none to run.
+///
+/// It counts by a monotonic clock, which begins with the wall clock's time when the process first asks: a step of the wall
+/// clock refills no quota and holds no caller. [Calendar windows](crate::CalendarWindow) follow the wall clock.
 ///
 /// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the ones nearest to their
 /// full quota are **dropped** to make room, and start afresh when they come back: whoever can make that many keys at
@@ -102,13 +107,14 @@ impl MemoryStore {
 
     /// Answers one request whose lines' shards are locked.
     fn answer(&self, ask: Ask, lines: &[Line<'_>], locked: &mut Locked<'_>) -> Option<Answer> {
-        let now = self.inner.clock.now();
+        let clocks = Clocks::read(&*self.inner.clock, lines);
         let mut rooms: SmallVec<[u64; 4]> = SmallVec::new();
         let (mut admitted, mut refused) = (0, 0);
         if let Ask::Take(times) = ask {
             let times = u64::from(times);
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
+                let now = clocks.of(line.account);
                 let room = memory(line)?.room(shard.get(line, place), now);
                 rooms.push(u64::try_from(room).unwrap_or(0));
             }
@@ -117,7 +123,7 @@ impl MemoryStore {
         let mut answers = SmallVec::new();
         for (index, (line, place)) in lines.iter().zip(&locked.places).enumerate() {
             let shard = &mut *locked.guards[place.guard];
-            let rule = memory(line)?;
+            let (rule, now) = (memory(line)?, clocks.of(line.account));
             let mut charge = 0;
             let units = match ask {
                 Ask::Take(times) => {
@@ -167,7 +173,7 @@ impl MemoryStore {
                 }
             };
             if charge > 0 {
-                let (state, dropped) = shard.entry(line, place, now);
+                let (state, dropped) = shard.entry(line, place, &*self.inner.clock);
                 rule.take(state, now, charge, &line.by);
                 if dropped > 0 {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
@@ -178,11 +184,14 @@ impl MemoryStore {
             if ask == Ask::Reset {
                 shard.remove(line, place);
             }
-            answers.push(LineAnswer::of(units, seen));
+            answers.push(LineAnswer {
+                lag_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
+                ..LineAnswer::of(units, seen)
+            });
         }
         Some(Answer {
             admitted,
-            at: now,
+            at: clocks.now,
             age: Duration::ZERO,
             later: 0,
             source: Source::Store,
@@ -202,7 +211,7 @@ impl MemoryStore {
         let (shard, place) = self.place(account, key)?;
         let rule = account.rule().memory()?;
         let mut shard = lock(&self.inner.shards[shard].0);
-        let now = self.inner.clock.now();
+        let now = clocks::read(&*self.inner.clock, account);
         let (times, units) = (times.into(), units.get());
         let table = shard.table(place.table)?;
         let (admitted, seen) = rule.take_known(table, (place.hash, key), now, times, units)?;
@@ -303,7 +312,8 @@ impl Store for MemoryStore {
             Some(place) => place,
             None => {
                 for shard in &self.inner.shards {
-                    lock(&shard.0).push(memory.table(self.inner.hasher.clone()));
+                    let table = memory.table(self.inner.hasher.clone());
+                    lock(&shard.0).push(table, rule.follows_wall_clock());
                 }
                 names.push((policy.into(), rule.tag()));
                 names.len() - 1
@@ -351,9 +361,14 @@ impl Store for MemoryStore {
         let callers = self.lock(&[line]).and_then(|mut locked| {
             let place = &locked.places[0];
             let state = locked.guards[place.guard].get(&line, place)?;
-            Some(memory(&line)?.callers(state, self.inner.clock.now()))
+            let now = clocks::read(&*self.inner.clock, account);
+            Some(memory(&line)?.callers(state, now))
         });
         Box::pin(ready(Ok(callers.unwrap_or_default())))
+    }
+
+    fn wall(&self, at: Timestamp) -> Timestamp {
+        at.shifted(clocks::ahead(&*self.inner.clock))
     }
 
     fn tell(&self, ask: Ask, lines: &[Line<'_>]) {

@@ -11,12 +11,9 @@ use super::{
     script::Scripts,
 };
 use crate::{
-    clock::Clock,
+    clock::{Clock, SystemClock},
     error::ConfigError,
-    guard::{
-        breaker::Breaker,
-        denials::{Denials, MonotonicClock},
-    },
+    guard::{breaker::Breaker, denials::Denials},
 };
 
 /// The longest deadline. Past all time, adding it to an instant would panic.
@@ -47,7 +44,7 @@ impl Default for RedisStoreBuilder {
             breaker: Some(3),
             denials: Duration::from_secs(1),
             most_denials: 100_000,
-            clock: Arc::new(MonotonicClock::start()),
+            clock: Arc::new(SystemClock),
         }
     }
 }

@@ -71,10 +71,10 @@ impl RedisStore {
             Err(error) => return Err(error),
             Ok(info) => Told(&info).judge(&server(), health),
         }
-        let before = SystemClock.now();
+        let before = SystemClock.wall();
         if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {
             let (after, theirs) = (
-                SystemClock.now(),
+                SystemClock.wall(),
                 Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
             );
             let ahead = theirs > after;

@@ -19,8 +19,9 @@ use crate::{
     strategy::Seen,
 };
 
-/// The largest of Lua's integers: whoever answers with more is not the script.
-const MOST: u64 = 1 << 53;
+/// The largest number a script answers: a time in microseconds, with room for a window, until the year 2540. Lua holds
+/// integers up to half of it to the last, and then even ones.
+const MOST: u64 = 1 << 54;
 
 /// What is to be done once a batch's answers are handed out.
 pub(super) struct Delivered {

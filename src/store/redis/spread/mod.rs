@@ -207,11 +207,8 @@ fn join(answered: &mut [Answered], count: usize) -> Answer {
 
 /// A line of an answer that was given at another instant than the whole.
 fn late(line: LineAnswer, whole: &Answer, at: Timestamp) -> LineAnswer {
-    let lag_us = at.since(whole.at).as_micros();
-    LineAnswer {
-        lag_us: u32::try_from(lag_us).unwrap_or(u32::MAX),
-        ..line
-    }
+    let lag_us = at.as_micros().saturating_sub(whole.at.as_micros());
+    LineAnswer { lag_us, ..line }
 }
 
 /// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.

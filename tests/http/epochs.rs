@@ -1,0 +1,42 @@
+//! `X-RateLimit-Reset` as a date is one of the wall clock, whatever the store counts by.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tollgate::{CalendarWindow, FixedWindow, Headers, MemoryStore, RateLimitLayer};
+
+use crate::{
+    hands::Hands,
+    support::{hello, send, shared, to},
+};
+
+const SECOND: i64 = 1_000_000;
+
+#[tokio::test]
+async fn a_date_is_told_by_the_wall_clock_also_where_that_has_stepped_since_the_start() {
+    // The machine began in 1970, and learnt the time from the network.
+    let clock = Hands::at(1_000 * SECOND);
+    clock.step(1_800_000_000 * SECOND);
+    for (policy, expected) in [
+        (
+            shared("window", "9/min").strategy(FixedWindow),
+            "1800001060",
+        ),
+        (
+            shared("calendar", "9/min").strategy(CalendarWindow::utc()),
+            "1800001020",
+        ),
+    ] {
+        let layer = RateLimitLayer::builder()
+            .store(MemoryStore::builder().clock(clock.clone()).build())
+            .headers(Headers::x_ratelimit_epoch())
+            .policy(policy);
+        let app = hello(&layer.build().expect("a layer"));
+        let mut resets = BTreeSet::new();
+        for _ in 0..3 {
+            resets.extend(send(&app, to("/")).await.field("x-ratelimit-reset"));
+            clock.pass(Duration::from_millis(6_543).as_micros() as i64);
+        }
+        assert_eq!(Vec::from_iter(resets), [expected]);
+        clock.pass(-3 * 6_543_000);
+    }
+}
