@@ -305,3 +305,34 @@ async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
         }
     }
 }
+
+/// The callers of a list are sent one by one, and no more than it holds: the requests beyond are refused all the same.
+#[tokio::test]
+async fn requests_beyond_a_list_of_callers_are_refusals_that_count_under_another_policy() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            even("even", "4/min").denied(Denied::Counts),
+            together(By::List, "list", "6/min"),
+        ]);
+        assert_eq!(limiter.check(KEY).times(1_000_000).await.admitted(), 4);
+        assert_eq!(
+            waits(&limiter, "even").await.1,
+            secs(120),
+            "{}",
+            world.name()
+        );
+        assert_eq!(used(&limiter, "list").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_callers_in_the_shadow_lets_all_pass_that_others_have_room_for() {
+    for world in World::both() {
+        let shadow = together(By::List, "list", "6/min").shadow();
+        let limiter = world.limiter([window("window", "1000000/min"), shadow]);
+        let admitted = limiter.check(KEY).times(500_000).await.admitted();
+        assert_eq!(admitted, 500_000, "{}", world.name());
+        assert_eq!(used(&limiter, "window").await, 500_000);
+        assert_eq!(used(&limiter, "list").await, 6, "{}", world.name());
+    }
+}

@@ -367,11 +367,6 @@ fn no_cost_gets_more_than_the_quota_or_anything_back() {
             250,
             (any_by(), any::<bool>(), beside(), steps),
             |(by, large, beside, steps)| {
-                // Signatures are written out one by one: there are fewer than others have room for.
-                let by = match (by, beside) {
-                    (By::List, Beside::Shadow) => By::Log,
-                    (by, _) => by,
-                };
                 let mut case = Case::new(&world, by, large, beside);
                 runtime.block_on(async {
                     for step in &steps {

@@ -6,7 +6,7 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::{
-    batch::{Batch, Entry, Known, times},
+    batch::{Batch, Entry, Known},
     fault::{self, Fault},
     line::OwnLine,
     packed::Unpacked,
@@ -87,14 +87,13 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
 
 /// The first come are the first served.
 fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec<[LineAnswer; 1]>) {
-    let most = entry.most();
     // What shadows moved, and is not handed out yet.
     let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
         let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
         let (mut own, mut later) = (0, 0);
-        if let Ask::Take(_) = question.ask {
-            let times = times(&question, most);
+        if let Ask::Take(times) = question.ask {
+            let times = u64::from(times);
             own = times.min(admitted);
             admitted -= own;
             later = admitted;

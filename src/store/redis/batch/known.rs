@@ -46,6 +46,12 @@ impl Known {
         known
     }
 
+    /// The capacity, as the script knows it.
+    pub(super) fn capacity(&self) -> usize {
+        let capacity = self.params.first().copied().unwrap_or(0);
+        usize::try_from(capacity).unwrap_or(0)
+    }
+
     /// Writes what the driver has to know of a policy, and tells how many values that are.
     pub(super) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) -> usize {
         let more = rule.params_at(now);

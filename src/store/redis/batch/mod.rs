@@ -23,9 +23,6 @@ pub(super) const MOST_KEYS: usize = 128;
 /// Equal requests that one entry stands for at most: what Lua counts exactly.
 const MOST_TIMES: u64 = 1 << 52;
 
-/// Equal requests that one question stands for at most, of questions that are signed for the sake of a shadow alone.
-const MOST_SHADOWED: u64 = 10_000;
-
 /// Questions on one trip: like ones in segments, equal ones merged.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -278,41 +275,33 @@ impl Entry {
 
     /// How many equal requests it stands for.
     fn times(&self) -> u64 {
-        let most = self.most();
-        let times: u64 = self.questions.iter().map(|q| times(q, most)).sum();
-        times.min(MOST_TIMES)
+        self.questions
+            .iter()
+            .map(times)
+            .sum::<u64>()
+            .min(MOST_TIMES)
     }
 
-    /// How many one of its questions stands for at most. Signatures are written out one by one; more than the quota are
-    /// not needed.
-    pub(super) fn most(&self) -> u64 {
-        let signing = self.lines().iter().filter(|line| line.signs());
-        let most = signing.map(|line| match line.manner {
-            // It may be smaller than what the others let in.
-            Manner::Shadow { .. } => MOST_SHADOWED,
-            _ => line.account.rule().capacity(),
-        });
-        most.min().unwrap_or(u32::MAX.into())
-    }
-
-    /// Who asks, where that is signed: as many as there are equal requests.
+    /// The caller of each request, under each policy that records callers: at most as many as a full quota has units, since
+    /// no more are charged.
     fn signatures(&self) -> impl Iterator<Item = &str> {
-        let most = self.most();
         let signing = self.lines().iter().enumerate();
         let signing = signing.filter(|(_, line)| line.signs());
-        signing.flat_map(move |(place, _)| {
-            self.questions.iter().flat_map(move |question| {
+        signing.flat_map(move |(place, line)| {
+            let each = self.questions.iter().flat_map(move |question| {
                 let by = question.lines[place].by().as_str();
-                (0..times(question, most)).map(move |_| by)
-            })
+                (0..times(question)).map(move |_| by)
+            });
+            let known = line.account.context::<Known>();
+            each.take(known.map_or(0, Known::capacity))
         })
     }
 }
 
-/// How many equal requests a question stands for, if those are at most so many.
-pub(super) fn times(question: &Question, most: u64) -> u64 {
+/// How many equal requests a question stands for.
+fn times(question: &Question) -> u64 {
     match question.ask {
-        Ask::Take(times) => u64::from(times).min(most),
+        Ask::Take(times) => times.into(),
         Ask::Peek => 0,
         Ask::Force | Ask::Refund | Ask::Reset | Ask::Renew => 1,
     }

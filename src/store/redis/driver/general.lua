@@ -187,7 +187,7 @@ local function make_general()
     for i = 1, count do
       if signed[i] then
         local who = {}
-        for j = 1, n do
+        for j = 1, min(n, param[i][1]) do
           who[j] = own[cursor]
           cursor = cursor + 1
         end

@@ -10,7 +10,8 @@
 --       for);
 --     whether (1) it is listed how many equal questions each stands for: one, if not;
 --     a list of what each question has of its own, or 0 if there is nothing: that number, and under each policy
---       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal ones).
+--       the receipt (only to give back or renew: at, mark, left) and who asks (only if it signs: as many as there are equal
+--       ones, at most as a full quota has units).
 -- KEYS: the keys of each question in turn, one per policy; then, if anything is given
 --   back, reset or charged past the quota, the key of the epoch.
 -- Answers one list in MessagePack: now, then for each question how many were admitted (-1: failed, and why), then under each
