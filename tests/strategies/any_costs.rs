@@ -372,6 +372,8 @@ fn no_cost_gets_more_than_the_quota_or_anything_back() {
                     for step in &steps {
                         case.run(step).await;
                     }
+                    // Its keys are in one shard with those of the other cases, which must not fill up.
+                    let _ = case.limiter.reset(KEY).await;
                 });
             },
         );
