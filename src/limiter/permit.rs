@@ -2,22 +2,32 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use smallvec::SmallVec;
-use tokio::runtime::{self, Handle};
+use tokio::{
+    runtime::{self, Handle},
+    task::coop::consume_budget,
+    time::{Instant, sleep_until},
+};
 
 use super::{Bound, Inner};
 use crate::{
     decision::{Counted, Permit},
-    store::{Account, Ask, Line, Manner, Units},
+    store::{Account, Ask, Line, Manner, Reply, Units},
 };
 
-/// A permit is renewed this often in each of its lives: two heartbeats may be lost.
+/// A permit is renewed this often in each of its lives.
 const BEATS: u32 = 3;
+
+/// Renewals that failed are sent again after this part of the time between two heartbeats.
+const RETRIES: u32 = 8;
+
+/// Renewals that are under way at a time. Requests that come meanwhile wait for no more than these.
+const MAX_RENEWALS: usize = 128;
 
 type Places = SmallVec<[Counted; 1]>;
 
@@ -131,16 +141,25 @@ impl Wards {
         }
     }
 
+    /// Those of `some` that are still held.
+    fn some(&self, some: &[u64]) -> Vec<(u64, Places)> {
+        let held = some
+            .iter()
+            .filter_map(|id| Some((*id, self.permits.get(id)?)));
+        held.map(|(id, ward)| (id, copy(&ward.places))).collect()
+    }
+
     fn stop(&mut self, heart: runtime::Id) {
         self.hearts.retain(|other| *other != heart);
         self.adopt();
     }
 
-    /// What a heart has to renew. One that has nothing to stops here, under the lock under which the next one starts.
-    fn of(&mut self, heart: runtime::Id) -> Vec<Places> {
-        let wards = self.permits.values();
-        let own = wards.filter(|ward| ward.heart == Some(heart));
-        let own: Vec<_> = own.map(|ward| copy(&ward.places)).collect();
+    /// What a heart has to renew, by number. One that has nothing to stops here, under the lock under which the next one
+    /// starts.
+    fn of(&mut self, heart: runtime::Id) -> Vec<u64> {
+        let wards = self.permits.iter();
+        let own = wards.filter(|(_, ward)| ward.heart == Some(heart));
+        let own: Vec<_> = own.map(|(id, _)| *id).collect();
         if own.is_empty() {
             self.stop(heart);
         }
@@ -163,12 +182,24 @@ fn beat(limiter: &Arc<Inner>, runtime: &Handle, interval: Duration) {
         stopped: false,
     };
     drop(runtime.spawn(async move {
-        while !heart.stopped {
-            tokio::time::sleep(interval).await;
+        let (mut next, mut failed) = (Instant::now() + interval, Vec::new());
+        loop {
+            let again = Instant::now() + interval / RETRIES;
+            let beats = failed.is_empty() || next <= again;
+            sleep_until(if beats { next } else { again }).await;
             let Some(limiter) = heart.limiter.upgrade() else {
                 return;
             };
-            heart.stopped = !limiter.renew(heart.id);
+            let mut due = mem::take(&mut failed);
+            if beats {
+                next = Instant::now() + interval;
+                due = limiter.held.wards().of(heart.id);
+                heart.stopped = due.is_empty();
+                if heart.stopped {
+                    return;
+                }
+            }
+            failed = limiter.renew(due).await;
         }
     }));
 }
@@ -189,17 +220,36 @@ impl Drop for Heart {
 }
 
 impl Inner {
-    /// Renews what a heart has to; false if that is nothing.
-    fn renew(&self, heart: runtime::Id) -> bool {
-        let permits = self.held.wards().of(heart);
-        for places in &permits {
-            let lines: SmallVec<[Line<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
-            // Those of one decision were all taken in one place.
-            if let Some(place) = places.first() {
-                self.store_of(place).tell(Ask::Renew, &lines);
+    /// Renews permits that are still held, some at a time; returns those that the store failed to renew.
+    async fn renew(&self, due: Vec<u64>) -> Vec<u64> {
+        let mut failed = Vec::new();
+        for some in due.chunks(MAX_RENEWALS) {
+            consume_budget().await;
+            let held = self.held.wards().some(some);
+            let asked = held
+                .into_iter()
+                .map(|(id, places)| (id, self.ask_to_renew(&places)));
+            let asked: Vec<_> = asked.collect();
+            for (id, reply) in asked {
+                let answer = match reply {
+                    Reply::Now(answer) => answer,
+                    Reply::Later(answer) => answer.await,
+                };
+                if answer.is_err() {
+                    failed.push(id);
+                }
             }
         }
-        !permits.is_empty()
+        failed
+    }
+
+    fn ask_to_renew(&self, places: &Places) -> Reply {
+        let lines: SmallVec<[Line<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
+        // Those of one decision were all taken in one place.
+        let store = places
+            .first()
+            .map_or(&*self.store, |place| self.store_of(place));
+        store.ask(Ask::Renew, &lines)
     }
 
     /// The line of what was charged on arrival.

@@ -7,10 +7,10 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 ///
 /// A request takes a permit on arrival. It is released when the response's body has been sent or dropped, when the
 /// handler panics or the client hangs up. While a long request runs, its permit is renewed three times in each of its
-/// lives; a process that dies leaves permits that expire after one life.
+/// lives, and a renewal that fails is repeated; a process that dies leaves permits that expire after one life.
 ///
 /// - **Rule**: a request of n units is admitted if, with them, no more than the quota are in flight.
-/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than a permit's life, and the
+/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than half a permit's life, and the
 ///   store loses no writes (a failover of an asynchronously replicated Redis may). A process that is stopped for longer
 ///   finds its permits expired when it goes on, and others in their places; so does everybody when the server's clock steps
 ///   forward by more than a life.

@@ -12,6 +12,7 @@ mod heartbeats;
 mod http;
 mod merged;
 mod processes;
+mod renewals;
 mod support;
 mod units;
 #[path = "../common/until.rs"]

@@ -1,0 +1,165 @@
+//! How renewals reach the store: a few at a time, and again when they fail.
+
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate::{
+    Clock, Concurrency, Decision, Key, Limiter, MemoryStore, Policy, Quota, StoreError, Timestamp,
+    Unfit,
+    store::{Account, Ask, Callers, Line, Reply, Store},
+    strategy::Rule,
+};
+
+use crate::support::{build, counted};
+
+const LIFE: Duration = Duration::from_secs(12);
+
+/// How long the store takes to renew a permit.
+const DELAY: Duration = Duration::from_millis(1);
+
+/// The runtime's clock, which tests do not wait for.
+#[derive(Debug)]
+struct RuntimeClock(Instant);
+
+impl Clock for RuntimeClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(1_800_000_000_000_000) + self.0.elapsed()
+    }
+}
+
+/// A store in process that takes a while to renew permits, and does not renew any while it fails.
+#[derive(Clone, Debug)]
+struct Slow {
+    inner: MemoryStore,
+    renewals: Arc<Renewals>,
+}
+
+#[derive(Debug, Default)]
+struct Renewals {
+    fails: AtomicBool,
+    done: AtomicUsize,
+    under_way: AtomicUsize,
+    most_under_way: AtomicUsize,
+}
+
+impl Slow {
+    fn new() -> Self {
+        let clock = RuntimeClock(Instant::now());
+        Self {
+            inner: MemoryStore::builder().clock(clock).build(),
+            renewals: Arc::default(),
+        }
+    }
+
+    /// A limiter of one place for each key.
+    fn limiter(&self) -> Limiter {
+        let policy = Policy::new("places", Quota::concurrent(1));
+        let policy = policy.strategy(Concurrency::life(LIFE));
+        build(Limiter::builder().store(self.clone()), [policy])
+    }
+}
+
+impl Store for Slow {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+        self.inner.open(policy, rule)
+    }
+
+    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+        if ask != Ask::Renew {
+            return self.inner.ask(ask, lines);
+        }
+        let renewals = self.renewals.clone();
+        let under_way = renewals.under_way.fetch_add(1, Ordering::SeqCst) + 1;
+        renewals
+            .most_under_way
+            .fetch_max(under_way, Ordering::SeqCst);
+        let fails = renewals.fails.load(Ordering::SeqCst);
+        let answer = match fails {
+            true => Err(StoreError::Timeout),
+            false => match self.inner.ask(ask, lines) {
+                Reply::Now(answer) => answer,
+                Reply::Later(_) => unreachable!("it is in process"),
+            },
+        };
+        Reply::later(async move {
+            sleep(DELAY).await;
+            renewals.under_way.fetch_sub(1, Ordering::SeqCst);
+            renewals
+                .done
+                .fetch_add(usize::from(!fails), Ordering::SeqCst);
+            answer
+        })
+    }
+
+    fn callers(&self, account: &Account, key: &Key) -> Callers {
+        self.inner.callers(account, key)
+    }
+
+    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+        if let Reply::Later(answer) = self.ask(ask, lines) {
+            drop(tokio::spawn(answer));
+        }
+    }
+}
+
+async fn hold(limiter: &Limiter, n: usize) -> Vec<Decision> {
+    let mut held = Vec::new();
+    for key in 0..n {
+        held.push(limiter.check(Key::new(format!("{key}"))).await);
+    }
+    assert!(held.iter().all(counted));
+    held
+}
+
+/// All of them at once would pass the timeout, and so would the requests behind them.
+#[tokio::test(start_paused = true)]
+async fn permits_are_renewed_a_few_at_a_time() {
+    let store = Slow::new();
+    let held = hold(&store.limiter(), 1_000).await;
+    sleep(LIFE / 2).await;
+    let most = store.renewals.most_under_way.load(Ordering::SeqCst);
+    assert!((1..=128).contains(&most), "{most} renewals at once");
+    assert_eq!(store.renewals.done.load(Ordering::SeqCst), held.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_outlive_outages_of_half_their_life() {
+    for begins in 0..24 {
+        let store = Slow::new();
+        let limiter = store.limiter();
+        let held = hold(&limiter, 5).await;
+        let begins = Instant::now() + LIFE * begins / 24;
+        sleep_until(begins).await;
+        store.renewals.fails.store(true, Ordering::SeqCst);
+        sleep_until(begins + LIFE / 2).await;
+        store.renewals.fails.store(false, Ordering::SeqCst);
+        sleep(LIFE).await;
+        for key in 0..held.len() {
+            let other = limiter.check(Key::new(format!("{key}"))).await;
+            assert!(!counted(&other), "its place is held");
+        }
+        drop(held);
+    }
+}
+
+/// A renewal that failed is not sent again for a permit that was given back.
+#[tokio::test(start_paused = true)]
+async fn permits_that_were_given_back_are_not_renewed_again() {
+    let store = Slow::new();
+    let limiter = store.limiter();
+    let mut held = hold(&limiter, 5).await;
+    store.renewals.fails.store(true, Ordering::SeqCst);
+    sleep(LIFE / 3 + LIFE / 48).await;
+    drop(mem::take(&mut held));
+    store.renewals.fails.store(false, Ordering::SeqCst);
+    sleep(LIFE).await;
+    assert_eq!(store.renewals.done.load(Ordering::SeqCst), 0);
+    assert_eq!(hold(&limiter, 5).await.len(), 5);
+}
