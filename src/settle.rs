@@ -14,10 +14,22 @@ use crate::{
 ///
 /// Everything here may be done at any time while a clone of the [`Admission`] lives: in the handler, in a layer further
 /// in, and after the response, in a task that goes on.
+///
+/// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the places that it took on arrival.
+/// [`charge`](Settle::charge) and [`settle`](Settle::settle) leave them as they are; [`refund`](Settle::refund) gives them
+/// back early.
 #[derive(Clone, Debug)]
 pub struct Settle {
     admission: Admission,
     policy: Option<String>,
+}
+
+/// Which charges of a request are meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those that are counted, and not held: a permit's units have names in the store, and more of them would have none.
+    Counted,
 }
 
 impl Admission {
@@ -73,7 +85,7 @@ impl Settle {
     /// If the store can't answer. Whether it was charged is not known then.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
-        for at in self.places() {
+        for at in self.places(Which::Counted) {
             self.charge_at(at, units).await?;
         }
         Ok(())
@@ -92,7 +104,7 @@ impl Settle {
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
         let mut refunds = Vec::new();
-        for at in self.places() {
+        for at in self.places(Which::All) {
             refunds.extend(self.refund_at(at, units).await?);
         }
         Ok(refunds)
@@ -106,7 +118,7 @@ impl Settle {
     /// If the store can't answer.
     pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
-        for at in self.places() {
+        for at in self.places(Which::Counted) {
             let net = self.with(at, |_, counted| {
                 counted.receipts.settle();
                 counted.receipts.net()
@@ -122,13 +134,14 @@ impl Settle {
     }
 
     /// Where the charges that this is about stand: decision and policy.
-    fn places(&self) -> Vec<(usize, usize)> {
+    fn places(&self, which: Which) -> Vec<(usize, usize)> {
         let mut places = Vec::new();
         self.admission.each(|place, decision| {
             for (index, counted) in decision.counted.iter().enumerate() {
                 let name = decision.books.name(counted.policy);
                 let meant = self.policy.as_deref().is_none_or(|policy| policy == name);
                 // A ban counts refusals, and in a shadow that refuses, the work was never begun.
+                let meant = meant && (which == Which::All || !decision.books.is_permit(counted));
                 if meant && counted.part != Part::Ban && !counted.is_shadow_refusal() {
                     places.push((place, index));
                 }

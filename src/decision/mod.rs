@@ -82,6 +82,8 @@ pub(crate) trait Books: Send + Sync {
     fn give_back(&self, counted: &mut [Counted]);
     /// Whether the charge depends on what becomes of the request.
     fn settles(&self, counted: &Counted) -> bool;
+    /// Whether the policy is an in-flight limit.
+    fn is_permit(&self, counted: &Counted) -> bool;
     /// Charges or gives back by what became of the request, without waiting for it. If somebody still `watches`, it returns
     /// the charge that is being made, for its receipt.
     fn settle(

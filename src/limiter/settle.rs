@@ -80,6 +80,10 @@ impl Books for Desk {
         self.charge_of(counted).when != When::Arrival
     }
 
+    fn is_permit(&self, counted: &Counted) -> bool {
+        self.bound(counted.policy).is_permit()
+    }
+
     fn settle(
         &self,
         counted: &mut Counted,

@@ -149,3 +149,23 @@ async fn a_reset_frees_all_places_and_late_releases_take_nothing_from_others() {
         until_free(&limiter, PLACES).await;
     }
 }
+
+/// A handler that settles its request's true cost, such as its tokens, means what is counted.
+#[tokio::test]
+async fn what_a_handler_charges_and_settles_takes_and_frees_no_places() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let decision = limiter.check(Key::global()).cost(2).await;
+        let admission = decision.into_result().expect("a place");
+        admission.charge(3).await.expect("an answer");
+        assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+        for cost in [900, 0] {
+            admission.settle(cost).await.expect("an answer");
+            assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
+        }
+        admission.refund(1).await.expect("an answer");
+        assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        drop(admission);
+        until_free(&limiter, PLACES).await;
+    }
+}
