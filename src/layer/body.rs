@@ -87,8 +87,9 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                         if let (Some(data), Some(ticket)) = (frame.data_ref(), &mut *ticket) {
                             ticket.sent(data.len());
                         }
-                        // A body that says so is not polled again.
-                        body.is_end_stream().then_some(End::Completed)
+                        // Trailers are the last frame, and a body that says that it has ended is not polled again.
+                        let is_last = frame.is_trailers() || body.is_end_stream();
+                        is_last.then_some(End::Completed)
                     }
                 };
                 if let Some(end) = end

@@ -14,7 +14,9 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
     modes::{Says, both_modes, charged, cost, forget, layers},
-    support::{Body, World, answer, broken, call, data, pass, request, streamed, text, window},
+    support::{
+        Body, World, answer, broken, call, code, data, pass, request, streamed, text, window,
+    },
 };
 
 /// Drops a request while its handler waits.
@@ -188,6 +190,26 @@ async fn a_success_whose_client_goes_half_way_stays_charged() {
                 drop(answer(&layer, streamed(vec![data(), data()])).await);
                 assert_eq!(charged(&layer).await, expected, "{}", world.name());
             }
+        }
+    }
+}
+
+/// HTTP/2 servers read no further than to the trailers, whatever the body says of its end.
+#[tokio::test]
+async fn a_response_whose_trailers_were_sent_is_completed() {
+    for world in World::both() {
+        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+            forget(&layer).await;
+            let response = streamed(vec![data(), code("0")]);
+            let mut body = answer(&layer, response).await.into_body();
+            while let Some(frame) = body.frame().await {
+                if frame.expect("no error").is_trailers() {
+                    break;
+                }
+            }
+            assert!(!body.is_end_stream());
+            drop(body);
+            assert_eq!(charged(&layer).await, 1, "{}", world.name());
         }
     }
 }
