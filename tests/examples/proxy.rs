@@ -193,7 +193,10 @@ fn behind_nginx_what_is_answered_is_what_is_counted() {
         let status = ask(BOB, nginx.address, lines).status;
         assert!([200, 429].contains(&status), "{status}");
     }
-    assert_eq!(server.keys(), ["tg:g3:clients:127.0.0.2"]);
+    let mut keys = server.keys();
+    // The key that rejections from memory are held against.
+    keys.retain(|key| key != "tg:gen");
+    assert_eq!(keys, ["tg:g3:clients:127.0.0.2"]);
     assert_eq!(server.immortal_keys(), [""; 0]);
 }
 

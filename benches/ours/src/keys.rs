@@ -29,7 +29,7 @@ impl Rule {
     pub fn ample(keys: usize) -> Self {
         if keys < 100 {
             // Every request is for one of few keys.
-            Self::new(1_000_000, 100_000_000)
+            Self::new(1_000_000, 50_000_000)
         } else {
             Self::new(84_000, 10_000)
         }
