@@ -7,7 +7,7 @@ use http::{Request, Response};
 use testkit::{Proxy, Server};
 use tollgate::{
     Admission, Charge, Concurrency, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, Source, extract,
+    RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -90,6 +90,23 @@ async fn places_that_are_left_as_the_network_goes_are_free_after_it() {
     proxy.pass();
     resumed(&limiter).await;
     until("all are free", async || left(&limiter).await == 20).await;
+}
+
+/// The server took them, and its answer was lost: the requests will never hold them, nor renew them.
+#[tokio::test]
+async fn permits_whose_answer_was_lost_are_free_after_the_outage() {
+    let (server, proxy, store) = network();
+    let limiter = places(store, 4);
+    let other = places(crate::support::store(&server), 4);
+    for times in [1, 3] {
+        resumed(&limiter).await;
+        proxy.halve();
+        let decision = limiter.check(KEY).times(times).await;
+        assert!(!decision.is_admitted(), "{decision:?}");
+        proxy.pass();
+        resumed(&limiter).await;
+        until("all are free", async || left(&other).await == 4).await;
+    }
 }
 
 #[tokio::test]
@@ -197,7 +214,12 @@ async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
         }
         assert!(held.iter().all(|decision| decision.is_admitted()));
         proxy.cut();
-        opened(&limiter).await;
+        // By requests that take no permit, whose refund would be kept as well.
+        until("the breaker opens", async || {
+            let seen = limiter.peek(KEY).await;
+            matches!(seen.ruling(), Ruling::Fault(StoreError::Open { .. }))
+        })
+        .await;
         drop(held);
         let health = limiter.ping().await;
         assert_eq!(health.dropped_refunds(), 7 * episode);

@@ -1,5 +1,5 @@
-//! Give-backs that nobody waits for, kept while the server is at fault: a place in flight that was left meanwhile is not to be
-//! taken for as long as its permit lives.
+//! Give-backs that nobody waits for, kept while the server is at fault: a place in flight that was left meanwhile, or that a
+//! request without an answer may have taken, is not to be taken for as long as its permit lives.
 
 use std::{
     collections::HashMap,
@@ -30,7 +30,7 @@ pub(super) struct Kept {
 /// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
 #[derive(Debug, Default)]
 struct GiveBacks {
-    by_tag: HashMap<usize, Vec<(Ask, Lines)>>,
+    by_tag: HashMap<usize, Vec<Lines>>,
     many: usize,
     /// How many were dropped, so far.
     dropped: u64,
@@ -41,16 +41,27 @@ struct GiveBacks {
 impl Kept {
     /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
     /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
-    /// its own.
+    /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
     pub(super) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
-        let ask = question.ask;
-        if ask != Ask::Refund || !question.insists() {
+        let refunds = match question.ask {
+            Ask::Refund => question.insists(),
+            Ask::Take(_) => sent && question.lines.iter().any(is_permit),
+            _ => false,
+        };
+        if !refunds {
             return question.fail(error);
         }
-        let mut lines = question.lines.clone();
+        let (ask, mut lines) = (question.ask, question.lines.clone());
         question.fail(error);
         lines.retain(|line| !sent || is_permit(line));
-        lines.iter_mut().for_each(OwnLine::claim_no_more);
+        match ask {
+            Ask::Take(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
+            // Of a permit, what is left of the receipt names the places that are refunded.
+            _ => {
+                let by_time = lines.iter_mut().filter(|line| !is_permit(line));
+                by_time.for_each(OwnLine::claim_no_more);
+            }
+        }
         if lines.is_empty() {
             return;
         }
@@ -58,7 +69,7 @@ impl Kept {
         if kept.many < MAX_KEPT {
             kept.many += 1;
             let of_tag = kept.by_tag.entry(tag).or_default();
-            of_tag.push((ask, lines));
+            of_tag.push(lines);
             return self.any.store(true, Ordering::Relaxed);
         }
         kept.dropped += 1;
@@ -83,15 +94,15 @@ impl Kept {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        for (ask, lines) in self.take(tag) {
+        for lines in self.take(tag) {
             // What can't be sent comes back here.
             if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
-                lanes.tell(ask, lines);
+                lanes.tell(Ask::Refund, lines);
             }
         }
     }
 
-    fn take(&self, tag: usize) -> Vec<(Ask, Lines)> {
+    fn take(&self, tag: usize) -> Vec<Lines> {
         let mut kept = self.give_backs();
         let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
             return Vec::new();
@@ -127,7 +138,7 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{Account, Line, Manner, Units},
-        strategy::{Gcra, Receipt, Strategy},
+        strategy::{Concurrency, Gcra, Receipt, Strategy},
     };
 
     fn give_back(account: &Account) -> Question {
@@ -187,7 +198,23 @@ mod tests {
             StoreError::Timeout,
             false,
         );
-        let (_, lines) = kept.take(0).remove(0);
+        let lines = kept.take(0).remove(0);
         assert_eq!(lines[0].receipt().left, 1);
+    }
+
+    #[test]
+    fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
+        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let account = Account::new("p", rule.expect("a rule"), ());
+        let kept = Kept::default();
+        // The fifth of five.
+        let receipt = Receipt {
+            left: 5,
+            ..Receipt::NONE
+        };
+        let refund = give_back_of(&account, receipt);
+        kept.fail(0, refund, StoreError::Timeout, true);
+        let lines = kept.take(0).remove(0);
+        assert_eq!((lines[0].receipt().left, lines[0].units.get()), (5, 1));
     }
 }

@@ -85,6 +85,13 @@ impl OwnLine {
         }
     }
 
+    /// Makes it the line of all that so many requests can have taken of a permit.
+    pub(super) fn may_hold(&mut self, times: u32) {
+        let capacity = self.account.rule().capacity();
+        let units = self.units.of(times.into()).min(capacity);
+        self.charged(units, &Seen::default(), Timestamp::default());
+    }
+
     /// Makes it the line of a charge of so many units.
     pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
         self.units = Units::new(units);
