@@ -194,12 +194,17 @@ impl Memory for Bans {
     type State = Record;
 
     fn room(&self, state: &mut Record, now: Timestamp) -> i64 {
-        *state = self.current(state, now);
-        state.gone = self.gone(state.till, state.times, state.ends);
-        if state.till > now.as_micros() {
+        let mut current = self.current(state, now);
+        current.gone = self.gone(current.till, current.times, current.ends);
+        let (till, count) = (current.till, current.count);
+        // What is still to come is counted from when it was written, unless the clock stepped back or the quota is another.
+        if state.since > now.as_micros() || state.gone != current.gone {
+            *state = current;
+        }
+        if till > now.as_micros() {
             return 0;
         }
-        (self.refusals as i64 - state.count).max(1)
+        (self.refusals as i64 - count).max(1)
     }
 
     fn take(&self, state: &mut Record, now: Timestamp, units: u64, _by: &Key) {
@@ -236,8 +241,10 @@ impl Memory for Bans {
         let mut record = self.current(state, now);
         // A ban that has begun is lifted by a reset alone: it holds no refusals.
         let back = (want as i64).min(record.count);
-        record.count -= back;
-        *state = record;
+        if back > 0 {
+            record.count -= back;
+            *state = record;
+        }
         back as u64
     }
 

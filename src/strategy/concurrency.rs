@@ -103,7 +103,6 @@ impl Memory for Places {
     type State = Permits;
 
     fn room(&self, state: &mut Permits, now: Timestamp) -> i64 {
-        state.0.retain(|permit| permit.expires > now);
         for permit in &mut state.0 {
             // The clock stepped back: what would live for longer than a life lives for one.
             permit.expires = permit.expires.min(now + self.life);
@@ -113,6 +112,7 @@ impl Memory for Places {
     }
 
     fn take(&self, state: &mut Permits, now: Timestamp, units: u64, by: &Key) {
+        state.0.retain(|permit| permit.expires > now);
         state.0.push(Permit {
             by: *by,
             units,

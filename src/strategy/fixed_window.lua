@@ -1,7 +1,8 @@
 -- Fixed window. State: a counter, and a time to live that is the window: it is over when the key's last millisecond begins.
 --
 -- p: 1 requests, 2 period in ms
--- state: count, ends (of the window, in us since the epoch), fresh (1: the time to live has to be set)
+-- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
+--   has to be set)
 
 local function room(key, p)
   local count, ends = 0, 0
@@ -11,7 +12,7 @@ local function room(key, p)
     local expiry = expiry(key)
     if expiry < 0 or expiry > now_ms + p[2] + 1 then
       -- a counter that would never end, or outlast its window, ends one period from now
-      ends = 0
+      return p[1] - count, count, (next_ms + p[2]) * 1000, 2
     else
       ends = expiry * 1000
       if ends <= now then
@@ -26,7 +27,7 @@ local function room(key, p)
 end
 
 local function write(key, count, ends, fresh)
-  if fresh == 1 then
+  if fresh > 0 then
     -- a time to live that ends at once would delete the key
     call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000, now_ms + 1)))
   else
@@ -41,7 +42,7 @@ end
 
 local function refund(key, p, count, ends, fresh, at, mark, left, want)
   -- a key that was moved ends a millisecond or two later; no mark means the window at hand
-  if fresh == 1 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
+  if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
   local back = min(want, left, count)
@@ -53,8 +54,7 @@ end
 
 local function mend(key, p, count, ends, fresh)
   -- a window that is over is left to end
-  local at = fresh == 1 and expiry(key)
-  if at and (at == -1 or at > now_ms + p[2] + 1) then
+  if fresh == 2 then
     call('PEXPIREAT', key, format('%d', ends / 1000))
   end
 end

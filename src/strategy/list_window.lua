@@ -2,8 +2,8 @@
 -- time to live that is the window. With the header the window stays open when all is given back.
 --
 -- p: 1 requests, 2 period in ms
--- state: count, ends (of the window, in us since the epoch), fresh (1: the time to live has to be set; 2: and the list
--- is over)
+-- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
+--   has to be set, 3: its list is over)
 
 local header = '='
 
@@ -19,11 +19,11 @@ local function room(key, p)
   local count, expiry = call('LLEN', key) - 1, expiry(key)
   if expiry < 0 or expiry > now_ms + p[2] + 1 then
     -- a list that would never end, or outlast its window, ends one period from now
-    return p[1] - count, count, opened, 1
+    return p[1] - count, count, opened, 2
   end
   local ends = expiry * 1000
   if ends <= now then
-    return p[1], 0, opened, 2
+    return p[1], 0, opened, 3
   end
   return p[1] - count, count, ends, 0
 end
@@ -34,11 +34,11 @@ local function last(ends)
 end
 
 local function take(key, p, count, ends, fresh, units, by, each)
-  if fresh == 2 then
+  if fresh == 3 then
     call('DEL', key)
   end
   local entries = {}
-  if fresh == 2 or fresh == 1 and count == 0 and call('EXISTS', key) == 0 then
+  if fresh == 1 or fresh == 3 then
     entries[1] = header
   end
   for unit = 1, units do
@@ -76,7 +76,7 @@ local function refund(key, p, count, ends, fresh, at, mark, left, want, by)
 end
 
 local function mend(key, p, count, ends, fresh)
-  if fresh == 1 and call('EXISTS', key) == 1 then
+  if fresh == 2 then
     call('PEXPIREAT', key, format('%d', last(ends)))
   end
 end

@@ -136,7 +136,7 @@ impl Rule for Listed {
         let window = Window {
             requests: self.requests,
             count,
-            ends: (fresh == 0 || count > 0).then_some(ends),
+            ends: matches!(fresh, 0 | 2).then_some(ends),
         };
         window.outlook(now, cost)
     }

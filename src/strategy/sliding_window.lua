@@ -112,9 +112,14 @@ local function mend(key, p)
   while newest <= p[2] and counts[newest] == 0 do
     newest = newest + 1
   end
-  -- a key without an end, or with that of another number of buckets; one that was moved ends a ms or two later
-  if off == 1 or ends < gone(p, i - newest + 1) or ends > gone(p, i) + 2 then
+  if off == 1 then
     write(key, p, counts)
+    return
+  end
+  -- a key without an end, or with that of another number of buckets; one that was moved ends a ms or two later
+  local last = gone(p, i - newest + 1)
+  if ends < last or ends > gone(p, i) + 2 then
+    call('PEXPIREAT', key, format('%d', last))
   end
 end
 

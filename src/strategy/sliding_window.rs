@@ -158,6 +158,13 @@ impl Sliding {
         Cow::Owned(own)
     }
 
+    /// Whether the buckets are of another width than this quota's, or the newest lies ahead: the clock stepped back.
+    fn is_off(&self, state: &Buckets, now: Timestamp) -> bool {
+        let (bucket, _) = self.bucket(now);
+        let other = state.width != self.width * self.grain && !state.counts.is_empty();
+        other || state.newest > bucket
+    }
+
     /// The count of the bucket `back` before the one at hand. If the clock stepped back, the newest is the one at hand.
     fn count(&self, state: &Buckets, now: Timestamp, back: usize) -> i64 {
         let behind = (self.bucket(now).0 - state.newest).max(0);
@@ -223,15 +230,15 @@ impl Memory for Sliding {
     type State = Buckets;
 
     fn room(&self, state: &mut Buckets, now: Timestamp) -> i64 {
-        if let Cow::Owned(own) = self.own(state, now) {
-            *state = own;
-        }
-        if state.newest > self.bucket(now).0 {
+        if self.is_off(state, now) {
+            if let Cow::Owned(own) = self.own(state, now) {
+                *state = own;
+            }
             self.turn(state, now);
         }
         // There may have been more or fewer buckets.
         state.gone = self.gone(state);
-        self.requests as i64 - self.used(state, now)
+        self.requests as i64 - self.used(&self.own(state, now), now)
     }
 
     fn take(&self, state: &mut Buckets, now: Timestamp, units: u64, _by: &Key) {
@@ -252,9 +259,12 @@ impl Memory for Sliding {
         want: u64,
         _by: &Key,
     ) -> u64 {
-        let own = matches!(self.own(state, now), Cow::Borrowed(_));
-        if !own || receipt.mark != self.bucket(now).0 || state.newest != receipt.mark {
+        let off = self.is_off(state, now);
+        if off || receipt.mark != self.bucket(now).0 || state.newest != receipt.mark {
             return 0;
+        }
+        if let Cow::Owned(own) = self.own(state, now) {
+            *state = own;
         }
         let Some(count) = state.counts.front_mut() else {
             return 0;

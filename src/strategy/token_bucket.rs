@@ -46,11 +46,13 @@ impl State for Bucket {
 }
 
 impl Tokens {
-    /// What is missing at `now`, in units of time.
-    fn missing(&self, state: &Bucket, now: Timestamp) -> u64 {
-        // If the clock stepped back, what is missing refills from now on.
+    /// What is missing at `now`, in units of time, and whether that is to be written: where the clock stepped back it refills
+    /// from now on, and what no debt can be is cut.
+    fn missing(&self, state: &Bucket, now: Timestamp) -> (u64, bool) {
         let refilled = meter::units(now.since(state.stamp));
-        self.0.cut(state.missing.saturating_sub(refilled))
+        let missing = state.missing.saturating_sub(refilled);
+        let cut = self.0.cut(missing);
+        (cut, state.stamp > now || cut < missing)
     }
 }
 
@@ -58,9 +60,8 @@ impl Memory for Tokens {
     type State = Bucket;
 
     fn room(&self, state: &mut Bucket, now: Timestamp) -> i64 {
-        let missing = self.missing(state, now);
-        if state.stamp > now || missing == self.0.tolerance {
-            // It may have been cut.
+        let (missing, off) = self.missing(state, now);
+        if off {
             let stamp = now;
             *state = Bucket { missing, stamp };
         }
@@ -70,7 +71,7 @@ impl Memory for Tokens {
     fn take(&self, state: &mut Bucket, now: Timestamp, units: u64, _by: &Key) {
         let step = units.saturating_mul(self.0.interval);
         *state = Bucket {
-            missing: self.missing(state, now).saturating_add(step),
+            missing: self.missing(state, now).0.saturating_add(step),
             stamp: now,
         };
     }
@@ -84,8 +85,7 @@ impl Memory for Tokens {
         _by: &Key,
     ) -> u64 {
         let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
-        Memory::room(self, state, now);
-        let missing = self.missing(state, now);
+        let (missing, _) = self.missing(state, now);
         if back > 0 && missing > 0 {
             *state = Bucket {
                 missing: missing.saturating_sub(back),
@@ -96,7 +96,7 @@ impl Memory for Tokens {
     }
 
     fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Seen {
-        [self.missing(state, now) as i64, 0, 0]
+        [self.missing(state, now).0 as i64, 0, 0]
     }
 }
 

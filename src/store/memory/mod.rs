@@ -153,7 +153,7 @@ impl MemoryStore {
                     units
                 }
                 Ask::Peek => {
-                    // A state that can't be is mended by a look too, so that what it tells comes true.
+                    // A state that can't be is mended by a look and by a refund too, so that what it tells comes true.
                     rule.room(shard.get(line, place), now);
                     0
                 }
@@ -169,7 +169,9 @@ impl MemoryStore {
                     .map_or(0, |state| rule.renew(state, now, &line.by)),
                 Ask::Refund => {
                     let state = shard.get(line, place);
-                    rule.refund(state, now, &line.receipt, line.units.get(), &line.by)
+                    let back = rule.refund(state, now, &line.receipt, line.units.get(), &line.by);
+                    rule.room(shard.get(line, place), now);
+                    back
                 }
             };
             if charge > 0 {
