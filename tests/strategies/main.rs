@@ -2,7 +2,6 @@
 
 #![allow(missing_docs)]
 
-mod agreements;
 #[path = "../common/answers.rs"]
 mod answers;
 mod any_costs;
@@ -25,6 +24,7 @@ mod source_buckets;
 mod source_counters;
 mod source_lists;
 mod sources;
+mod stated_costs;
 mod support;
 mod tiers;
 #[path = "../common/world.rs"]

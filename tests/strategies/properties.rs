@@ -31,7 +31,6 @@ pub(crate) enum What {
         units: u64,
     },
     Look,
-    Reset,
 }
 
 pub(crate) fn quotas() -> impl Strategy<Value = (u64, Option<u64>)> {
@@ -42,13 +41,12 @@ pub(crate) fn waits() -> impl Strategy<Value = u64> {
     prop_oneof![3 => Just(0), 4 => 1..=120_u64, 2 => 100..=999_u64, 1 => 1_000..=2_500_u64]
 }
 
-pub(crate) fn steps(resets: bool) -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let what = prop_oneof![
         6 => (1..=12_u64, 0..=4_u64).prop_map(|(n, cost)| What::Take { n, cost }),
         1 => (1..=12_u64).prop_map(What::Force),
         3 => (any::<prop::sample::Index>(), 1..=6_u64).prop_map(|(of, units)| What::Give { of, units }),
-        1 => Just(What::Look),
-        1 => Just(if resets { What::Reset } else { What::Look }),
+        2 => Just(What::Look),
     ];
     let step = (waits(), what).prop_map(|(wait_ms, what)| Step { wait_ms, what });
     prop::collection::vec(step, 1..40)
@@ -136,7 +134,7 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                     net.units -= given;
                 }
             }
-            What::Give { .. } | What::Look | What::Reset => drop(limiter.peek(key).await),
+            What::Give { .. } | What::Look => drop(limiter.peek(key).await),
         }
     }
     taken
@@ -219,16 +217,12 @@ pub(crate) fn any_by() -> impl Strategy<Value = By> {
 fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
     let runtime = runtime();
     for world in World::both() {
-        check(
-            120,
-            (any_by(), quotas(), steps(false)),
-            |(by, quota, steps)| {
-                let (text, capacity) = quota_of(by, quota);
-                let limiter = world.single(by, &text);
-                let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
-                check_bound(by, quota, capacity, &taken);
-            },
-        );
+        check(120, (any_by(), quotas(), steps()), |(by, quota, steps)| {
+            let (text, capacity) = quota_of(by, quota);
+            let limiter = world.single(by, &text);
+            let taken = runtime.block_on(traffic(&world, &limiter, fresh_key(), &steps));
+            check_bound(by, quota, capacity, &taken);
+        });
     }
 }
 
@@ -237,7 +231,7 @@ fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
 fn retry_after_is_honest_for_every_strategy_and_every_cost() {
     let runtime = runtime();
     for world in World::both() {
-        let cases = (any_by(), quotas(), steps(false), 1..=30_u64, 0..1_000_u64);
+        let cases = (any_by(), quotas(), steps(), 1..=30_u64, 0..1_000_u64);
         check(150, cases, |(by, quota, steps, cost, micros)| {
             let (text, capacity) = quota_of(by, quota);
             let cost = 1 + cost % capacity;

@@ -1,0 +1,268 @@
+//! A history: policies, and what is asked of them, step by step. Its `Debug` form is Rust that builds it again.
+
+use std::time::Duration;
+
+use tollgate::{
+    Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, Key, ListWindow, Policy,
+    Quota, SlidingLog, SlidingWindow, TokenBucket,
+};
+
+/// How many keys a history is about.
+pub(crate) const KEYS: usize = 3;
+
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// In microseconds since 1970.
+    pub(crate) start: u64,
+    /// What the clock shows is a multiple of so many microseconds: 1,000 where time to live is all that ends a window.
+    pub(crate) grain: u64,
+    /// Whether the Redis store caches rejections.
+    pub(crate) cache: bool,
+    pub(crate) policies: Vec<Counted>,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// A policy.
+#[derive(Clone, Debug)]
+pub(crate) struct Counted {
+    pub(crate) by: By,
+    /// The policy's own, and those of tiers.
+    pub(crate) quotas: Vec<Rate>,
+    /// Whether the policy declares them.
+    pub(crate) declared: bool,
+    pub(crate) role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Gcra,
+    Bucket,
+    Fixed,
+    /// At an offset from UTC, in seconds.
+    Calendar(i64),
+    Zone(&'static str),
+    List,
+    Log,
+    Sliding(u32),
+    /// Permits that live for so many milliseconds.
+    Permits(u64),
+    /// The first ban and the longest one, in milliseconds.
+    Ban(u64, u64),
+}
+
+/// Units, and a period in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rate {
+    Per(u64, u64),
+    /// With a burst of its own.
+    Burst(u64, u64, u64),
+    Concurrent(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Live,
+    /// Rejections count.
+    Charged,
+    /// Charged by the response, which never comes: it is checked, and charged by hand.
+    OnResponse,
+    Shadow,
+    /// A shadow of the policy at a place.
+    ShadowOf(usize),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    /// How far the clock moves before it, in microseconds.
+    pub(crate) wait: i64,
+    /// Whether that counts from when the last rejection told to come back.
+    pub(crate) told: bool,
+    pub(crate) op: Op,
+    /// Whether the keys are peeked at afterwards.
+    pub(crate) peek: bool,
+}
+
+/// `of` counts modulo how many there are.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Check(Request),
+    /// Several checks at once, each about another key.
+    AtOnce(Vec<(Request, usize)>),
+    Charge(Request),
+    Peek(Request),
+    Reset(usize),
+    Refund {
+        of: usize,
+        units: u64,
+    },
+    /// Drops a decision, and with it its permits.
+    Drop {
+        of: usize,
+    },
+    /// A heartbeat of all permits.
+    Renew,
+    /// For so many milliseconds.
+    Block {
+        key: usize,
+        ms: u64,
+    },
+    Unblock {
+        key: usize,
+    },
+    /// A key on Redis loses its time to live.
+    Persist {
+        of: usize,
+    },
+    /// A key on Redis gets a longer one, by so many milliseconds.
+    Prolong {
+        of: usize,
+        ms: u64,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// From [`KEYS`] on, each policy's is another one.
+    pub(crate) key: usize,
+    pub(crate) cost: Option<u64>,
+    pub(crate) times: u64,
+    /// For each policy, which of its quotas; the first where there is none.
+    pub(crate) tiers: Vec<usize>,
+}
+
+impl Request {
+    pub(crate) fn of(key: usize) -> Self {
+        Self {
+            key,
+            cost: None,
+            times: 1,
+            tiers: Vec::new(),
+        }
+    }
+
+    /// The key under the policy at a place.
+    pub(crate) fn key(&self, place: usize) -> usize {
+        key_of(self.key, place)
+    }
+
+    pub(crate) fn tier(&self, policies: &[Counted], place: usize) -> usize {
+        let tier = self.tiers.get(place).copied().unwrap_or(0);
+        tier % policies[place].quotas.len()
+    }
+}
+
+pub(crate) fn key_of(key: usize, place: usize) -> usize {
+    if key < KEYS {
+        key
+    } else {
+        (key + place) % KEYS
+    }
+}
+
+pub(crate) fn key_named(key: usize) -> Key {
+    Key::new(format!("k{key}"))
+}
+
+pub(crate) fn policy_name(place: usize) -> String {
+    format!("p{place}")
+}
+
+impl Rate {
+    pub(crate) fn quota(self) -> Quota {
+        let per = |units, micros| Quota::requests(units).per(Duration::from_micros(micros));
+        match self {
+            Self::Per(units, micros) => per(units, micros),
+            Self::Burst(units, micros, burst) => per(units, micros).burst(burst),
+            Self::Concurrent(units) => Quota::concurrent(units),
+        }
+    }
+
+    pub(crate) fn capacity(self) -> u64 {
+        self.quota().capacity()
+    }
+
+    /// In microseconds.
+    pub(crate) fn period(self) -> u64 {
+        match self {
+            Self::Per(_, micros) | Self::Burst(_, micros, _) => micros,
+            Self::Concurrent(_) => 0,
+        }
+    }
+}
+
+impl By {
+    /// Whether its state on Redis says by itself when it is over, without the key's time to live.
+    pub(crate) fn dates_itself(self) -> bool {
+        !matches!(self, Self::Fixed | Self::List)
+    }
+
+    pub(crate) fn bind(self, policy: Policy) -> Policy {
+        let ms = Duration::from_millis;
+        match self {
+            Self::Gcra => policy.strategy(Gcra),
+            Self::Bucket => policy.strategy(TokenBucket),
+            Self::Fixed => policy.strategy(FixedWindow),
+            Self::Calendar(east @ 0..) => {
+                let ahead = Duration::from_secs(east.unsigned_abs());
+                policy.strategy(CalendarWindow::east_of_utc(ahead))
+            }
+            Self::Calendar(west) => {
+                let behind = Duration::from_secs(west.unsigned_abs());
+                policy.strategy(CalendarWindow::west_of_utc(behind))
+            }
+            Self::Zone(name) => policy.strategy(CalendarWindow::zone(name)),
+            Self::List => policy.strategy(ListWindow),
+            Self::Log => policy.strategy(SlidingLog),
+            Self::Sliding(buckets) => policy.strategy(SlidingWindow::buckets(buckets)),
+            Self::Permits(life) => policy.strategy(Concurrency::life(ms(life))),
+            Self::Ban(first, longest) => {
+                policy.strategy(Ban::lasting(ms(first)).up_to(ms(longest)))
+            }
+        }
+    }
+}
+
+impl Counted {
+    pub(crate) fn policy(&self, place: usize) -> Policy {
+        let mut policy = self.plain(place);
+        if self.declared {
+            policy = policy.tier_quotas(self.quotas.iter().map(|rate| rate.quota()));
+        }
+        match self.role {
+            Role::Live => policy,
+            Role::Charged => policy.denied(Denied::Counts),
+            Role::OnResponse => policy.charge(Charge::on_response(|_| false)),
+            Role::Shadow => policy.shadow(),
+            Role::ShadowOf(live) => policy.shadow_of(policy_name(live)),
+        }
+    }
+
+    /// The same counts, enforced.
+    pub(crate) fn plain(&self, place: usize) -> Policy {
+        let policy = Policy::new(policy_name(place), self.quotas[0].quota());
+        self.by.bind(policy)
+    }
+
+    pub(crate) fn is_ban(&self) -> bool {
+        matches!(self.by, By::Ban(..))
+    }
+}
+
+impl History {
+    /// Rust that builds it.
+    pub(crate) fn source(&self) -> String {
+        let vec = |text: String| text.replace('[', "vec![");
+        let policies = self.policies.iter();
+        let policies = policies.map(|policy| format!("        {policy:?},\n"));
+        let steps = self.steps.iter();
+        let steps = steps.map(|step| format!("        {step:?},\n"));
+        format!(
+            "History {{\n    start: {}, grain: {}, cache: {},\n    policies: vec![\n{}    ],\n    steps: vec![\n{}    ],\n}}",
+            self.start,
+            self.grain,
+            self.cache,
+            vec(policies.collect()),
+            vec(steps.collect()),
+        )
+    }
+}

@@ -1,0 +1,53 @@
+//! Both stores answer alike, whatever is asked of them, and under GCRA as it is defined.
+//!
+//! Random histories are told to a limiter in process, to one on Redis, and to a model of GCRA in integers without bounds:
+//! checks, charges, refunds, peeks, resets, bans, permits and tiers, times to live that are lost or too long, and clocks
+//! that step. After each step all answers are compared, and so is when the keys on Redis end. What fails is shrunk and
+//! printed as a history to be put among the regressions.
+//!
+//! `TOLLGATE_DIFFERENTIAL_STEPS` is how many steps to take in place of 20,000, `TOLLGATE_DIFFERENTIAL_SEED` which
+//! histories to begin with: with the seed that a failure names it comes first. With
+//! `TOLLGATE_DIFFERENTIAL_FAILURES` it goes on after a failure until there are so many.
+
+#![allow(missing_docs)]
+
+use std::{env, time::Instant};
+
+#[expect(dead_code, reason = "the soak test waits, too")]
+#[path = "../soak/dice.rs"]
+mod dice;
+mod generate;
+mod history;
+mod keys;
+mod model;
+mod regressions;
+mod run;
+mod shrink;
+mod told;
+
+/// What is set in the environment, or else a number.
+fn number(name: &str, otherwise: u64) -> u64 {
+    env::var(name).map_or(otherwise, |text| text.parse().expect(name))
+}
+
+#[test]
+fn both_stores_and_the_model_answer_alike() {
+    let steps = number("TOLLGATE_DIFFERENTIAL_STEPS", 20_000);
+    let first = number("TOLLGATE_DIFFERENTIAL_SEED", 1);
+    println!("seed {first}, {steps} steps");
+    let most = number("TOLLGATE_DIFFERENTIAL_FAILURES", 1) as usize;
+    let (mut ground, begun) = (run::Ground::new(), Instant::now());
+    let (mut taken, mut seed, mut failures) = (0, first, Vec::new());
+    while taken < steps && failures.len() < most {
+        let history = generate::history(seed);
+        taken += history.steps.len() as u64;
+        if let Err(failure) = ground.tell(&history) {
+            let (history, failure) = shrink::shrink(&mut ground, history, failure);
+            let (source, text) = (history.source(), &failure.text);
+            failures.push(format!("seed {seed}:\n{source}\n{text}\n"));
+        }
+        seed += 1;
+    }
+    println!("{taken} steps in {:.1?}", begun.elapsed());
+    assert!(failures.is_empty(), "{}", failures.concat());
+}

@@ -1,0 +1,251 @@
+//! Histories that failed once, as they were printed.
+
+use crate::{
+    history::{By, By::*, Counted, History, Op, Op::*, Rate, Rate::*, Request, Role::*, Step},
+    run::Ground,
+};
+
+/// Tells a history, which must not fail.
+#[track_caller]
+fn tell(history: &History) {
+    if let Err(failure) = Ground::new().tell(history) {
+        panic!("step {}: {}", failure.step, failure.text);
+    }
+}
+
+#[test]
+fn a_refund_of_what_time_gave_back_changes_nothing_if_the_clock_steps_back() {
+    for (by, back) in [(Gcra, -2), (Bucket, -840_000_000)] {
+        tell(&History {
+            start: 1799929353577105,
+            grain: 1,
+            cache: false,
+            policies: vec![Counted {
+                by,
+                quotas: vec![Burst(1200, 60000000, 26)],
+                declared: false,
+                role: Live,
+            }],
+            steps: vec![
+                step(0, Check(Request::of(0))),
+                step(0, Check(Request::of(0))),
+                step(58000, Refund { of: 0, units: 1 }),
+                step(100000, Refund { of: 1, units: 1 }),
+                step(back, Check(Request::of(0))),
+            ],
+        });
+    }
+}
+
+#[test]
+fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() {
+    tell(&History {
+        start: 1799999979755434,
+        grain: 1,
+        cache: false,
+        policies: vec![counted(Bucket, vec![Burst(16, 86400000000, 2)])],
+        steps: vec![
+            step(
+                0,
+                Charge(Request {
+                    cost: Some(3),
+                    ..Request::of(0)
+                }),
+            ),
+            step(5400000000, Check(Request::of(0))),
+            step(-13500000000, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
+fn a_peek_under_a_small_tier_of_a_sliding_window_gives_a_large_one_nothing_back() {
+    tell(&History {
+        start: 1800000000000000,
+        grain: 1000,
+        cache: false,
+        policies: vec![counted(
+            Sliding(8),
+            vec![Per(9, 3600000000), Per(2, 3600000000)],
+        )],
+        steps: vec![
+            step(
+                0,
+                Check(Request {
+                    times: 10,
+                    ..Request::of(0)
+                }),
+            ),
+            step(
+                0,
+                Peek(Request {
+                    tiers: vec![1],
+                    ..Request::of(0)
+                }),
+            ),
+            step(0, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
+fn a_refund_under_a_tier_of_another_period_finds_what_a_peek_would() {
+    tell(&History {
+        start: 1799913600000028,
+        grain: 1,
+        cache: false,
+        policies: vec![counted(
+            Sliding(5),
+            vec![Per(12, 2499390000), Per(5, 86400000000)],
+        )],
+        steps: vec![
+            step(
+                0,
+                Check(Request {
+                    tiers: vec![1],
+                    ..Request::of(0)
+                }),
+            ),
+            step(0, Check(Request::of(0))),
+            step(0, Refund { of: 0, units: 1 }),
+            step(0, Refund { of: 0, units: 1 }),
+        ],
+    });
+    // Windows that outlast the period end one period from then.
+    tell(&History {
+        start: 1746713721786000,
+        grain: 1000,
+        cache: false,
+        policies: vec![counted(Fixed, vec![Per(1, 60000000)])],
+        steps: vec![
+            step(0, Check(Request::of(0))),
+            step(-1080000000, Refund { of: 0, units: 1 }),
+            step(526000, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
+fn a_window_of_a_longer_tier_that_was_given_back_is_told_to_end_as_one_of_this_tier() {
+    for by in [Fixed, List] {
+        tell(&History {
+            start: 1799936984111000,
+            grain: 1000,
+            cache: false,
+            policies: vec![counted(by, vec![Per(7, 60000000), Per(16, 86400000000)])],
+            steps: vec![
+                step(
+                    0,
+                    Check(Request {
+                        tiers: vec![1],
+                        ..Request::of(0)
+                    }),
+                ),
+                step(0, Refund { of: 0, units: 1 }),
+                step(0, Peek(Request::of(0))),
+            ],
+        });
+    }
+}
+
+#[test]
+fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
+    tell(&History {
+        start: 1799913635580835,
+        grain: 1,
+        cache: false,
+        policies: vec![counted(Sliding(4), vec![Per(2, 1040000)])],
+        steps: vec![
+            step(6900000000, Check(Request::of(0))),
+            step(0, Persist { of: 0 }),
+            step(131000, Peek(Request::of(0))),
+            step(-988000, Peek(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
+fn a_ban_that_was_looked_at_lasts_as_long_if_the_clock_steps_back() {
+    tell(&History {
+        start: 1800000000000000,
+        grain: 1,
+        cache: false,
+        policies: vec![
+            counted(Bucket, vec![Per(168, 1000000)]),
+            counted(Ban(21, 147), vec![Per(3, 60000000)]),
+        ],
+        steps: vec![
+            step(0, Charge(Request::of(3))),
+            step(
+                0,
+                Block {
+                    key: 1,
+                    ms: 10618127,
+                },
+            ),
+            step(2000000, Check(Request::of(1))),
+            step(1000000, Refund { of: 0, units: 1 }),
+            step(-1440000000, Peek(Request::of(1))),
+        ],
+    });
+}
+
+#[test]
+fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
+    for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
+        for signed in [Permits(1918218), List] {
+            let quota = match signed {
+                List => Per(3, 60000000),
+                _ => Concurrent(3),
+            };
+            tell(&History {
+                start: 1799917009129000,
+                grain: 1000,
+                cache: false,
+                policies: vec![
+                    counted(signed, vec![quota]),
+                    Counted {
+                        role,
+                        ..counted(other, vec![Per(4, 7734087000)])
+                    },
+                ],
+                steps: vec![
+                    step(
+                        0,
+                        Check(Request {
+                            times: 4,
+                            ..Request::of(0)
+                        }),
+                    ),
+                    step(0, Peek(Request::of(0))),
+                    step(
+                        0,
+                        Check(Request {
+                            times: 15798,
+                            ..Request::of(1)
+                        }),
+                    ),
+                    step(0, Peek(Request::of(1))),
+                ],
+            });
+        }
+    }
+}
+
+fn counted(by: By, quotas: Vec<Rate>) -> Counted {
+    Counted {
+        by,
+        quotas,
+        declared: false,
+        role: Live,
+    }
+}
+
+fn step(wait: i64, op: Op) -> Step {
+    Step {
+        wait,
+        told: false,
+        op,
+        peek: false,
+    }
+}

@@ -1,0 +1,343 @@
+//! The operations of a history's steps, and how their answers compare.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tollgate::{Check, Checking, Decision, Key, Keys as RequestKeys, Limiter};
+
+use super::{BOUND, Outcome, Side, Telling, UNUSED};
+use crate::{
+    history::{By, Counted, KEYS, Request, Role, key_named, key_of, policy_name},
+    told::{Told, Under, is_cached},
+};
+
+impl Telling<'_> {
+    /// A check, with its cost, times and tiers.
+    fn dress(&self, check: Check, request: &Request) -> Check {
+        let check = match request.cost {
+            Some(cost) => check.cost(cost),
+            None => check,
+        };
+        let policies = &self.history.policies;
+        let places = (0..policies.len()).filter(|place| request.tier(policies, *place) > 0);
+        let check = places.fold(check, |check, place| {
+            let quota = policies[place].quotas[request.tier(policies, place)];
+            check.quota_of(policy_name(place), quota.quota())
+        });
+        if request.times == 1 {
+            check
+        } else {
+            check.times(request.times)
+        }
+    }
+
+    fn keys_of(&self, key: usize) -> RequestKeys {
+        if key < KEYS {
+            return RequestKeys::from(key_named(key));
+        }
+        let policies = 0..self.history.policies.len();
+        let each = policies.map(|place| (policy_name(place), key_named(key_of(key, place))));
+        each.collect::<Vec<(String, Key)>>().into()
+    }
+
+    fn asked(&self, side: &Side, request: &Request) -> Checking {
+        let check = side.limiter.check(self.keys_of(request.key));
+        self.dress(check, request).into_future()
+    }
+
+    pub(super) async fn check(&mut self, request: &Request) -> Outcome {
+        let redis = self.asked(&self.redis, request).await;
+        self.check_others(request, redis, true).await
+    }
+
+    pub(super) async fn check_at_once(&mut self, requests: &[(Request, usize)]) -> Outcome {
+        let all = requests.iter();
+        let all: Vec<_> = all
+            .flat_map(|(request, n)| std::iter::repeat_n(request, *n))
+            .collect();
+        // A tier that was not declared is known before the first of them is judged.
+        for request in &all {
+            let request = Request {
+                key: UNUSED,
+                ..(*request).clone()
+            };
+            for side in [&self.redis, &self.memory] {
+                let peek = side.limiter.peek(key_named(UNUSED));
+                drop(self.dress(peek, &request).await);
+            }
+            if let Some(model) = &mut self.model {
+                drop(model.cells(&request));
+            }
+        }
+        let asked = all.iter().map(|request| self.asked(&self.redis, request));
+        let redis = join_all(asked.collect::<Vec<_>>()).await;
+        for (request, redis) in all.into_iter().zip(redis) {
+            self.check_others(request, redis, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks the others what Redis decided; `alone`: not at once with others.
+    async fn check_others(&mut self, request: &Request, redis: Decision, alone: bool) -> Outcome {
+        let policies = &self.history.policies;
+        if is_cached(&redis) && policies.iter().any(|policy| policy.quotas.len() > 1) {
+            // A store that is asked under another quota reads what it holds anew, and writes it.
+            self.redis.decisions.push(None);
+            self.memory.decisions.push(None);
+            if let Some(model) = &mut self.model {
+                model.skip();
+            }
+            return Ok(());
+        }
+        let memory = self.asked(&self.memory, request).await;
+        let model = self.model.as_mut().map(|model| model.check(request));
+        self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
+        self.redis.decisions.push(Some(redis));
+        self.memory.decisions.push(Some(memory));
+        Ok(())
+    }
+
+    fn compare_checks(
+        &mut self,
+        request: &Request,
+        redis: &Decision,
+        memory: &Decision,
+        model: Option<&Told>,
+        alone: bool,
+    ) -> Outcome {
+        let (mut by_redis, mut by_memory) = (Told::of(redis, true)?, Told::of(memory, true)?);
+        let mut by_model = model.cloned();
+        if let Some(wait) = memory.verdicts().filter_map(|v| v.retry_after()).max() {
+            self.told = if wait.is_zero() { self.told } else { wait };
+        }
+        if is_cached(redis) {
+            let agree = by_memory.admitted == Some(0) && by_redis.admitted == Some(0);
+            return if agree && self.tells_the_time(&by_redis, &by_memory) {
+                Ok(())
+            } else {
+                Err(format!("cached {by_redis:?}\nin process {by_memory:?}"))
+            };
+        }
+        if by_redis.admitted > Some(0) {
+            self.changed = self.now;
+        }
+        self.note(request, &by_redis, alone);
+        if !alone {
+            // Equal requests that are asked about at once are told of the state after all of them.
+            let policies = &self.history.policies;
+            let counting = |policy: &Counted| policy.is_ban() || policy.role != Role::Live;
+            let all = [&mut by_redis, &mut by_memory].into_iter();
+            for told in all.chain(&mut by_model) {
+                if policies.iter().any(counting) {
+                    told.under.clear();
+                }
+                for under in told.under.values_mut() {
+                    under.reset = Duration::ZERO;
+                }
+            }
+        }
+        compare(&by_redis, &by_memory, by_model.as_ref())
+    }
+
+    /// Whether all times that the cache tells are true, unless something was admitted within its bound.
+    fn tells_the_time(&self, cached: &Told, memory: &Told) -> bool {
+        let times = |under: &Under| (under.wait, under.reset);
+        self.changed + BOUND.as_micros() as u64 >= self.now
+            || cached
+                .under
+                .iter()
+                .all(|(name, under)| memory.under.get(name).map(times) == Some(times(under)))
+    }
+
+    pub(super) async fn charge(&mut self, request: &Request) -> Outcome {
+        let cost = request.cost.unwrap_or(1);
+        let ask = |limiter: &Limiter| {
+            self.dress(limiter.charge(self.keys_of(request.key), cost), request)
+                .into_future()
+        };
+        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
+        let (redis, memory) = (redis.await, memory.await);
+        let (by_redis, by_memory) = (Told::of(&redis, false)?, Told::of(&memory, false)?);
+        if let Some(model) = &mut self.model {
+            model.charge(request);
+        }
+        let model = self.model.as_mut().map(|model| model.peek(request));
+        self.note(request, &by_redis, true);
+        self.redis.decisions.push(Some(redis));
+        self.memory.decisions.push(Some(memory));
+        compare(&by_redis, &by_memory, model.as_ref())
+    }
+
+    pub(super) async fn peek(&mut self, request: &Request) -> Outcome {
+        let ask = |limiter: &Limiter| {
+            self.dress(limiter.peek(self.keys_of(request.key)), request)
+                .into_future()
+        };
+        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
+        let by_redis = Told::of(&redis.await, false)?;
+        let by_memory = Told::of(&memory.await, false)?;
+        let model = self.model.as_mut().map(|model| model.peek(request));
+        self.note(request, &by_redis, true);
+        compare(&by_redis, &by_memory, model.as_ref())?;
+        for (place, policy) in self.history.policies.iter().enumerate() {
+            if policy.by == By::List {
+                let (name, key) = (policy_name(place), key_named(request.key(place)));
+                let [redis, memory] = [&self.redis, &self.memory].map(|side| &side.limiter);
+                let (redis, memory) = (redis.callers(&name, key), memory.callers(&name, key));
+                let (redis, memory) = (redis.await, memory.await);
+                if redis.as_ref().ok() != memory.as_ref().ok() {
+                    return Err(format!("callers on Redis {redis:?}\nin process {memory:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn reset(&mut self, key: usize) -> Outcome {
+        let ask = |limiter: &Limiter| limiter.reset(self.keys_of(key)).into_future();
+        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
+        let by_redis = Told::of(&redis.await, false)?;
+        let by_memory = Told::of(&memory.await, false)?;
+        let request = Request::of(key);
+        let model = self.model.as_mut().map(|model| {
+            let told = model.peek(&request);
+            model.reset(key);
+            told
+        });
+        for place in 0..self.history.policies.len() {
+            self.keys.remove((place, key_of(key, place)));
+        }
+        if self
+            .history
+            .policies
+            .iter()
+            .any(|policy| !policy.by.dates_itself())
+        {
+            // The next window may open within a millisecond or two of this one, which Redis takes for the same.
+            for side in [&mut self.redis, &mut self.memory] {
+                side.decisions.clear();
+            }
+            self.change_all();
+        }
+        compare(&by_redis, &by_memory, model.as_ref())
+    }
+
+    pub(super) async fn refund(&mut self, of: usize, units: u64) -> Outcome {
+        if self.redis.decisions.is_empty() {
+            return Ok(());
+        }
+        let (of, clone) = (of % self.redis.decisions.len(), of % 2 == 1);
+        let mut given = Vec::new();
+        for side in [&mut self.redis, &mut self.memory] {
+            let Some(decision) = &mut side.decisions[of] else {
+                return Ok(());
+            };
+            // A clone refunds what the decision itself has not.
+            let refunds = if clone {
+                decision.clone().refund(units).await
+            } else {
+                decision.refund(units).await
+            };
+            let refunds = refunds.map_err(|error| error.to_string())?;
+            let units = refunds.iter().map(|refund| refund.units());
+            given.push(units.collect::<Vec<_>>());
+        }
+        self.change_all();
+        let [redis, memory] = [0, 1].map(|side| given[side].iter().filter(|units| **units > 0));
+        if !redis.eq(memory) {
+            return Err(format!(
+                "given on Redis {:?}, in process {:?}",
+                given[0], given[1]
+            ));
+        }
+        if let Some(model) = &mut self.model {
+            let model = model.refund(of, units);
+            if model != given[0] {
+                return Err(format!(
+                    "given on both stores {:?}, by definition {model:?}",
+                    given[0]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the decision, and with it what it holds.
+    pub(super) fn drop_decision(&mut self, of: usize) {
+        if self.redis.decisions.is_empty() {
+            return;
+        }
+        let of = of % self.redis.decisions.len();
+        drop(self.redis.decisions.swap_remove(of));
+        drop(self.memory.decisions.swap_remove(of));
+        if let Some(model) = &mut self.model {
+            model.drop_decision(of);
+        }
+        self.change_all();
+    }
+
+    /// Lets the heartbeats of both limiters come, by moving the runtime's time past the next ones.
+    pub(super) async fn renew(&mut self) {
+        let lives = self.history.policies.iter();
+        let lives = lives.filter_map(|policy| match policy.by {
+            By::Permits(life) => Some(life),
+            _ => None,
+        });
+        if let Some(life) = lives.min() {
+            // What was dropped is released first, or its deadline would pass.
+            drop(self.redis.limiter.peek(key_named(UNUSED)).await);
+            tokio::time::pause();
+            tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+            tokio::time::resume();
+            self.change_all();
+        }
+    }
+
+    pub(super) async fn block(&mut self, key: usize, ms: Option<u64>) -> Outcome {
+        let keys = self.keys_of(key);
+        let mut outcomes = Vec::new();
+        for limiter in [&self.redis.limiter, &self.memory.limiter] {
+            outcomes.push(match ms {
+                Some(ms) => limiter.block(keys.clone(), Duration::from_millis(ms)).await,
+                None => limiter.unblock(keys.clone()).await,
+            });
+        }
+        self.change_all();
+        let [redis, memory] =
+            [0, 1].map(|side| outcomes[side].as_ref().err().map(ToString::to_string));
+        if redis == memory {
+            Ok(())
+        } else {
+            Err(format!("on Redis {redis:?}, in process {memory:?}"))
+        }
+    }
+
+    pub(super) fn spoil(&mut self, of: usize, ms: Option<u64>) {
+        let steps = &self.history.steps;
+        let back = steps.iter().any(|step| step.wait < 0);
+        // A ban whose key is repaired counts what is left of it from then on, if the clock steps back.
+        let policies = self.history.policies.iter();
+        let spoils = policies.map(|policy| policy.by.dates_itself() && !(back && policy.is_ban()));
+        if let Some(place) = self.keys.pick(of, &spoils.collect::<Vec<_>>()) {
+            self.keys.spoil(self.server, place, ms);
+        }
+    }
+}
+
+fn compare(redis: &Told, memory: &Told, model: Option<&Told>) -> Outcome {
+    if redis != memory {
+        return Err(format!("on Redis {redis:?}\nin process {memory:?}"));
+    }
+    match model {
+        Some(model) if *model != memory.bare() => {
+            let memory = memory.bare();
+            Err(format!(
+                "on both stores {memory:?}\nby definition {model:?}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}

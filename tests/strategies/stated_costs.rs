@@ -1,0 +1,93 @@
+//! What a request costs is what it says: nothing, more than there can be, or what a closure finds.
+
+use tollgate::{Policy, RateLimitLayer, Retry, extract};
+use tower::{Layer, ServiceExt};
+
+use crate::support::{By, KEY, World, ask, counted, left};
+
+#[tokio::test]
+async fn what_costs_nothing_passes_free_even_when_all_is_used_up() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            assert_eq!(ask(&limiter, KEY, 10).await, 10);
+            // Into debt, too.
+            assert!(counted(&limiter.charge(KEY, 3).await));
+            for _ in 0..20 {
+                let free = limiter.check(KEY).cost(0).await;
+                assert!(counted(&free), "{by:?} on {}", world.name());
+                assert_eq!(free.retry(), Retry::Now);
+            }
+            assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
+            assert!(!counted(&limiter.check(KEY).await));
+            let seen = limiter.reset(KEY).await;
+            assert_eq!(seen.verdicts().next().expect("a verdict").limit(), 10);
+            assert_eq!(left(&limiter, KEY).await, 10);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
+    for world in World::both() {
+        for by in By::ALL {
+            let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
+            for cost in [11, 1_000, u64::from(u32::MAX)] {
+                let refused = limiter.check(KEY).cost(cost).await;
+                assert!(!counted(&refused));
+                assert_eq!(refused.retry(), Retry::Never, "{by:?}");
+                let refused = refused.into_result().expect_err("a refusal");
+                assert_eq!(refused.retry_after(), None);
+            }
+            assert_eq!(left(&limiter, KEY).await, 10, "{by:?} on {}", world.name());
+            assert!(counted(&limiter.check(KEY).cost(10).await));
+            // Used up, it is still never, and not after some time.
+            assert_eq!(
+                limiter.check(KEY).cost(11).await.retry(),
+                Retry::Never,
+                "{by:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_closure_over_the_request_says_what_it_costs() {
+    use http::{Request, Response, StatusCode};
+
+    for world in World::both() {
+        for by in By::ALL {
+            let policy: Policy = by
+                .policy(&format!("{by:?}"), "10/min")
+                .key(extract::global());
+            let policy = policy.cost_with(|parts| match parts.uri.path() {
+                "/free" => 0,
+                "/video" => 4,
+                "/library" => 11,
+                _ => 1,
+            });
+            let layer = RateLimitLayer::new(world.limiter([policy]));
+            let service = layer.layer(tower::service_fn(async |_: Request<()>| {
+                Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+            }));
+            let status = async |path: &str| {
+                let request = Request::get(path).body(()).expect("a request");
+                service.clone().oneshot(request).await.expect("a response")
+            };
+            let mut codes = Vec::new();
+            for path in [
+                "/video", "/video", "/video", "/free", "/", "/", "/", "/free",
+            ] {
+                codes.push(status(path).await.status().as_u16());
+            }
+            let expected = [200, 200, 429, 200, 200, 200, 429, 200];
+            assert_eq!(codes, expected, "{by:?} on {}", world.name());
+            let never = status("/library").await;
+            assert_eq!(never.status(), StatusCode::TOO_MANY_REQUESTS);
+            assert!(
+                !never.headers().contains_key("retry-after"),
+                "it can't come true"
+            );
+        }
+    }
+}
