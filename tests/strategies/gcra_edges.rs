@@ -1,10 +1,11 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
 use testkit::Server;
+use tollgate::StoreError;
 
 use crate::{
     laps::without,
-    support::{By, KEY, START, World, ask, left, secs},
+    support::{By, KEY, START, World, ask, fault, left, secs},
 };
 
 #[tokio::test]
@@ -35,4 +36,20 @@ async fn a_user_without_the_right_to_delete_leaves_no_key_without_an_end() {
     assert_eq!(ask(&both, KEY, 1).await, 0);
     assert_eq!(server.immortal_keys(), [""; 0]);
     assert_eq!(server.keys().len(), 1);
+}
+
+#[tokio::test]
+async fn a_value_just_past_a_round_is_left_alone() {
+    let world = World::redis();
+    // Where arrival times are small, it would be one that is over.
+    world.set(START + 600_000_000);
+    let limiter = world.single(By::Gcra, "10/min");
+    assert_eq!(ask(&limiter, KEY, 1).await, 1);
+    let key = world.server().only_key();
+    let value = "4500000000000001";
+    world.server().command(&["SET", &key, value]).ok();
+    let decision = limiter.check(KEY).await;
+    let found = matches!(fault(&decision), StoreError::Foreign { .. });
+    assert!(found, "{decision:?}");
+    assert_eq!(world.server().command(&["GET", &key]).text(), value);
 }
