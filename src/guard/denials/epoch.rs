@@ -22,7 +22,15 @@ pub(crate) struct Epoch {
     /// When it was last asked for, whatever came of it.
     asked: AtomicI64,
     is_being_read: AtomicBool,
-    value: Mutex<String>,
+    last: Mutex<Last>,
+}
+
+/// The value that has the last number.
+#[derive(Default)]
+struct Last {
+    value: String,
+    /// How far the server's clock was ahead of the cache's, in microseconds.
+    lead: i64,
 }
 
 impl Default for Epoch {
@@ -32,7 +40,7 @@ impl Default for Epoch {
             read: AtomicI64::new(i64::MIN),
             asked: AtomicI64::new(i64::MIN),
             is_being_read: AtomicBool::new(false),
-            value: Mutex::default(),
+            last: Mutex::default(),
         }
     }
 }
@@ -66,11 +74,16 @@ impl Epoch {
         self.is_being_read.store(false, Ordering::Release);
     }
 
-    /// Notes the value that was asked for at `read`.
-    pub(crate) fn note(&self, value: &str, read: Timestamp) {
-        let mut last = self.value.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.number() == 0 || *last != value {
-            value.clone_into(&mut last);
+    /// Notes the value that was asked for at `read`, when the server's clock showed `time`. Where the two clocks have moved
+    /// apart by more than `bound`, waits by the one are no waits by the other: the server's was set, or this machine was
+    /// suspended. Then it is a new value.
+    pub(super) fn note(&self, value: &str, time: Timestamp, read: Timestamp, bound: Duration) {
+        let lead = time.as_micros().saturating_sub(read.as_micros());
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let moved = Duration::from_micros(lead.abs_diff(last.lead));
+        if self.number() == 0 || last.value != value || moved > bound {
+            value.clone_into(&mut last.value);
+            last.lead = lead;
             self.number.fetch_add(1, Ordering::AcqRel);
         }
         self.read.store(read.as_micros(), Ordering::Release);

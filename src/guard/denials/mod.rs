@@ -238,6 +238,11 @@ impl Denials {
         self.epoch.begin_reading(now, self.bound / 2).then_some(now)
     }
 
+    /// Notes the epoch that was asked for at `read`, when the server's clock showed `time`.
+    pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read: Timestamp) {
+        self.epoch.note(epoch, time, read, self.bound);
+    }
+
     pub(crate) fn epoch(&self) -> &Epoch {
         &self.epoch
     }

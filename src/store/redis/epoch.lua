@@ -1,4 +1,4 @@
--- Reads the epoch (see epoch.rs): the server's replication id, and the value of a key.
+-- Reads the epoch (see epoch.rs): the server's replication id, and the value of a key, behind its time in microseconds.
 --
 -- KEYS: the key. ARGV: a value that no key ever had, and for how many milliseconds it lives. Answers nothing where the user
 -- may not run INFO.
@@ -10,4 +10,5 @@ end
 local value = redis.call('GET', KEYS[1])
 local info = redis.pcall('INFO', 'replication')
 local id = type(info) == 'string' and string.match(info, 'master_replid:(%w+)')
-return value and id and id .. ' ' .. value
+local time = redis.call('TIME')
+return value and id and string.format('%d%06d %s %s', time[1], time[2], id, value)

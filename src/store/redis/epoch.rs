@@ -4,7 +4,7 @@
 use redis::cmd;
 
 use super::{route::Servers, tags::Tags};
-use crate::{error::StoreError, key::Key};
+use crate::{clock::Timestamp, error::StoreError, key::Key};
 
 /// How long the key lives. When it has ended, the epoch is another one.
 const LIFE_MS: u64 = 86_400_000;
@@ -32,11 +32,18 @@ impl EpochKey {
         &self.0
     }
 
-    /// The epoch. `None` from a server that doesn't say which one it is.
-    pub(super) async fn read(&self, servers: &Servers) -> Result<Option<String>, StoreError> {
+    /// The epoch, and the server's time. `None` from a server that doesn't say which epoch it is.
+    pub(super) async fn read(
+        &self,
+        servers: &Servers,
+    ) -> Result<Option<(String, Timestamp)>, StoreError> {
         let mut eval = cmd("EVAL");
         eval.arg(SCRIPT).arg(1).arg(&self.0);
         eval.arg(Key::unique().as_str()).arg(LIFE_MS);
-        servers.run(0, &eval).await
+        let answer: Option<String> = servers.run(0, &eval).await?;
+        Ok(answer.and_then(|answer| {
+            let (time, epoch) = answer.split_once(' ')?;
+            Some((epoch.to_owned(), Timestamp::from_micros(time.parse().ok()?)))
+        }))
     }
 }

@@ -154,9 +154,9 @@ impl Shared {
                 let Some(key) = &shared.epoch else {
                     return;
                 };
-                let value = tokio::time::timeout(shared.deadline, key.read(&shared.servers));
-                if let Ok(Ok(Some(value))) = value.await {
-                    shared.denials.epoch().note(&value, read);
+                let epoch = tokio::time::timeout(shared.deadline, key.read(&shared.servers));
+                if let Ok(Ok(Some((epoch, time)))) = epoch.await {
+                    shared.denials.note_epoch(&epoch, time, read);
                 }
             }));
         }

@@ -81,9 +81,13 @@ impl World {
     }
 
     fn read(&self, value: &str) {
-        let epoch = self.denials.epoch();
-        epoch.note(value, self.clock.now());
-        epoch.end_reading();
+        self.read_at(value, self.clock.now());
+    }
+
+    /// From a server whose clock shows `time`.
+    fn read_at(&self, value: &str, time: Timestamp) {
+        self.denials.note_epoch(value, time, self.clock.now());
+        self.denials.epoch().end_reading();
     }
 }
 
@@ -161,6 +165,29 @@ fn an_unchanged_epoch_proves_all_denials_at_once() {
     world.read("7");
     let again = "a value that is back was away";
     assert_eq!(world.wait(&keys[0], 1), None, "{again}");
+}
+
+/// The machine was suspended, or the server's clock was set.
+#[test]
+fn a_server_whose_clock_moved_on_by_more_than_the_bound_is_asked_again() {
+    for (step, believed) in [
+        (ms(900), true),
+        (ms(1_001), false),
+        (Duration::from_secs(3_600), false),
+    ] {
+        for ahead in [true, false] {
+            let world = World::new(100);
+            let key = Key::new("a");
+            let start = Timestamp::from_micros(1_800_000_000_000_000);
+            world.read_at("7", start);
+            world.refuse(&key, 1);
+            world.clock.advance(ms(999));
+            let time = start + ms(999);
+            world.read_at("7", if ahead { time + step } else { time - step });
+            world.clock.advance(ms(1));
+            assert_eq!(world.wait(&key, 1).is_some(), believed, "{step:?} {ahead}");
+        }
+    }
 }
 
 /// Others may take what there was, and what comes with time.
