@@ -62,7 +62,7 @@ fn micros(duration: Duration) -> i64 {
 /// Tells the time to a store or a guard.
 ///
 /// Every strategy takes a clock that steps, in either direction: a step forward gives the quota of that time, a step back
-/// none, and neither rejects a key for much longer than its period.
+/// none, and neither rejects a key for much longer than its period; a calendar window rejects for the step more.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The present instant. A clock that no step of the wall clock moves is best.
     fn now(&self) -> Timestamp;

@@ -66,7 +66,7 @@ impl Known {
             Ok(terms) => {
                 let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
                 if known.len() >= MOST_TIERS {
-                    known.clear();
+                    known.retain(|quota, _| policy.declared_quotas().contains(quota));
                 }
                 Some(known.entry(quota).or_insert_with(|| terms.into()).clone())
             }

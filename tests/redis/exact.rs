@@ -200,7 +200,7 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
 }
 
 #[tokio::test]
-async fn a_key_made_immortal_ends_after_whatever_touches_it_next() {
+async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_crossing_charge() {
     let (clock, server) = on_a_clock();
     let mut failures = Vec::new();
     let touches = [

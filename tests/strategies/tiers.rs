@@ -2,7 +2,7 @@
 
 use tollgate::{Policy, Quota};
 
-use crate::support::{By, KEY, World, counted, secs};
+use crate::support::{By, KEY, START, World, counted, secs};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -84,7 +84,7 @@ async fn the_deepest_debt_is_no_room() {
                 let case = format!("{by:?}, {text}, on {}", world.name());
                 let limiter = world.single(by, text);
                 limiter.charge(KEY, u64::from(u32::MAX)).await;
-                // Singly, merged, and as a clock steps back by a day.
+                // Singly, and merged.
                 assert!(!counted(&limiter.check(KEY).await), "{case}");
                 assert_eq!(
                     limiter.check(KEY).times(1_000).await.admitted(),
@@ -94,6 +94,38 @@ async fn the_deepest_debt_is_no_room() {
                 let told = limiter.peek(KEY).await.retry();
                 assert_eq!(told, limiter.check(KEY).await.retry(), "{case}");
                 limiter.reset(KEY).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores() {
+    const DAY: i64 = 86_400_000_000;
+    // Before and behind the end of a round, which is at START.
+    for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {
+        for by in [By::Gcra, By::Bucket] {
+            for text in ["10/min", "1000/day", "100000/month", "3/400days"] {
+                let mut told = Vec::new();
+                for world in World::both() {
+                    let limiter = world.single(by, text);
+                    let capacity = quota(text).capacity();
+                    let mut seen = Vec::new();
+                    for step in [0, -DAY, 0, DAY, 0, 2 * DAY, DAY, DAY - 1] {
+                        world.set(START.strict_add_signed(start + step));
+                        let decision = limiter.check(KEY).times(capacity / 2 + 1).await;
+                        seen.push((decision.admitted(), limiter.check(KEY).await.retry()));
+                    }
+                    // The clock goes forward by four days in all.
+                    let admitted: u64 = seen.iter().map(|(admitted, _)| admitted).sum();
+                    let days = quota(text).units() * 4 * 86_400 / quota(text).period().as_secs();
+                    assert!(
+                        admitted <= capacity + days,
+                        "{by:?} {text} {start}: {seen:?}"
+                    );
+                    told.push(seen);
+                }
+                assert_eq!(told[0], told[1], "{by:?} {text} {start}");
             }
         }
     }

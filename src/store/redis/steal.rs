@@ -1,4 +1,4 @@
-//! Refunds, charges and heartbeats that nothing waits for, stolen from lanes whose runtime stands still.
+//! Refunds and charges that nothing waits for, stolen from lanes whose runtime stands still.
 //!
 //! A current-thread runtime is driven only within its `block_on`. What was told to its lanes right before that ended would
 //! not be sent until the next one, and a permit that was dropped there would stay taken for as long as it lives. So where
