@@ -1,6 +1,11 @@
 //! A current-thread runtime that is not driven holds up neither the requests that left it nor what they give back, if
 //! another runtime of the process uses the store.
 
+#![expect(
+    clippy::async_yields_async,
+    reason = "futures are polled on one runtime and awaited on another"
+)]
+
 use std::{
     future::{Future, IntoFuture, poll_fn},
     sync::{
@@ -135,7 +140,9 @@ fn a_check_that_is_awaited_without_a_runtime_is_answered_if_another_runtime_runs
     assert!(counted(&other.block_on(limiter.check(KEY).into_future())));
     let check = asked_in(&still, &limiter);
     let (sender, answer) = mpsc::channel();
-    thread::spawn(move || sender.send(block_on(check)));
+    thread::spawn(move || {
+        let _ = sender.send(block_on(check));
+    });
     let decision = answer.recv_timeout(PATIENCE).expect("an answer");
     assert!(matches!(fault(&decision), StoreError::Timeout));
 }
