@@ -291,7 +291,8 @@ impl Policy {
     /// All tiers of a policy share a caller's count. [`Gcra`] and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
     /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
     /// the longest refill of the tiers that are declared here or that this process has met: one that is neither may lose a
-    /// caller's debt when the caller is rejected or peeked at under a much shorter tier.
+    /// caller's debt when the caller is rejected or peeked at under a much shorter tier. Under a strategy of windows give all
+    /// tiers one period: a rejection under a shorter one ends the window, or cuts what is counted in it.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};

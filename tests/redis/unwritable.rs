@@ -100,7 +100,7 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
 }
 
 /// The commands that scripts use, and those that bring them to the server.
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 17] = [
     "evalsha",
     "eval",
     "time",
@@ -111,7 +111,6 @@ const COMMANDS: [&str; 18] = [
     "pexpiretime",
     "pexpireat",
     "del",
-    "exists",
     "lindex",
     "llen",
     "lrange",
@@ -123,10 +122,9 @@ const COMMANDS: [&str; 18] = [
 
 /// Without these nothing can be counted by one strategy or another; without the others it can't always be given back,
 /// mended or tidied up.
-const NEEDED: [&str; 11] = [
+const NEEDED: [&str; 10] = [
     "eval",
     "evalsha",
-    "exists",
     "get",
     "lindex",
     "llen",

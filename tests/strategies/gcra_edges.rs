@@ -1,7 +1,7 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
-use testkit::Server;
-use tollgate::StoreError;
+use testkit::{Clock, Server};
+use tollgate::{Ruling, StoreError};
 
 use crate::{
     laps::without,
@@ -52,4 +52,28 @@ async fn a_value_just_past_a_round_is_left_alone() {
     let found = matches!(fault(&decision), StoreError::Foreign { .. });
     assert!(found, "{decision:?}");
     assert_eq!(world.server().command(&["GET", &key]).text(), value);
+}
+
+#[tokio::test]
+async fn a_charge_that_fails_at_the_second_policy_leaves_both_keys_as_they_were() {
+    let clock = Clock::at(START + 1_000_000);
+    let server = Server::builder().clock(&clock).start();
+    // The first key stays in its minute; the second moves on, and has room for two.
+    let quotas = ["1000/min", "1/min burst 5"];
+    let all = without(&server, &[], &quotas);
+    assert_eq!(all.check(KEY).times(3).await.admitted(), 3);
+    let values = || {
+        let mut keys = server.keys();
+        keys.sort();
+        let values = keys.iter().map(|key| server.command(&["GET", key]).text());
+        values.collect::<Vec<_>>()
+    };
+    let before = values();
+    let limiter = without(&server, &["-set", "-pexpireat"], &quotas);
+    let decision = limiter.check(KEY).times(3).await;
+    assert!(
+        matches!(decision.ruling(), Ruling::Fault(_)),
+        "{decision:?}"
+    );
+    assert_eq!(values(), before);
 }

@@ -25,7 +25,7 @@ pub(crate) struct Epoch {
     last: Mutex<Last>,
 }
 
-/// The value that has the last number.
+/// What was read last.
 #[derive(Default)]
 struct Last {
     value: String,
@@ -75,15 +75,15 @@ impl Epoch {
     }
 
     /// Notes the value that was asked for at `read`, when the server's clock showed `time`. Where the two clocks have moved
-    /// apart by more than `bound`, waits by the one are no waits by the other: the server's was set, or this machine was
+    /// apart by more than `bound` since the last reading, waits by the one are no waits by the other: the server's was set, or this machine was
     /// suspended. Then it is a new value.
     pub(super) fn note(&self, value: &str, time: Timestamp, read: Timestamp, bound: Duration) {
         let lead = time.as_micros().saturating_sub(read.as_micros());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let moved = Duration::from_micros(lead.abs_diff(last.lead));
+        last.lead = lead;
         if self.number() == 0 || last.value != value || moved > bound {
             value.clone_into(&mut last.value);
-            last.lead = lead;
             self.number.fetch_add(1, Ordering::AcqRel);
         }
         self.read.store(read.as_micros(), Ordering::Release);
