@@ -262,7 +262,9 @@ fn a_check_that_is_dropped_unread_on_a_thread_without_a_runtime_costs_nothing() 
             let woken = Arc::new(Woken::default());
             let waker = Waker::from(woken.clone());
             let mut pinned = Box::pin(&mut check);
+            server.pause();
             let polled = pinned.as_mut().poll(&mut Context::from_waker(&waker));
+            server.resume();
             assert!(polled.is_pending());
             drop(pinned);
             until("it is answered", async || woken.0.load(Ordering::SeqCst)).await;
