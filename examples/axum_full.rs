@@ -87,7 +87,7 @@ fn api(store: impl Store + Clone) -> Result<Router, ConfigError> {
     let reports = Policy::new("reports", Quota::requests(3).per_minute())
         .strategy(FixedWindow)
         .key(extract::header("x-api-key").secret())
-        .missing_key(MissingKey::Refuse)
+        .missing_key(MissingKey::Reject)
         // Taken on arrival, and given back if there was no report.
         .charge(Charge::reserve(outcome::success));
     let reports = RateLimitLayer::builder()

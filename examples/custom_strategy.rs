@@ -11,7 +11,7 @@
 use std::{env, error::Error, sync::Arc, time::Duration};
 
 use tollgate::{
-    Key, Limiter, Policy, Quota, Retry, Timestamp, Unfit,
+    InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
     strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
 };
 
@@ -20,9 +20,9 @@ use tollgate::{
 pub struct Trial;
 
 impl Strategy for Trial {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         if quota.units() > 1_000_000 || quota.period() < Duration::from_secs(1) {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota} as a trial"),
                 "at most 1,000,000 units, over at least a second",
             ));
@@ -107,9 +107,9 @@ impl Rule for Once {
         Outlook {
             remaining: left,
             retry: match () {
-                () if cost > self.units => Retry::Never,
-                () if cost <= left => Retry::Now,
-                () => Retry::After(forgotten),
+                () if cost > self.units => RetryAfter::Never,
+                () if cost <= left => RetryAfter::Now,
+                () => RetryAfter::In(forgotten),
             },
             reset_after: forgotten,
         }

@@ -17,7 +17,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
-use tollgate::{Admission, Policy, Quota, RateLimitLayer, Settle, extract};
+use tollgate::{Admission, Policy, PolicyAdmission, Quota, RateLimitLayer, extract};
 
 /// How many tokens the caller expects, and how many the model (which this stands for) will make of it.
 #[derive(serde::Deserialize)]
@@ -75,7 +75,7 @@ async fn chat(
 /// Counts what is streamed, and settles it at the end of the stream, however that comes.
 struct Meter {
     tokens: u64,
-    settle: Option<Settle>,
+    settle: Option<PolicyAdmission>,
 }
 
 impl Meter {

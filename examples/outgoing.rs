@@ -22,7 +22,7 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    Limiter, OutgoingLayer, Policy, Quota, Refused, extract,
+    Limiter, OutgoingLayer, Policy, Quota, Rejected, extract,
     outgoing::{BoxError, Outgoing},
 };
 use tower::{ServiceBuilder, ServiceExt};
@@ -85,7 +85,7 @@ async fn ask(State(app): State<App>) -> Result<Bytes, Response> {
 
 /// 503 for those who would have to wait for too long, 502 for all else.
 fn failed(error: BoxError) -> Response {
-    let Some(refused) = error.downcast_ref::<Refused>() else {
+    let Some(refused) = error.downcast_ref::<Rejected>() else {
         return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response();
     };
     let seconds = refused.retry_after().unwrap_or_default().as_secs() + 1;

@@ -1,4 +1,4 @@
-//! What axum needs to know of an [`Admission`] and of [`Refused`].
+//! What axum needs to know of an [`Admission`] and of [`Rejected`].
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ use ::axum::{
 };
 
 use crate::{
-    admission::{Admission, Refused},
+    admission::{Admission, Rejected},
     respond::refusal,
 };
 
@@ -44,7 +44,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for Admission {
 }
 
 /// The same as the layer's own refusal.
-impl IntoResponse for Refused {
+impl IntoResponse for Rejected {
     fn into_response(self) -> Response {
         refusal::response(&self)
     }

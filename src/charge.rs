@@ -51,7 +51,7 @@ impl Charge {
     /// the articles' way. Requests that are under way together may exceed the limit; where that costs money, take
     /// [`reserve`](Charge::reserve).
     ///
-    /// A request that is [dropped](crate::outcome::End::Dropped) before it has a response is charged, or hanging up would evade a limit
+    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, or hanging up would evade a limit
     /// on failures: see [`when_dropped`](Charge::when_dropped).
     pub fn on_response<F>(charges: F) -> Self
     where

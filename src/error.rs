@@ -36,7 +36,7 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn of(policy: &str, unfit: Unfit) -> Self {
+    pub(crate) fn of(policy: &str, unfit: InvalidValue) -> Self {
         Self {
             policy: Some(policy.to_owned()),
             value: unfit.value,
@@ -45,7 +45,7 @@ impl ConfigError {
     }
 
     /// A mistake at a place that isn't a policy.
-    pub(crate) fn at(place: &str, unfit: Unfit) -> Self {
+    pub(crate) fn at(place: &str, unfit: InvalidValue) -> Self {
         Self::new(format!("{place}{}", unfit.value), unfit.valid)
     }
 
@@ -78,12 +78,12 @@ impl error::Error for ConfigError {}
 
 /// Why a [`Strategy`](crate::strategy::Strategy) can't count a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unfit {
+pub struct InvalidValue {
     value: String,
     valid: String,
 }
 
-impl Unfit {
+impl InvalidValue {
     /// `value` is what can't be counted, `valid` says what could.
     pub fn new(value: impl Into<String>, valid: impl Into<String>) -> Self {
         Self {
@@ -107,7 +107,7 @@ pub enum StoreError {
     #[error(
         "the store is at fault, and is not asked until it answers a probe; the next one is due in {retry_after:?}"
     )]
-    Open {
+    CircuitOpen {
         /// How long until the next probe. It may be asked again then.
         retry_after: Duration,
     },
@@ -121,7 +121,7 @@ pub enum StoreError {
     },
     /// Something that this crate did not write stands under the key; it was left alone, and nothing was charged.
     #[error("the store's key {key:?} holds no state of this policy: {message}")]
-    Foreign {
+    CorruptKey {
         /// The key in the store.
         key: Arc<str>,
         /// What is wrong with it.

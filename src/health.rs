@@ -6,8 +6,8 @@ use crate::error::StoreError;
 
 /// What [`Limiter::ping`](crate::Limiter::ping) found: how the store is, and what is wrong with it.
 #[derive(Clone, Debug, Default)]
-pub struct Health {
-    problems: Vec<Problem>,
+pub struct HealthReport {
+    problems: Vec<HealthIssue>,
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
     dropped_write_backs: u64,
@@ -16,7 +16,7 @@ pub struct Health {
 /// Something that is wrong with a store, or will be.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum HealthIssue {
     /// It can't be asked at all.
     #[error("{server} can't be asked: {error}")]
     Unreachable {
@@ -27,7 +27,7 @@ pub enum Problem {
     },
     /// A policy can't be counted: what was tried on a key of its own failed.
     #[error("policy {policy:?} can't be counted on {server}: {error}")]
-    Policy {
+    PolicyFailed {
         /// The policy's name.
         policy: Arc<str>,
         /// The store, or one of its servers.
@@ -38,7 +38,7 @@ pub enum Problem {
     /// The user may not do what a policy needs: the message names the commands. What is lacking may be needed now and then
     /// only, such as to give back, or to end a key that would never end.
     #[error("policy {policy:?} lacks a right on {server}: {message}")]
-    Right {
+    MissingPermission {
         /// The policy's name.
         policy: Arc<str>,
         /// The store, or one of its servers.
@@ -52,7 +52,7 @@ pub enum Problem {
     #[error(
         "rejections are not cached for long, and refunds may fail, without {key:?} on {server}: {message}"
     )]
-    Unheard {
+    NoInvalidationKey {
         /// The store, or one of its servers.
         server: Arc<str>,
         /// The key.
@@ -62,7 +62,7 @@ pub enum Problem {
     },
     /// A server is older than 6.2.
     #[error("{server} is Redis {version}, and 6.2 is the oldest that is supported")]
-    OldServer {
+    UnsupportedVersion {
         /// The server.
         server: Arc<str>,
         /// Its version.
@@ -72,7 +72,7 @@ pub enum Problem {
     #[error(
         "{server} forgets counts when its memory is full: maxmemory-policy {policy}, and not noeviction"
     )]
-    Evicts {
+    EvictionEnabled {
         /// The server.
         server: Arc<str>,
         /// Its `maxmemory-policy`.
@@ -86,7 +86,7 @@ pub enum Problem {
     },
     /// A server's clock is far from this machine's. Limits go by the server's; what is shown to clients in dates does not.
     #[error("the clock of {server} is {} than this machine's by {by:?}", if *.ahead { "later" } else { "earlier" })]
-    Clock {
+    ClockSkew {
         /// The server.
         server: Arc<str>,
         /// By how much.
@@ -96,14 +96,14 @@ pub enum Problem {
     },
 }
 
-impl Health {
+impl HealthReport {
     /// Whether nothing is wrong now. Refunds and write-backs that were dropped in the past don't count.
     pub fn is_well(&self) -> bool {
         self.problems.is_empty()
     }
 
     /// What is wrong.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[HealthIssue] {
         &self.problems
     }
 
@@ -118,7 +118,7 @@ impl Health {
         self.dropped_refunds
     }
 
-    /// Charges in process that the limiter has not noted for [write-back](crate::Fallback::write_back) since it was built:
+    /// Charges in process that the limiter has not noted for [write-back](crate::LocalFallback::write_back) since it was built:
     /// they came when 10,000 other keys waited for theirs. They count in process alone.
     pub fn dropped_write_backs(&self) -> u64 {
         self.dropped_write_backs
@@ -134,7 +134,7 @@ impl Health {
     }
 
     /// Adds something that is wrong.
-    pub fn note(&mut self, problem: Problem) {
+    pub fn note(&mut self, problem: HealthIssue) {
         self.problems.push(problem);
     }
 

@@ -44,7 +44,7 @@
 //! # Without HTTP
 //!
 //! A [`Limiter`] is policies over a store, for keys that only a handler or a job knows. A layer has one too
-//! ([`RateLimitLayer::limiter`]), and the [`Refused`] that it returns is the same response.
+//! ([`RateLimitLayer::limiter`]), and the [`Rejected`] that it returns is the same response.
 //!
 //! ```
 //! use tollgate::{Key, Limiter, Policy, Quota};
@@ -81,16 +81,16 @@
 //! # When the store is at fault
 //!
 //! [`OnStoreError`] says what happens then, for all policies or for one: requests pass, are refused, or are limited in process by a
-//! [share](Fallback) of each quota. Deadlines, the breaker, and what is done about each error are told in [`operations`].
+//! [share](LocalFallback) of each quota. Deadlines, the breaker, and what is done about each error are told in [`operations`].
 //!
 //! # Features
 //!
 //! | feature | default | what it adds |
 //! |---|---|---|
-//! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Refused`] as a response |
+//! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Rejected`] as a response |
 //! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
 //! | `redis-tls` | no | Redis over TLS, by rustls: `rediss://`, own roots and client certificates |
-//! | `tonic` | no | `google.rpc` details in gRPC refusals, [`Refused`] as a `tonic::Status`, the peers of tonic's connections |
+//! | `tonic` | no | `google.rpc` details in gRPC refusals, [`Rejected`] as a `tonic::Status`, the peers of tonic's connections |
 //! | `tonic-tls` | no | the peers of tonic's connections under TLS |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
@@ -144,29 +144,31 @@ mod units;
 
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
-pub use admission::{Admission, Hold, Refused};
+pub use admission::{Admission, PermitGuard, Rejected};
 pub use charge::{Charge, Denied};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
-pub use decision::{Decision, Refund, Ruling, Verdict};
-pub use error::{ConfigError, StoreError, Unfit};
+pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
+pub use error::{ConfigError, InvalidValue, StoreError};
 pub use extract::{MissingKey, PeerAddr};
-pub use health::{Health, Problem};
+pub use health::{HealthIssue, HealthReport};
 pub use key::Key;
 pub use layer::{RateLimit, RateLimitLayer};
-pub use limiter::{Check, Checking, Compared, Keys, Limiter, LimiterBuilder, Wait, Waiting};
-pub use lists::{AddressList, KeyList, List};
-pub use on_store_error::{Fallback, OnStoreError};
+pub use limiter::{
+    Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
+};
+pub use lists::{AccessList, AddressList, KeyList};
+pub use on_store_error::{LocalFallback, OnStoreError};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
-pub use quota::{ParseQuotaError, Quota, Requests};
-pub use respond::{EXPOSED_HEADERS, Headers};
-pub use settle::Settle;
-pub use store::Source;
+pub use quota::{ParseQuotaError, Quota, RateBuilder};
+pub use respond::{EXPOSED_HEADERS, RateLimitHeaders};
+pub use settle::PolicyAdmission;
+pub use store::DecisionSource;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
 pub use strategy::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Retry, SlidingLog,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, RetryAfter, SlidingLog,
     SlidingWindow, TokenBucket, Weekday,
 };
 

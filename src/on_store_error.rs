@@ -1,6 +1,6 @@
 //! What to answer when the store can't.
 
-use crate::{error::Unfit, policy::Policy, quota::Quota};
+use crate::{error::InvalidValue, policy::Policy, quota::Quota};
 
 /// What to answer when the store can't: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`]).
@@ -16,9 +16,9 @@ pub enum OnStoreError {
     #[default]
     Admit,
     /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
-    Refuse,
+    Reject,
     /// Judge it in process, by a share of the quota: 429 Too Many Requests for those who are past it.
-    Fallback(Fallback),
+    LocalFallback(LocalFallback),
 }
 
 /// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
@@ -46,7 +46,7 @@ pub enum OnStoreError {
 /// counts it by itself: where a process has several limiters over the same policies, count each as a process.
 ///
 /// ```
-/// use tollgate::{Fallback, OnStoreError, Policy, Quota, RateLimitLayer};
+/// use tollgate::{LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer};
 ///
 /// let layer = RateLimitLayer::builder()
 ///     // While the store is at fault, each of four processes lets 25 a minute through,
@@ -55,19 +55,19 @@ pub enum OnStoreError {
 ///     .policy(
 ///         Policy::new("login", Quota::requests(5).per_minute())
 ///             .skip_with(|parts| parts.uri.path() != "/login")
-///             .on_store_error(OnStoreError::Refuse),
+///             .on_store_error(OnStoreError::Reject),
 ///     )
-///     .on_store_error(Fallback::across(4))
+///     .on_store_error(LocalFallback::across(4))
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fallback {
+pub struct LocalFallback {
     processes: u32,
     write_back: bool,
 }
 
-impl Fallback {
+impl LocalFallback {
     /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store is at
     /// fault; if there are more, more.
     ///
@@ -84,7 +84,7 @@ impl Fallback {
     ///
     /// Each charge is sent once: should the store fail again before it has answered, the charge may be lost, and is never
     /// made twice. Charges are noted for up to 10,000 keys, and those beyond are
-    /// [counted](crate::Health::dropped_write_backs) and logged. Bans and in-flight limits are not written back.
+    /// [counted](crate::HealthReport::dropped_write_backs) and logged. Bans and in-flight limits are not written back.
     ///
     /// Units that are refunded after they were written back are free again in process alone.
     #[must_use]
@@ -112,17 +112,17 @@ impl Fallback {
     }
 }
 
-impl From<Fallback> for OnStoreError {
-    fn from(fallback: Fallback) -> Self {
-        Self::Fallback(fallback)
+impl From<LocalFallback> for OnStoreError {
+    fn from(fallback: LocalFallback) -> Self {
+        Self::LocalFallback(fallback)
     }
 }
 
 impl OnStoreError {
     /// Whether it can be done.
-    pub(crate) fn check(self) -> Result<(), Unfit> {
+    pub(crate) fn check(self) -> Result<(), InvalidValue> {
         match self {
-            Self::Fallback(Fallback { processes: 0, .. }) => Err(Unfit::new(
+            Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
                 "a fallback across 0 processes",
                 "at least 1: as many as share the store",
             )),
@@ -159,7 +159,7 @@ mod tests {
         ] {
             let share: Quota = share.parse().expect(share);
             let quota = quota.parse().expect(quota);
-            assert_eq!(Fallback::across(processes).share(quota), share);
+            assert_eq!(LocalFallback::across(processes).share(quota), share);
         }
     }
 
@@ -167,7 +167,7 @@ mod tests {
         #[test]
         fn shares_add_up_to_the_quota_or_to_one_for_each(units in 1..u64::MAX, burst in 1..u64::MAX, processes in 1..u32::MAX) {
             let quota = Quota::requests(units).per_second().burst(burst);
-            let share = Fallback::across(processes).share(quota);
+            let share = LocalFallback::across(processes).share(quota);
             for (share, whole) in [(share.units(), units), (share.capacity(), burst)] {
                 let (all, whole) = (u128::from(share) * u128::from(processes), u128::from(whole));
                 prop_assert!(all >= whole && all < whole + u128::from(processes));

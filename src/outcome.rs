@@ -9,13 +9,13 @@ use http::{HeaderMap, StatusCode, response::Parts};
 pub struct Outcome<'a> {
     response: Option<&'a Head>,
     trailers: Option<&'a HeaderMap>,
-    end: End,
+    end: RequestEnd,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum End {
+pub enum RequestEnd {
     /// The response's body was sent in full.
     Completed,
     /// The response's body failed half-way.
@@ -49,7 +49,7 @@ impl<'a> Outcome<'a> {
     pub(crate) fn new(
         response: Option<&'a Head>,
         trailers: Option<&'a HeaderMap>,
-        end: End,
+        end: RequestEnd,
     ) -> Self {
         Self {
             response,
@@ -77,15 +77,15 @@ impl<'a> Outcome<'a> {
     }
 
     /// How it ended.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> RequestEnd {
         self.end
     }
 
     /// Whether it was dropped before anybody could know what became of it.
     pub(crate) fn is_unknown(&self) -> bool {
         match self.end {
-            End::Dropped => true,
-            End::BodyDropped => self.is_grpc() && self.grpc_status().is_none(),
+            RequestEnd::Dropped => true,
+            RequestEnd::BodyDropped => self.is_grpc() && self.grpc_status().is_none(),
             _ => false,
         }
     }
@@ -117,7 +117,7 @@ pub fn success(outcome: &Outcome<'_>) -> bool {
         Some(code) => code == 0,
         None => !outcome.is_grpc(),
     };
-    status && code && matches!(outcome.end, End::Completed | End::BodyDropped)
+    status && code && matches!(outcome.end, RequestEnd::Completed | RequestEnd::BodyDropped)
 }
 
 /// Whether it failed, in any way: what [`success`] is not.
@@ -137,5 +137,5 @@ pub fn server_error(outcome: &Outcome<'_>) -> bool {
     let status = outcome
         .status()
         .is_some_and(|status| status.is_server_error());
-    status || outcome.end == End::ServiceFailed
+    status || outcome.end == RequestEnd::ServiceFailed
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
-use crate::error::Unfit;
+use crate::error::InvalidValue;
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
@@ -47,12 +47,12 @@ enum Kind {
 /// Half a [`Quota`]: how many, and not yet per what.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "say per what: `.per_second()`, `.per(duration)`"]
-pub struct Requests(u64);
+pub struct RateBuilder(u64);
 
 impl Quota {
     /// `n` requests, or `n` units for policies whose requests cost more than one.
-    pub const fn requests(n: u64) -> Requests {
-        Requests(n)
+    pub const fn requests(n: u64) -> RateBuilder {
+        RateBuilder(n)
     }
 
     /// `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency).
@@ -96,37 +96,37 @@ impl Quota {
     }
 
     /// The period in microseconds, if this is a quota at all: at least one unit, one unit of burst, one microsecond.
-    pub(crate) fn checked(&self) -> Result<u64, Unfit> {
+    pub(crate) fn checked(&self) -> Result<u64, InvalidValue> {
         if self.is_concurrent() {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{self} under a strategy that counts a rate"),
                 "Concurrency, which is what such a quota is counted by unless another is set",
             ));
         }
         if self.requests == 0 {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 "a quota of 0 requests",
                 "a quota is at least 1; to let nobody in, deny them by a list",
             ));
         }
         if self.capacity() == 0 {
-            return Err(Unfit::new("a burst of 0", "a burst is at least 1"));
+            return Err(InvalidValue::new("a burst of 0", "a burst is at least 1"));
         }
         let nanos = self.period.as_nanos();
         if nanos < 1_000 {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("a period of {:?}", self.period),
                 "a period is at least 1 µs",
             ));
         }
         if !nanos.is_multiple_of(1_000) {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("a period of {:?}", self.period),
                 "a period is a whole number of microseconds",
             ));
         }
         u64::try_from(nanos / 1_000).map_err(|_| {
-            Unfit::new(
+            InvalidValue::new(
                 format!("a period of {:?}", self.period),
                 "a period is at most 584,942 years",
             )
@@ -134,15 +134,15 @@ impl Quota {
     }
 
     /// How many may be in flight, if that is what this says.
-    pub(crate) fn checked_concurrent(&self) -> Result<u64, Unfit> {
+    pub(crate) fn checked_concurrent(&self) -> Result<u64, InvalidValue> {
         if !self.is_concurrent() {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{self} under Concurrency"),
                 "Quota::concurrent(n)",
             ));
         }
         if self.requests == 0 || self.burst.is_some() {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("a quota of {self}"),
                 "at least 1 concurrent, without a burst",
             ));
@@ -151,7 +151,7 @@ impl Quota {
     }
 }
 
-impl Requests {
+impl RateBuilder {
     /// Per `period`.
     pub const fn per(self, period: Duration) -> Quota {
         Quota {

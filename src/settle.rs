@@ -16,10 +16,10 @@ use crate::{
 /// in, and after the response, in a task that goes on.
 ///
 /// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the places that it took on arrival.
-/// [`charge`](Settle::charge) and [`settle`](Settle::settle) leave them as they are; [`refund`](Settle::refund) gives them
+/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) leave them as they are; [`refund`](PolicyAdmission::refund) gives them
 /// back early.
 #[derive(Clone, Debug)]
-pub struct Settle {
+pub struct PolicyAdmission {
     admission: Admission,
     policy: Option<String>,
 }
@@ -34,21 +34,21 @@ enum Which {
 
 impl Admission {
     /// What the request was charged under the policy of that name, alone. Nothing happens if it didn't apply.
-    pub fn policy(&self, name: impl Into<String>) -> Settle {
-        Settle {
+    pub fn policy(&self, name: impl Into<String>) -> PolicyAdmission {
+        PolicyAdmission {
             admission: self.clone(),
             policy: Some(name.into()),
         }
     }
 
-    fn every_policy(&self) -> Settle {
-        Settle {
+    fn every_policy(&self) -> PolicyAdmission {
+        PolicyAdmission {
             admission: self.clone(),
             policy: None,
         }
     }
 
-    /// See [`Settle::charge`]; under every policy.
+    /// See [`PolicyAdmission::charge`]; under every policy.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Admission {
         self.every_policy().charge(units).await
     }
 
-    /// See [`Settle::refund`]; under every policy.
+    /// See [`PolicyAdmission::refund`]; under every policy.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Admission {
         self.every_policy().refund(units).await
     }
 
-    /// See [`Settle::settle`]; under every policy.
+    /// See [`PolicyAdmission::settle`]; under every policy.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Admission {
     }
 }
 
-impl Settle {
+impl PolicyAdmission {
     /// Charges `units` more, past what is left if need be: down to a debt of at most one capacity, which later requests
     /// wait for. Dropped before it is done, it is charged all the same.
     ///

@@ -8,7 +8,7 @@ use http::{
     request::Parts,
 };
 
-use crate::{error::Unfit, extract::path_of};
+use crate::{error::InvalidValue, extract::path_of};
 
 /// Requests that are let off: by their path, by their method, and by what a function says of them.
 #[derive(Clone, Default)]
@@ -50,14 +50,14 @@ impl Skips {
             || self.with.iter().any(|condition| condition(parts))
     }
 
-    pub(crate) fn check(&self) -> Result<(), Unfit> {
+    pub(crate) fn check(&self) -> Result<(), InvalidValue> {
         let unfit = |path: &str| {
             let exact = path.strip_suffix("/*").unwrap_or(path);
             exact.contains(['*', '?', '#']) || !path.starts_with('/')
         };
         let unfit = self.paths.iter().find(|path| unfit(path));
         unfit.map_or(Ok(()), |path| {
-            Err(Unfit::new(
+            Err(InvalidValue::new(
                 format!("the path {path:?}"),
                 "a path such as /health, or all beneath one: /static/*",
             ))

@@ -1,4 +1,4 @@
-//! What tonic needs to know of [`Refused`].
+//! What tonic needs to know of [`Rejected`].
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use ::tonic::{Code, Status, metadata::MetadataMap};
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use crate::{
-    admission::Refused,
+    admission::Rejected,
     respond::{Delay, Problem, grpc::PUSHBACK},
 };
 
@@ -23,8 +23,8 @@ use crate::{
 ///     Ok(Response::new("hello".to_owned()))
 /// }
 /// ```
-impl From<Refused> for Status {
-    fn from(refused: Refused) -> Self {
+impl From<Rejected> for Status {
+    fn from(refused: Rejected) -> Self {
         let decision = refused.decision();
         let delay = Delay::of(decision, refused.fields());
         let mut status = status(&Problem::of(decision), delay);

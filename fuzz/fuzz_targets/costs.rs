@@ -55,7 +55,7 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
             }
         }
         let seen = now(limiter.peek(KEY));
-        let left = seen.verdicts().next().expect("a verdict").remaining();
+        let left = seen.policies().next().expect("a verdict").remaining();
         assert_eq!(left, MOST.saturating_sub(used), "{seen:?}");
     }
 });

@@ -16,7 +16,7 @@ mod judged;
 mod refused;
 
 use judged::{Judged, Turn};
-pub use refused::Refused;
+pub use refused::Rejected;
 
 /// A handler's handle to how its request was judged.
 ///
@@ -41,7 +41,7 @@ pub struct Admission {
 /// Keeps the places of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
-pub struct Hold {
+pub struct PermitGuard {
     _permits: Vec<Arc<dyn Permit>>,
 }
 
@@ -104,8 +104,8 @@ impl Admission {
     ///
     /// A client that has gone without a word holds its place until the connection is found broken: send pings, and end
     /// those that don't answer.
-    pub fn hold(&self) -> Hold {
-        Hold {
+    pub fn hold(&self) -> PermitGuard {
+        PermitGuard {
             _permits: self.lock().permits(),
         }
     }
@@ -129,7 +129,7 @@ impl Admission {
         let mut judged = self.lock();
         let mut left = judged
             .decisions()
-            .filter_map(|decision| decision.verdict(policy).map(|v| v.remaining()));
+            .filter_map(|decision| decision.policy(policy).map(|v| v.remaining()));
         left.next()
     }
 
@@ -238,12 +238,12 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// [`Refused`] if the request may not pass.
-    pub fn into_result(self) -> Result<Admission, Refused> {
+    /// [`Rejected`] if the request may not pass.
+    pub fn into_result(self) -> Result<Admission, Rejected> {
         if self.is_admitted() {
             Ok(Admission::of(self))
         } else {
-            Err(Refused::new(self))
+            Err(Rejected::new(self))
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Books, Counted, Decision, Part, Ruling, Standing};
+use super::{Books, Counted, Decision, DecisionKind, Part, Standing};
 use crate::{
     clock::Timestamp,
     key::Key,
-    store::Source,
+    store::DecisionSource,
     strategy::{Receipt, Seen},
 };
 
@@ -38,8 +38,8 @@ impl Brief {
         };
         Decision {
             books: self.books,
-            ruling: Ruling::Admitted,
-            source: Source::Store,
+            kind: DecisionKind::Admitted,
+            source: DecisionSource::Store,
             admitted: 1,
             counted: [counted].into(),
             permit: None,

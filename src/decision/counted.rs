@@ -4,7 +4,7 @@ use super::{Adjusted, Books, Receipts};
 use crate::{
     key::Key,
     store::Units,
-    strategy::{Outlook, Receipt, Retry, Seen},
+    strategy::{Outlook, Receipt, RetryAfter, Seen},
     tier::Tier,
 };
 
@@ -123,7 +123,7 @@ impl Counted {
         self.amend(books, |outlook| {
             outlook.remaining = outlook.remaining.saturating_add(units);
             if outlook.remaining >= cost {
-                outlook.retry = Retry::Now;
+                outlook.retry = RetryAfter::Now;
             }
         });
     }

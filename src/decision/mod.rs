@@ -9,8 +9,8 @@ use crate::{
     error::StoreError,
     outcome,
     quota::Quota,
-    store::{Ask, Source},
-    strategy::{Outlook, Receipt, Retry, Seen},
+    store::{Ask, DecisionSource},
+    strategy::{Outlook, Receipt, RetryAfter, Seen},
 };
 
 mod brief;
@@ -25,7 +25,7 @@ pub(crate) use counted::{Counted, Part, Standing};
 pub(crate) use receipts::Receipts;
 pub use refund::Refund;
 pub(crate) use said::{Problem, Said};
-pub use verdict::Verdict;
+pub use verdict::PolicyDecision;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
 ///
@@ -34,8 +34,8 @@ pub use verdict::Verdict;
 #[derive(Clone)]
 pub struct Decision {
     pub(crate) books: Arc<dyn Books>,
-    pub(crate) ruling: Ruling,
-    pub(crate) source: Source,
+    pub(crate) kind: DecisionKind,
+    pub(crate) source: DecisionSource,
     pub(crate) admitted: u64,
     pub(crate) counted: SmallVec<[Counted; 1]>,
     /// The places of in-flight limits, for as long as the decision or a clone of it lives.
@@ -45,20 +45,20 @@ pub struct Decision {
 /// What became of a request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Ruling {
+pub enum DecisionKind {
     /// It may pass.
     Admitted,
     /// A quota is used up; nothing was charged.
-    Exhausted,
+    Rejected,
     /// The named policy found no key in it, and refuses such requests.
     MissingKey {
         /// The policy's name.
         policy: Arc<str>,
     },
     /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was asked or charged.
-    Denied,
+    DenyListed,
     /// The store could not answer, and the limiter was told to refuse then.
-    Fault(StoreError),
+    StoreFailed(StoreError),
 }
 
 /// Places of in-flight limits, given back when it is dropped.
@@ -111,7 +111,7 @@ pub(crate) struct Adjusted {
 impl Decision {
     /// Whether the request may pass.
     pub fn is_admitted(&self) -> bool {
-        matches!(self.ruling, Ruling::Admitted)
+        matches!(self.kind, DecisionKind::Admitted)
     }
 
     /// How many of the requests of a [`check`](crate::Limiter::check) for [several](crate::Check::times) were charged.
@@ -120,30 +120,30 @@ impl Decision {
     }
 
     /// What became of the request.
-    pub fn ruling(&self) -> &Ruling {
-        &self.ruling
+    pub fn kind(&self) -> &DecisionKind {
+        &self.kind
     }
 
     /// Where the answer came from.
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> DecisionSource {
         self.source
     }
 
     /// One verdict for each policy that applied and is enforced, in the order the policies were given in. None when the
     /// store could not answer. A [ban](crate::Ban) has one while it blocks, and in a [`peek`](crate::Limiter::peek).
-    pub fn verdicts(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+    pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (enforced, _) = self.counted.split_at(self.enforced());
         enforced.iter().map(|counted| self.verdict_of(counted))
     }
 
     /// One verdict for each policy that applied [in the shadow](crate::Policy::shadow).
-    pub fn shadows(&self) -> impl ExactSizeIterator<Item = Verdict<'_>> {
+    pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (_, shadows) = self.counted.split_at(self.enforced());
         shadows.iter().map(|counted| self.verdict_of(counted))
     }
 
     /// The verdict of the policy of that name, if it applied: enforced or not.
-    pub fn verdict(&self, policy: &str) -> Option<Verdict<'_>> {
+    pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
         let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
         let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
         named.next()
@@ -153,7 +153,7 @@ impl Decision {
     pub(crate) fn with_counted(&self, counted: impl IntoIterator<Item = Counted>) -> Self {
         Self {
             books: self.books.clone(),
-            ruling: self.ruling.clone(),
+            kind: self.kind.clone(),
             source: self.source,
             admitted: self.admitted,
             counted: counted.into_iter().collect(),
@@ -161,8 +161,8 @@ impl Decision {
         }
     }
 
-    fn verdict_of<'a>(&'a self, counted: &'a Counted) -> Verdict<'a> {
-        Verdict {
+    fn verdict_of<'a>(&'a self, counted: &'a Counted) -> PolicyDecision<'a> {
+        PolicyDecision {
             decision: self,
             counted,
         }
@@ -174,25 +174,25 @@ impl Decision {
     }
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.
-    pub fn retry(&self) -> Retry {
+    pub fn retry(&self) -> RetryAfter {
         retry(&*self.books, &self.counted)
     }
 }
 
 /// When a request that is counted so would pass.
-pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> Retry {
+pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> RetryAfter {
     let enforced = counted.iter().take_while(|counted| !counted.is_shadow());
     let charged = enforced.filter(|counted| counted.cost > 0);
     let waits = charged.map(|counted| counted.outlook(books).retry);
-    waits.max().unwrap_or(Retry::Now)
+    waits.max().unwrap_or(RetryAfter::Now)
 }
 
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
-            .field("ruling", &self.ruling)
+            .field("kind", &self.kind)
             .field("source", &self.source)
-            .field("verdicts", &self.verdicts().collect::<Vec<_>>())
+            .field("policies", &self.policies().collect::<Vec<_>>())
             .field("shadows", &self.shadows().collect::<Vec<_>>())
             .finish_non_exhaustive()
     }

@@ -1,20 +1,20 @@
 use std::{fmt, time::Duration};
 
-use super::{Decision, Ruling, counted::Counted};
+use super::{Decision, DecisionKind, counted::Counted};
 use crate::{
     clock::Timestamp,
     quota::Quota,
-    strategy::{Outlook, Retry},
+    strategy::{Outlook, RetryAfter},
 };
 
 /// How a request stands with one policy.
 #[derive(Clone, Copy)]
-pub struct Verdict<'a> {
+pub struct PolicyDecision<'a> {
     pub(super) decision: &'a Decision,
     pub(super) counted: &'a Counted,
 }
 
-impl<'a> Verdict<'a> {
+impl<'a> PolicyDecision<'a> {
     /// What the caller may expect, all of it.
     pub(crate) fn outlook(&self) -> Outlook {
         self.counted.outlook(&*self.decision.books)
@@ -51,7 +51,7 @@ impl<'a> Verdict<'a> {
     }
 
     /// When another request of the same cost would pass this policy.
-    pub fn retry(&self) -> Retry {
+    pub fn retry(&self) -> RetryAfter {
         self.outlook().retry
     }
 
@@ -59,9 +59,9 @@ impl<'a> Verdict<'a> {
     /// now, `None` if it never will.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.outlook().retry {
-            Retry::Now => Some(Duration::ZERO),
-            Retry::After(wait) => Some(wait),
-            Retry::Never => None,
+            RetryAfter::Now => Some(Duration::ZERO),
+            RetryAfter::In(wait) => Some(wait),
+            RetryAfter::Never => None,
         }
     }
 
@@ -75,7 +75,7 @@ impl<'a> Verdict<'a> {
         self.counted.is_shadow()
     }
 
-    /// Whether this policy would have refused the request, were it enforced: what [`refused`](Verdict::refused) says of
+    /// Whether this policy would have refused the request, were it enforced: what [`refused`](PolicyDecision::refused) says of
     /// those that are.
     pub fn would_refuse(&self) -> bool {
         self.refused() || self.counted.is_shadow_refusal()
@@ -83,16 +83,16 @@ impl<'a> Verdict<'a> {
 
     /// Whether this policy refused the request; never, in the shadow.
     pub fn refused(&self) -> bool {
-        matches!(self.decision.ruling, Ruling::Exhausted)
+        matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()
             && self.counted.cost > 0
-            && self.outlook().retry != Retry::Now
+            && self.outlook().retry != RetryAfter::Now
     }
 }
 
-impl fmt::Debug for Verdict<'_> {
+impl fmt::Debug for PolicyDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verdict")
+        f.debug_struct("PolicyDecision")
             .field("policy", &self.policy())
             .field("limit", &self.limit())
             .field("cost", &self.cost())

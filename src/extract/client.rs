@@ -8,7 +8,7 @@ use super::{
     networks::Networks,
     peer::{peer, peer_of},
 };
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the client's address, also behind proxies, if it is told which of them to believe. An IPv6 address counts
 /// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
@@ -212,33 +212,33 @@ impl KeyExtractor for ClientIp {
         self.prefixes.hint()
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         self.prefixes.check()?;
         self.proxies.as_ref().map_or(Ok(()), Networks::check)?;
         let one = match &self.source {
             Some(Source::One(Err(name))) => {
                 let value = format!("a header {name:?}");
-                return Err(Unfit::new(value, "a field name of RFC 9110"));
+                return Err(InvalidValue::new(value, "a field name of RFC 9110"));
             }
             Some(Source::One(Ok(name))) => Some(name),
             _ => None,
         };
         if let Some(list) = one.filter(|name| [X_FORWARDED_FOR, header::FORWARDED].contains(name)) {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{list} as a header of one address"),
                 "the list that it is: X-Forwarded-For unless `forwarded()` says otherwise",
             ));
         }
         match self.hops {
-            Some(hops) if !(1..=MOST_ENTRIES).contains(&hops) => Err(Unfit::new(
+            Some(hops) if !(1..=MOST_ENTRIES).contains(&hops) => Err(InvalidValue::new(
                 format!("{hops} hops"),
                 format!("at least 1 and at most {MOST_ENTRIES}"),
             )),
-            Some(_) if one.is_some() => Err(Unfit::new(
+            Some(_) if one.is_some() => Err(InvalidValue::new(
                 "hops in a header of one address",
                 "trusted_proxies alone, or hops in X-Forwarded-For or Forwarded",
             )),
-            None if self.source.is_some() && self.proxies.is_none() => Err(Unfit::new(
+            None if self.source.is_some() && self.proxies.is_none() => Err(InvalidValue::new(
                 "a proxy's header, but nobody to believe",
                 "trusted_proxies, or hops for a list",
             )),

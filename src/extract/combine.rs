@@ -3,7 +3,7 @@ use std::fmt;
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::{error::Unfit, key::Key, log::Seldom};
+use crate::{error::InvalidValue, key::Key, log::Seldom};
 
 /// Counts by what a closure finds in a request's head; `None` if the request has no key.
 ///
@@ -66,7 +66,7 @@ macro_rules! tuple {
                 Some(Key::tuple([$(part_of(&self.$index, parts)?),+]))
             }
 
-            fn check(&self) -> Result<(), Unfit> {
+            fn check(&self) -> Result<(), InvalidValue> {
                 $(self.$index.check()?;)+
                 Ok(())
             }

@@ -1,7 +1,7 @@
 use http::{header, request::Parts};
 
 use super::KeyExtractor;
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a cookie's value (RFC 6265), of any bytes. The key is [`Key::secret`]: a session's cookie is a credential,
 /// and never kept in the clear.
@@ -41,9 +41,10 @@ impl KeyExtractor for Cookie {
         (!value.is_empty()).then(|| Key::secret(value))
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         let fits = !self.name.is_empty() && self.name.bytes().all(is_token);
-        let unfit = || Unfit::new(format!("a cookie {:?}", self.name), "a token of RFC 6265");
+        let unfit =
+            || InvalidValue::new(format!("a cookie {:?}", self.name), "a token of RFC 6265");
         fits.then_some(()).ok_or_else(unfit)
     }
 }

@@ -1,7 +1,7 @@
 use http::{HeaderName, header, request::Parts};
 
 use super::KeyExtractor;
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a header's value, of any bytes. The key is [`Key::new`]; with [`secret`](Header::secret), for API keys and
 /// the like, [`Key::secret`]. A request with several such headers counts by the first; an empty value is no key.
@@ -38,10 +38,11 @@ impl KeyExtractor for Header {
         (!value.is_empty()).then(|| make(value))
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         let name = self.name.as_ref();
-        name.map(|_| ())
-            .map_err(|name| Unfit::new(format!("a header {name:?}"), "a field name of RFC 9110"))
+        name.map(|_| ()).map_err(|name| {
+            InvalidValue::new(format!("a header {name:?}"), "a field name of RFC 9110")
+        })
     }
 }
 

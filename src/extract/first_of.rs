@@ -3,16 +3,16 @@ use std::{fmt, sync::Arc};
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey};
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// The first key that one of several extractors finds: see [`KeyExtractor::or_else`].
 #[derive(Clone)]
-pub struct FirstOf {
+pub struct OrElse {
     /// Each with what sets its keys apart from the others'.
     extractors: Vec<(Key, Arc<dyn KeyExtractor>)>,
 }
 
-impl FirstOf {
+impl OrElse {
     pub(super) fn new(first: impl KeyExtractor, second: impl KeyExtractor) -> Self {
         let extractors = Vec::new();
         Self { extractors }.or_else(first).or_else(second)
@@ -31,7 +31,7 @@ impl FirstOf {
     }
 }
 
-impl KeyExtractor for FirstOf {
+impl KeyExtractor for OrElse {
     fn key(&self, parts: &Parts) -> Option<Key> {
         self.extractors.iter().find_map(|(place, extractor)| {
             let key = extractor.key(parts)?;
@@ -41,24 +41,24 @@ impl KeyExtractor for FirstOf {
 
     fn when_missing(&self) -> MissingKey {
         self.last()
-            .map_or(MissingKey::Refuse, KeyExtractor::when_missing)
+            .map_or(MissingKey::Reject, KeyExtractor::when_missing)
     }
 
     fn hint(&self) -> &'static str {
         self.last().map_or("", KeyExtractor::hint)
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         self.extractors
             .iter()
             .try_for_each(|(_, extractor)| extractor.check())
     }
 }
 
-impl fmt::Debug for FirstOf {
+impl fmt::Debug for OrElse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let extractors = self.extractors.iter().map(|(_, extractor)| extractor);
-        f.write_str("FirstOf")?;
+        f.write_str("OrElse")?;
         f.debug_list().entries(extractors).finish()
     }
 }

@@ -47,7 +47,7 @@ use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 mod client;
 mod combine;
@@ -68,7 +68,7 @@ pub use combine::{FromFn, from_fn};
 pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
 pub use extension::{Extension, extension};
-pub use first_of::FirstOf;
+pub use first_of::OrElse;
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub(crate) use networks::network;
@@ -86,7 +86,7 @@ pub enum MissingKey {
     /// The policy does not apply to it.
     Skip,
     /// It is refused: 400 Bad Request.
-    Refuse,
+    Reject,
     /// All such requests are counted together, under one key that no request can name.
     Shared,
 }
@@ -98,7 +98,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// What to do with a request without a key, unless the policy says otherwise.
     fn when_missing(&self) -> MissingKey {
-        MissingKey::Refuse
+        MissingKey::Reject
     }
 
     /// If a missing key is a mistake of the application's, what to do about it: it is logged as an error.
@@ -111,7 +111,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If it can't find keys, such as by a header whose name is none.
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         Ok(())
     }
 
@@ -134,11 +134,11 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// let address = Key::ip([192, 0, 2, 1].into());
     /// assert_eq!(key_of(request()), Key::tuple([Key::new("2"), address]));
     /// ```
-    fn or_else(self, other: impl KeyExtractor) -> FirstOf
+    fn or_else(self, other: impl KeyExtractor) -> OrElse
     where
         Self: Sized,
     {
-        FirstOf::new(self, other)
+        OrElse::new(self, other)
     }
 }
 
@@ -155,7 +155,7 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).hint()
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         (**self).check()
     }
 }

@@ -2,13 +2,13 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::error::Unfit;
+use crate::error::InvalidValue;
 
 /// Networks by their CIDRs, and the first that was none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Networks {
     nets: Vec<IpNet>,
-    unfit: Option<Unfit>,
+    unfit: Option<InvalidValue>,
 }
 
 impl Networks {
@@ -17,7 +17,7 @@ impl Networks {
         match proxies(text.trim()) {
             Ok(net) => self.nets.push(net),
             Err(valid) => {
-                let unfit = || Unfit::new(format!("a network {text:?}"), valid);
+                let unfit = || InvalidValue::new(format!("a network {text:?}"), valid);
                 self.unfit.get_or_insert_with(unfit);
             }
         }
@@ -28,7 +28,7 @@ impl Networks {
         self.nets.iter().any(|net| net.contains(&address))
     }
 
-    pub(super) fn check(&self) -> Result<(), Unfit> {
+    pub(super) fn check(&self) -> Result<(), InvalidValue> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
 }

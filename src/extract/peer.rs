@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::{Extensions, request::Parts};
 
 use super::{KeyExtractor, MissingKey};
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
 ///
@@ -69,9 +69,9 @@ impl KeyExtractor for Peer {
          `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`"
     }
 
-    fn check(&self) -> Result<(), Unfit> {
+    fn check(&self) -> Result<(), InvalidValue> {
         if self.v4 > 32 || self.v6 > 128 {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("address prefixes of {} and {} bits", self.v4, self.v6),
                 "at most 32 bits of IPv4 and 128 of IPv6",
             ));

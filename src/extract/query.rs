@@ -1,7 +1,7 @@
 use http::request::Parts;
 
 use super::KeyExtractor;
-use crate::{error::Unfit, key::Key};
+use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a parameter of the query, decoded as forms are (`application/x-www-form-urlencoded` of the WHATWG's URL
 /// standard): `+` and `%20` are a space, what isn't UTF-8 is replaced. The key is [`Key::new`]; with
@@ -47,8 +47,8 @@ impl KeyExtractor for Query {
         (!value.is_empty()).then(|| make(value.as_bytes()))
     }
 
-    fn check(&self) -> Result<(), Unfit> {
-        let unfit = || Unfit::new("a query parameter \"\"", "a parameter's name");
+    fn check(&self) -> Result<(), InvalidValue> {
+        let unfit = || InvalidValue::new("a query parameter \"\"", "a parameter's name");
         (!self.name.is_empty()).then_some(()).ok_or_else(unfit)
     }
 }

@@ -94,7 +94,7 @@ impl Breaker {
             return Ok(());
         }
         let retry_after = self.pause(Instant::now());
-        Err(StoreError::Open { retry_after })
+        Err(StoreError::CircuitOpen { retry_after })
     }
 
     /// How long until it may be closed again: until the next probe.

@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::ticket::Ticket;
-use crate::{outcome::End, respond::RefusalBody};
+use crate::{outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
     /// The body of a response: the inner service's, or that of a refusal.
@@ -33,7 +33,7 @@ impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B, ticket: Box<Ticket>) -> Self {
         // A response without a body is dropped without a look at its end.
         let ticket = if ticket.is_bodiless() {
-            ticket.end(End::Completed);
+            ticket.end(RequestEnd::Completed);
             None
         } else {
             Some(ticket)
@@ -77,8 +77,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             KindProj::Inner { mut body, ticket } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 let end = match &frame {
-                    None => Some(End::Completed),
-                    Some(Err(_)) => Some(End::BodyFailed),
+                    None => Some(RequestEnd::Completed),
+                    Some(Err(_)) => Some(RequestEnd::BodyFailed),
                     Some(Ok(frame)) => {
                         if let (Some(trailers), Some(ticket)) = (frame.trailers_ref(), &mut *ticket)
                         {
@@ -89,7 +89,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                         }
                         // Trailers are the last frame, and a body that says that it has ended is not polled again.
                         let is_last = frame.is_trailers() || body.is_end_stream();
-                        is_last.then_some(End::Completed)
+                        is_last.then_some(RequestEnd::Completed)
                     }
                 };
                 if let Some(end) = end

@@ -16,7 +16,7 @@ use super::{
     ResponseBody,
     gate::{Gate, Pass},
 };
-use crate::{limiter::Pending, outcome::End, respond::RefusalBody};
+use crate::{limiter::Pending, outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
     /// The future of a [`RateLimit`](crate::RateLimit) service.
@@ -112,7 +112,7 @@ where
                         Err(error) => {
                             drop(told);
                             if let Some(ticket) = ticket {
-                                ticket.end(End::ServiceFailed);
+                                ticket.end(RequestEnd::ServiceFailed);
                             }
                             return Poll::Ready(Err(error));
                         }

@@ -10,7 +10,7 @@ use crate::{
     decision::{Brief, Decision},
     handles::Handles,
     limiter::Limiter,
-    respond::{Answers, Delay, Headers, RefusalBody, tell},
+    respond::{Answers, Delay, RateLimitHeaders, RefusalBody, tell},
 };
 
 /// What all services behind a layer share: the same at each handle on it, which stands on cache lines of its own.
@@ -59,7 +59,7 @@ pub(super) struct Pass {
 pub(super) struct Told {
     admission: Admission,
     place: usize,
-    fields: Headers,
+    fields: RateLimitHeaders,
 }
 
 impl Gate {

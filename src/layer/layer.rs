@@ -10,14 +10,14 @@ use super::{
     gate::{Gate, Held},
 };
 use crate::{
-    admission::Refused,
+    admission::Rejected,
     error::ConfigError,
     handles::Handles,
     limiter::{Limiter, LimiterBuilder},
-    lists::List,
+    lists::AccessList,
     on_store_error::OnStoreError,
     policy::Policy,
-    respond::{Answers, Headers},
+    respond::{Answers, RateLimitHeaders},
     store::Store,
 };
 
@@ -81,15 +81,15 @@ impl RateLimitLayer {
         self
     }
 
-    /// Tells clients how they stand by these fields, in place of those of [`Headers::draft`].
+    /// Tells clients how they stand by these fields, in place of those of [`RateLimitHeaders::draft`].
     #[must_use]
-    pub fn headers(self, headers: Headers) -> Self {
+    pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.answering(|answers| answers.headers = headers)
     }
 
     /// Answers those who are refused with what `respond` says, in place of problem details.
     ///
-    /// The response's status, header fields and body stay as they are. `Retry-After` and the [fields](Headers) that tell
+    /// The response's status, header fields and body stay as they are. `Retry-After` and the [fields](RateLimitHeaders) that tell
     /// how the client stands are added unless it has them. gRPC calls get a gRPC status all the same, and are not asked
     /// about. A body that fails half-way ends there, and the error is logged.
     ///
@@ -112,7 +112,7 @@ impl RateLimitLayer {
     #[must_use]
     pub fn on_refusal<F, B>(self, respond: F) -> Self
     where
-        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
@@ -157,13 +157,13 @@ impl RateLimitLayerBuilder {
     }
 
     /// See [`LimiterBuilder::deny`].
-    pub fn deny(mut self, list: impl Into<List>) -> Self {
+    pub fn deny(mut self, list: impl Into<AccessList>) -> Self {
         self.limiter = self.limiter.deny(list);
         self
     }
 
     /// See [`LimiterBuilder::allow`].
-    pub fn allow(mut self, list: impl Into<List>) -> Self {
+    pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
         self.limiter = self.limiter.allow(list);
         self
     }
@@ -208,7 +208,7 @@ impl RateLimitLayerBuilder {
     }
 
     /// See [`RateLimitLayer::headers`].
-    pub fn headers(mut self, headers: Headers) -> Self {
+    pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
         self.answers.headers = headers;
         self
     }
@@ -216,7 +216,7 @@ impl RateLimitLayerBuilder {
     /// See [`RateLimitLayer::on_refusal`].
     pub fn on_refusal<F, B>(mut self, respond: F) -> Self
     where
-        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {

@@ -27,7 +27,7 @@
 //!
 //! Over HTTP the body is problem details (RFC 9457), or plain text for a browser that shows a page: whose `Accept` names
 //! text and no JSON. [`on_refusal`](RateLimitLayer::on_refusal) answers in your own words. `Retry-After` is on every
-//! refusal that waiting helps against; [`Headers`](crate::Headers) are the other fields.
+//! refusal that waiting helps against; [`RateLimitHeaders`](crate::RateLimitHeaders) are the other fields.
 //!
 //! ## gRPC
 //!
@@ -41,7 +41,7 @@
 //! - with feature `tonic`, `grpc-status-details-bin`: a `google.rpc.Status` with `RetryInfo`, exact to the microsecond,
 //!   and `QuotaFailure`, with a violation for each policy that refused: its name as `subject` and `quota_id`, and
 //!   its quota;
-//! - what is on an HTTP refusal too, as metadata: `retry-after` and the [fields](crate::Headers).
+//! - what is on an HTTP refusal too, as metadata: `retry-after` and the [fields](crate::RateLimitHeaders).
 
 mod body;
 mod future;

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use crate::{
     admission::Admission,
     decision::Permit,
-    outcome::{End, Head, Outcome},
+    outcome::{Head, Outcome, RequestEnd},
 };
 
 /// What a layer holds of a request that it let in, until its response's body has ended: where the decision stands in the
@@ -107,11 +107,11 @@ impl Ticket {
     }
 
     /// It is over.
-    pub(super) fn end(mut self, end: End) {
+    pub(super) fn end(mut self, end: RequestEnd) {
         self.settle(end);
     }
 
-    fn settle(&mut self, end: End) {
+    fn settle(&mut self, end: RequestEnd) {
         if let Some(course) = self.course.take() {
             let outcome = Outcome::new(course.head.as_ref(), course.trailers.as_ref(), end);
             self.admission.settle_by(self.place, &outcome);
@@ -122,11 +122,11 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let end = self.course.as_ref().map(|course| match course.head {
-            None => End::Dropped,
+            None => RequestEnd::Dropped,
             Some(_) if course.at_end.load(Ordering::Relaxed) || course.due == Some(0) => {
-                End::Completed
+                RequestEnd::Completed
             }
-            Some(_) => End::BodyDropped,
+            Some(_) => RequestEnd::BodyDropped,
         });
         if let Some(end) = end {
             self.settle(end);

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     error::ConfigError,
-    lists::{List, Lists},
+    lists::{AccessList, Lists},
     log::Seldom,
     policy::Policy,
     skip::Skips,
@@ -56,13 +56,13 @@ impl LimiterBuilder {
     /// | on an allow list | let in; no policy applies, and no ban |
     /// | a CORS preflight, or one to skip | let in; no policy applies, and no ban |
     /// | any other | judged by the policies |
-    pub fn deny(mut self, list: impl Into<List>) -> Self {
+    pub fn deny(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.deny(list.into());
         self
     }
 
     /// Lets in whom `list` names: no policy applies to them. See [`deny`](LimiterBuilder::deny) for who is on both.
-    pub fn allow(mut self, list: impl Into<List>) -> Self {
+    pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.allow(list.into());
         self
     }
@@ -110,7 +110,7 @@ impl LimiterBuilder {
     /// # Errors
     ///
     /// If there is no policy, a name is empty, unprintable or used twice, a quota or a [tier's](Policy::tier_quotas) is past what its strategy counts, a
-    /// strategy can't count in the store, a [fallback](crate::Fallback) is across no processes or its shares can't be
+    /// strategy can't count in the store, a [fallback](crate::LocalFallback) is across no processes or its shares can't be
     /// counted in process, or a list is of a policy that isn't there. Nothing is asked of the store.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if self.policies.is_empty() {
@@ -130,7 +130,7 @@ impl LimiterBuilder {
             let of = |unfit| ConfigError::of(&name, unfit);
             policy.check_name().map_err(of)?;
             if !names.insert(name.clone()) {
-                return Err(of(crate::error::Unfit::new(
+                return Err(of(crate::error::InvalidValue::new(
                     "a second policy of this name",
                     "each policy of a limiter has a name of its own",
                 )));
@@ -155,7 +155,7 @@ impl LimiterBuilder {
             let on_store_error = policy.on_store_error.unwrap_or(self.on_store_error);
             on_store_error.check().map_err(of)?;
             let share = match on_store_error {
-                OnStoreError::Fallback(fallback) if !matches!(role, Role::Shadow { .. }) => {
+                OnStoreError::LocalFallback(fallback) if !matches!(role, Role::Shadow { .. }) => {
                     let shares = shares.get_or_insert_default();
                     Some(Share::open(shares, &policy, fallback, &account).map_err(of)?)
                 }

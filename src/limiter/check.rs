@@ -99,10 +99,10 @@ impl Check {
 
 impl IntoFuture for Check {
     type Output = Decision;
-    type IntoFuture = Checking;
+    type IntoFuture = CheckFuture;
 
-    fn into_future(self) -> Checking {
-        Checking(State::Unasked(self))
+    fn into_future(self) -> CheckFuture {
+        CheckFuture(State::Unasked(self))
     }
 }
 
@@ -112,14 +112,14 @@ impl IntoFuture for Check {
 /// that makes many in a loop yields to others. Nothing is charged before that. Outside of a runtime it never yields.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Checking(State);
+pub struct CheckFuture(State);
 
 enum State {
     Unasked(Check),
     Asked(Pending),
 }
 
-impl Future for Checking {
+impl Future for CheckFuture {
     type Output = Decision;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {

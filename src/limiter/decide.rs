@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::{Desk, draft::Draft, permit::Taken};
 use crate::{
-    decision::{Counted, Part, Receipts, Ruling, Standing, retry},
+    decision::{Counted, DecisionKind, Part, Receipts, Standing, retry},
     error::StoreError,
-    store::{Answer, Ask, LineAnswer, Manner, Source},
-    strategy::{Receipt, Retry},
+    store::{Answer, Ask, DecisionSource, LineAnswer, Manner},
+    strategy::{Receipt, RetryAfter},
 };
 
 impl Desk {
@@ -18,7 +18,7 @@ impl Desk {
     pub(super) fn decide(&self, draft: &mut Draft, answer: Result<Answer, StoreError>) {
         match answer {
             Ok(answer) => {
-                if answer.source == Source::Store {
+                if answer.source == DecisionSource::Store {
                     self.write_back();
                 }
                 if draft.ask == Ask::Reset {
@@ -79,7 +79,7 @@ impl Desk {
             };
             item.amend(self, |outlook| {
                 outlook.remaining = outlook.remaining.saturating_add(later);
-                outlook.retry = Retry::Now;
+                outlook.retry = RetryAfter::Now;
             });
         }
         if answer.age > Duration::ZERO {
@@ -89,7 +89,7 @@ impl Desk {
     }
 
     fn refuse(&self, draft: &mut Draft) {
-        draft.ruling = Ruling::Exhausted;
+        draft.kind = DecisionKind::Rejected;
         for item in &mut draft.items {
             // It will be told more than once.
             item.standing = Standing::Told(item.outlook(self));
@@ -99,13 +99,13 @@ impl Desk {
     /// What is particular to looks, bans, shadows and permits.
     #[cold]
     fn look_closer(&self, draft: &mut Draft) {
-        if draft.ask == Ask::Peek && retry(self, &draft.items) != Retry::Now {
-            draft.ruling = Ruling::Exhausted;
+        if draft.ask == Ask::Peek && retry(self, &draft.items) != RetryAfter::Now {
+            draft.kind = DecisionKind::Rejected;
         }
         if let Some(Part::Ban | Part::Shadow { .. }) = draft.items.last().map(|last| last.part) {
             self.look_beside(draft);
         }
-        let admitted = matches!(draft.ruling, Ruling::Admitted);
+        let admitted = matches!(draft.kind, DecisionKind::Admitted);
         if matches!(draft.ask, Ask::Take(_)) && admitted && self.life < Duration::MAX {
             let counted = draft.items.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
@@ -126,7 +126,7 @@ impl Desk {
         if matches!(draft.ask, Ask::Take(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
             draft.items.retain(|counted| {
-                counted.part != Part::Ban || counted.outlook(self).retry != Retry::Now
+                counted.part != Part::Ban || counted.outlook(self).retry != RetryAfter::Now
             });
         }
     }

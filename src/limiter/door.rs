@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::{Desk, Keys};
 use crate::{
-    decision::Ruling,
+    decision::DecisionKind,
     key::Key,
     lists::{AddressList, Asker, Listed, Request},
     skip::is_preflight,
@@ -30,7 +30,7 @@ impl Asker for Named<'_> {
 
 impl Desk {
     /// What lists and conditions say of a request; `None` if it is to be judged.
-    pub(super) fn rule_request(&self, parts: &Parts) -> Option<Ruling> {
+    pub(super) fn rule_request(&self, parts: &Parts) -> Option<DecisionKind> {
         let key = |name: &str| {
             let mut policies = self.policies.iter().map(|bound| &bound.policy);
             let policy = policies.find(|policy| policy.name() == name)?;
@@ -39,19 +39,19 @@ impl Desk {
         let listed = self.listed(&Request { parts, key });
         listed.or_else(|| {
             let free = !self.counts_preflights && is_preflight(parts);
-            (free || self.skips.skip(parts)).then_some(Ruling::Admitted)
+            (free || self.skips.skip(parts)).then_some(DecisionKind::Admitted)
         })
     }
 
     /// What lists say of keys that were found elsewhere; `None` if they are to be judged.
-    pub(super) fn rule_keys(&self, keys: &Keys, address: Option<IpAddr>) -> Option<Ruling> {
+    pub(super) fn rule_keys(&self, keys: &Keys, address: Option<IpAddr>) -> Option<DecisionKind> {
         self.listed(&Named { keys, address })
     }
 
-    fn listed(&self, asker: &impl Asker) -> Option<Ruling> {
+    fn listed(&self, asker: &impl Asker) -> Option<DecisionKind> {
         Some(match self.lists.as_ref()?.find(asker)? {
-            Listed::Denied => Ruling::Denied,
-            Listed::Allowed => Ruling::Admitted,
+            Listed::Denied => DecisionKind::DenyListed,
+            Listed::Allowed => DecisionKind::Admitted,
         })
     }
 }

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 
 use super::{Desk, Pending};
 use crate::{
-    decision::{Counted, Decision, Permit, Ruling},
-    store::{Ask, Source},
+    decision::{Counted, Decision, DecisionKind, Permit},
+    store::{Ask, DecisionSource},
 };
 
 /// What a request is counted by: one item for each policy that applies.
@@ -21,8 +21,8 @@ pub(super) struct Draft {
     pub(super) retries: bool,
     /// What is known of them once the store has answered is not, before that.
     pub(super) items: Items,
-    pub(super) ruling: Ruling,
-    pub(super) source: Source,
+    pub(super) kind: DecisionKind,
+    pub(super) source: DecisionSource,
     pub(super) admitted: u64,
     pub(super) permit: Option<Arc<dyn Permit>>,
 }
@@ -40,8 +40,8 @@ impl Draft {
             ask,
             retries,
             items: Items::new(),
-            ruling: Ruling::Admitted,
-            source: Source::Unasked,
+            kind: DecisionKind::Admitted,
+            source: DecisionSource::NotChecked,
             admitted: 0,
             permit: None,
         }
@@ -49,9 +49,9 @@ impl Draft {
 
     /// Rules without the store.
     #[cold]
-    pub(super) fn rule(&mut self, ruling: Ruling, source: Source) {
+    pub(super) fn rule(&mut self, kind: DecisionKind, source: DecisionSource) {
         self.items.clear();
-        self.ruling = ruling;
+        self.kind = kind;
         self.source = source;
     }
 
@@ -60,7 +60,7 @@ impl Draft {
     pub(super) fn finish(self, desk: Arc<Desk>) -> Decision {
         Decision {
             books: desk,
-            ruling: self.ruling,
+            kind: self.kind,
             source: self.source,
             admitted: self.admitted,
             counted: self.items,

@@ -4,13 +4,13 @@ use std::{mem, sync::Arc, time::Duration};
 
 use super::{Desk, Inner, OnStoreError, Role, draft::Draft, tiers::Known, write_back::Shares};
 use crate::{
-    decision::{Counted, Ruling},
-    error::{StoreError, Unfit},
-    on_store_error::Fallback,
+    decision::{Counted, DecisionKind},
+    error::{InvalidValue, StoreError},
+    on_store_error::LocalFallback,
     policy::Policy,
     quota::Quota,
-    store::{Account, Ask, Reply, Source, Store},
-    strategy::Retry,
+    store::{Account, Ask, DecisionSource, Reply, Store},
+    strategy::RetryAfter,
     tier::{Terms, Tier},
 };
 
@@ -20,7 +20,7 @@ const BACK: Duration = Duration::from_secs(1);
 /// This process's share of a policy, for when the store is at fault.
 #[derive(Debug)]
 pub(super) struct Share {
-    fallback: Fallback,
+    fallback: LocalFallback,
     own: Tier,
     tiers: Known,
 }
@@ -29,9 +29,9 @@ impl Share {
     pub(super) fn open(
         shares: &Shares,
         policy: &Policy,
-        fallback: Fallback,
+        fallback: LocalFallback,
         whole: &Account,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, InvalidValue> {
         let tiers = Known::default();
         let own = open(shares, policy, &tiers, fallback, policy.quota(), whole)?;
         Ok(Self {
@@ -58,10 +58,10 @@ fn open(
     shares: &Shares,
     policy: &Policy,
     tiers: &Known,
-    fallback: Fallback,
+    fallback: LocalFallback,
     quota: Quota,
     whole: &Account,
-) -> Result<Terms, Unfit> {
+) -> Result<Terms, InvalidValue> {
     let quota = fallback.share(quota);
     let rule = tiers.bind(policy, quota)?;
     let written_to = fallback.writes_back().then_some(whole);
@@ -81,9 +81,11 @@ impl Desk {
             tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
         });
         match answer {
-            OnStoreError::Admit => draft.rule(Ruling::Admitted, Source::Fallback),
-            OnStoreError::Refuse => draft.rule(Ruling::Fault(error), Source::Fallback),
-            OnStoreError::Fallback(_) => self.fall_back(draft, error),
+            OnStoreError::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),
+            OnStoreError::Reject => {
+                draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback)
+            }
+            OnStoreError::LocalFallback(_) => self.fall_back(draft, error),
         }
     }
 
@@ -93,8 +95,8 @@ impl Desk {
         let enforced = bound.filter(|bound| !matches!(bound.role, Role::Shadow { .. }));
         let strictness = |answer: &OnStoreError| match answer {
             OnStoreError::Admit => 0,
-            OnStoreError::Fallback(_) => 1,
-            OnStoreError::Refuse => 2,
+            OnStoreError::LocalFallback(_) => 1,
+            OnStoreError::Reject => 2,
         };
         let answers = enforced.map(|bound| bound.on_store_error);
         answers.max_by_key(strictness).unwrap_or_default()
@@ -103,22 +105,22 @@ impl Desk {
     /// Judges in process by the policies that are to be.
     fn fall_back(&self, draft: &mut Draft, error: StoreError) {
         let Some(shares) = &self.shares else {
-            draft.rule(Ruling::Fault(error), Source::Fallback);
+            draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
         let items = mem::take(&mut draft.items).into_iter();
         draft.items = items.filter_map(|item| self.shared(shares, item)).collect();
         let Reply::Now(Ok(answer)) = self.ask_in(shares, draft) else {
-            draft.rule(Ruling::Fault(error), Source::Fallback);
+            draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
         self.note(draft, &answer);
-        draft.source = Source::Fallback;
+        draft.source = DecisionSource::Fallback;
         for counted in &mut draft.items {
             let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
             let fits = whole.is_some_and(|whole| counted.cost <= whole);
-            if fits && counted.outlook(self).retry == Retry::Never {
-                counted.amend(self, |outlook| outlook.retry = Retry::After(BACK));
+            if fits && counted.outlook(self).retry == RetryAfter::Never {
+                counted.amend(self, |outlook| outlook.retry = RetryAfter::In(BACK));
             }
         }
     }

@@ -11,9 +11,9 @@ use super::{
     queue::{Id, Turn},
 };
 use crate::{
-    decision::{Decision, Permit, Ruling},
-    store::Source,
-    strategy::Retry,
+    decision::{Decision, DecisionKind, Permit},
+    store::DecisionSource,
+    strategy::RetryAfter,
 };
 
 /// A refusal never says that there is no need to wait, however old it is.
@@ -148,8 +148,8 @@ impl Head {
         question: &Arc<Question>,
         n: u32,
     ) -> Result<Decision, Arc<Refusal>> {
-        let exhausted = matches!(decision.ruling, Ruling::Exhausted);
-        if exhausted && decision.retry() != Retry::Never {
+        let exhausted = matches!(decision.kind, DecisionKind::Rejected);
+        if exhausted && decision.retry() != RetryAfter::Never {
             return Err(Refusal::new(decision, question.clone()));
         }
         // Where the store was not asked, or couldn't answer, all get the same.
@@ -192,7 +192,7 @@ impl Head {
                     false => 0,
                 };
                 counted.amend(&*part.books, |outlook| {
-                    outlook.retry = Retry::Now;
+                    outlook.retry = RetryAfter::Now;
                     outlook.remaining = outlook.remaining.saturating_add(later);
                 });
             }
@@ -303,7 +303,7 @@ impl Refusal {
         let counted = admitted.counted.iter();
         let counted = counted.map(|counted| counted.with_receipts(counted.receipts.part(0)));
         let mut decision = admitted.with_counted(counted);
-        decision.ruling = Ruling::Exhausted;
+        decision.kind = DecisionKind::Rejected;
         decision.admitted = 0;
         decision.permit = None;
         for counted in &mut decision.counted {
@@ -322,11 +322,11 @@ impl Refusal {
         let mut decision = self.decision.clone();
         let since = now.saturating_duration_since(self.told);
         if since > Duration::ZERO {
-            decision.source = Source::Cache;
+            decision.source = DecisionSource::RejectionCache;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |outlook| {
-                    if let Retry::After(wait) = outlook.retry {
-                        outlook.retry = Retry::After(wait.saturating_sub(since).max(LEAST_WAIT));
+                    if let RetryAfter::In(wait) = outlook.retry {
+                        outlook.retry = RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
                     }
                     outlook.reset_after = outlook.reset_after.saturating_sub(since);
                 });

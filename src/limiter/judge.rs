@@ -11,11 +11,11 @@ use super::{
     pending::{self, Waits},
 };
 use crate::{
-    decision::{Brief, Counted, Decision, Part, Ruling},
+    decision::{Brief, Counted, Decision, DecisionKind, Part},
     key::Key,
     policy::Tiers,
     quota::Quota,
-    store::{Ask, Line, Reply, Source, Store, Units},
+    store::{Ask, DecisionSource, Line, Reply, Store, Units},
     tier::Tier,
 };
 
@@ -79,8 +79,8 @@ impl Desk {
     }
 
     fn draft_request(&self, draft: &mut Draft, parts: &Parts) -> Option<Waits> {
-        if let Some(ruling) = self.rule_request(parts) {
-            draft.rule(ruling, Source::Unasked);
+        if let Some(kind) = self.rule_request(parts) {
+            draft.rule(kind, DecisionSource::NotChecked);
             return None;
         }
         let mut lookups = Vec::new();
@@ -127,8 +127,8 @@ impl Desk {
                 .any(|bound| bound.policy.name() == name)
         });
         let asks = matches!(ask, Ask::Take(_) | Ask::Peek);
-        if asks && let Some(ruling) = self.rule_keys(keys, own.and_then(|own| own.address)) {
-            draft.rule(ruling, Source::Unasked);
+        if asks && let Some(kind) = self.rule_keys(keys, own.and_then(|own| own.address)) {
+            draft.rule(kind, DecisionSource::NotChecked);
             return None;
         }
         for (index, bound) in self.policies.iter().enumerate() {
@@ -240,7 +240,10 @@ impl Desk {
     #[cold]
     fn rule_no_key(&self, draft: &mut Draft, policy: usize) {
         let policy = self.policies[policy].policy.shared_name();
-        draft.rule(Ruling::MissingKey { policy }, Source::Unasked);
+        draft.rule(
+            DecisionKind::MissingKey { policy },
+            DecisionSource::NotChecked,
+        );
     }
 }
 

@@ -46,14 +46,14 @@ use desk::{Desk, Desks};
 use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
-pub use check::{Check, Checking};
+pub use check::{Check, CheckFuture};
 use draft::Judged;
 pub(crate) use judge::Judgement;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
-pub use shadow::Compared;
+pub use shadow::ShadowStats;
 pub(crate) use wait::QUEUE;
-pub use wait::{Wait, Waiting};
+pub use wait::{Wait, WaitFuture};
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
@@ -70,7 +70,7 @@ pub use wait::{Wait, Waiting};
 /// for left in (0..5).rev() {
 ///     let decision = limiter.check(Key::new("alice")).await;
 ///     assert!(decision.is_admitted());
-///     assert_eq!(decision.verdict("account").unwrap().remaining(), left);
+///     assert_eq!(decision.policy("account").unwrap().remaining(), left);
 /// }
 /// let refused = limiter.check(Key::new("alice")).await.into_result().unwrap_err();
 /// assert_eq!(refused.retry_after().unwrap().as_secs(), 11);

@@ -1,5 +1,5 @@
 use super::{Bound, Limiter, write_back::Shares};
-use crate::{health::Health, store::Account};
+use crate::{health::HealthReport, store::Account};
 
 impl Limiter {
     /// Asks the store how it is, and tries every policy on a key of its own, which is removed at once: all that may be asked
@@ -7,7 +7,7 @@ impl Limiter {
     /// ten round trips for each policy.
     ///
     /// It finds what would show only later, such as a right that a policy lacks, or counts that are silently forgotten:
-    /// each is a [`Problem`](crate::Problem).
+    /// each is a [`HealthIssue`](crate::HealthIssue).
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
@@ -23,7 +23,7 @@ impl Limiter {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn ping(&self) -> Health {
+    pub async fn ping(&self) -> HealthReport {
         let inner = self.desks.inner();
         let accounts = inner.policies.iter().flat_map(Bound::accounts);
         let asked = inner.store.ping(&accounts.collect::<Vec<_>>());

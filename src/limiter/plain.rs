@@ -8,12 +8,12 @@ use http::request::Parts;
 use super::{Bound, Desk, Judgement, Pending, Role, draft::Draft};
 use crate::{
     charge::When,
-    decision::{Brief, Counted, Decision, Part, Ruling, Standing},
+    decision::{Brief, Counted, Decision, DecisionKind, Part, Standing},
     key::Key,
     lists::Lists,
     policy::Tiers,
     skip::is_preflight,
-    store::{Ask, Glance, Manner, Source, Units},
+    store::{Ask, DecisionSource, Glance, Manner, Units},
     strategy::Receipt,
 };
 
@@ -88,8 +88,8 @@ impl Desk {
         };
         Decision {
             books: self,
-            ruling: Ruling::Exhausted,
-            source: Source::Store,
+            kind: DecisionKind::Rejected,
+            source: DecisionSource::Store,
             admitted: 0,
             counted: [counted].into(),
             permit: None,

@@ -13,7 +13,7 @@ use crate::{
     extract::MissingKey,
     key::Key,
     store::{Ask, Manner},
-    strategy::Retry,
+    strategy::RetryAfter,
 };
 
 /// What somebody who waits asks.
@@ -124,8 +124,8 @@ impl Question {
     pub(super) fn honest_wait(&self, refused: &Decision) -> Duration {
         let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
         let timed = timed.filter_map(|counted| match counted.outlook(&*refused.books).retry {
-            Retry::After(wait) => Some(wait),
-            Retry::Now | Retry::Never => None,
+            RetryAfter::In(wait) => Some(wait),
+            RetryAfter::Now | RetryAfter::Never => None,
         });
         timed.max().unwrap_or_default()
     }
@@ -139,8 +139,9 @@ impl Question {
 /// What a refused request waits for.
 fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
     let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
-    enforced
-        .filter(|counted| counted.cost > 0 && counted.outlook(&*refused.books).retry != Retry::Now)
+    enforced.filter(|counted| {
+        counted.cost > 0 && counted.outlook(&*refused.books).retry != RetryAfter::Now
+    })
 }
 
 /// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.

@@ -6,18 +6,18 @@ use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft};
 use crate::{
     charge::When,
     decision::{Books, Counted, Decision, Part},
-    error::{ConfigError, Unfit},
+    error::{ConfigError, InvalidValue},
     extract::MissingKey,
     key::Key,
     store::{Ask, Manner, Reply},
-    strategy::Retry,
+    strategy::RetryAfter,
 };
 
 /// How a [shadow](crate::Policy::shadow)'s answers differ from those that were given, in requests, since the limiter was
 /// built and in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Compared {
+pub struct ShadowStats {
     /// Requests that it was asked about.
     pub judged: u64,
     /// Those that were admitted, and that would have been refused with it.
@@ -27,7 +27,7 @@ pub struct Compared {
     pub looser: u64,
 }
 
-/// The counts behind a [`Compared`].
+/// The counts behind a [`ShadowStats`].
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
     judged: AtomicU64,
@@ -35,7 +35,7 @@ pub(super) struct Comparison {
     looser: AtomicU64,
 }
 
-impl Compared {
+impl ShadowStats {
     /// Requests of which it would have changed the answer.
     pub fn differ(&self) -> u64 {
         self.stricter + self.looser
@@ -56,11 +56,11 @@ impl Comparison {
 impl Limiter {
     /// How the answers of the [shadow](crate::Policy::shadow) of that name differ from those that were given; `None` if
     /// there is none.
-    pub fn compared(&self, policy: &str) -> Option<Compared> {
+    pub fn compared(&self, policy: &str) -> Option<ShadowStats> {
         let mut policies = self.desks.inner().policies.iter();
         match &policies.find(|bound| bound.policy.name() == policy)?.role {
             Role::Live | Role::Ban => None,
-            Role::Shadow { compared, .. } => Some(Compared {
+            Role::Shadow { compared, .. } => Some(ShadowStats {
                 judged: compared.judged.load(Ordering::Relaxed),
                 stricter: compared.stricter.load(Ordering::Relaxed),
                 looser: compared.looser.load(Ordering::Relaxed),
@@ -80,7 +80,7 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
         let found = others
             .position(|other| other.policy.name() == &*live && matches!(other.role, Role::Live));
         let Some(found) = found else {
-            let unfit = Unfit::new(
+            let unfit = InvalidValue::new(
                 format!("a shadow of {live:?}"),
                 "the name of one of the limiter's policies that is enforced and no ban",
             );
@@ -96,7 +96,7 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
 impl Bound {
     /// Whether it refuses requests without a key.
     pub(super) fn refuses_missing(&self) -> bool {
-        let refuses = self.policy.when_missing() == MissingKey::Refuse;
+        let refuses = self.policy.when_missing() == MissingKey::Reject;
         refuses && !matches!(self.role, Role::Shadow { .. })
     }
 
@@ -131,7 +131,7 @@ impl Counted {
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
             self.amend(books, |outlook| {
-                outlook.retry = Retry::Now;
+                outlook.retry = RetryAfter::Now;
                 outlook.remaining += later;
             });
         }
@@ -140,7 +140,7 @@ impl Counted {
     /// What a shadow says of the next one, as it stands.
     pub(super) fn shadow_stands(&mut self, books: &dyn Books) {
         if self.is_shadow() {
-            let refuses = self.cost > 0 && self.outlook(books).retry != Retry::Now;
+            let refuses = self.cost > 0 && self.outlook(books).retry != RetryAfter::Now;
             self.part = Part::Shadow { refuses };
         }
     }
@@ -188,7 +188,8 @@ impl Desk {
             } else {
                 0
             };
-            let refuses = charged == 0 && item.cost > 0 && item.outlook(self).retry != Retry::Now;
+            let refuses =
+                charged == 0 && item.cost > 0 && item.outlook(self).retry != RetryAfter::Now;
             if let Ask::Take(times) = draft.ask {
                 let admitted = draft.admitted;
                 let times = if draft.retries {
@@ -250,7 +251,7 @@ impl Desk {
 
     /// Whether a request that was refused would have been without the policy that a shadow would take the place of.
     fn others_refuse(&self, counted: &[Counted], of: Option<u32>) -> bool {
-        let refuses = |item: &Counted| item.cost > 0 && item.outlook(self).retry != Retry::Now;
+        let refuses = |item: &Counted| item.cost > 0 && item.outlook(self).retry != RetryAfter::Now;
         let enforced = counted.iter().filter(|item| !item.is_shadow());
         let mut others = enforced.filter(|item| of != Some(item.policy));
         of.is_none() || others.any(refuses)

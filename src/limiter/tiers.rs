@@ -7,7 +7,7 @@ use std::{
 
 use super::Bound;
 use crate::{
-    error::{ConfigError, Unfit},
+    error::{ConfigError, InvalidValue},
     policy::Policy,
     quota::Quota,
     store::{Account, Store},
@@ -27,12 +27,16 @@ pub(super) struct Known {
 
 impl Known {
     /// The policy's rule for one of its quotas.
-    pub(super) fn bind(&self, policy: &Policy, quota: Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    pub(super) fn bind(
+        &self,
+        policy: &Policy,
+        quota: Quota,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
         policy.bind(&quota, &self.refills)
     }
 
     /// Opens the tiers that a policy declares.
-    pub(super) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), Unfit> {
+    pub(super) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
         let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
@@ -41,7 +45,12 @@ impl Known {
         Ok(())
     }
 
-    fn open(&self, policy: &Policy, store: &dyn Store, quota: Quota) -> Result<Terms, Unfit> {
+    fn open(
+        &self,
+        policy: &Policy,
+        store: &dyn Store,
+        quota: Quota,
+    ) -> Result<Terms, InvalidValue> {
         let rule = self.bind(policy, quota)?;
         Ok(Terms {
             quota,
@@ -55,7 +64,7 @@ impl Known {
         &self,
         policy: &Policy,
         quota: Quota,
-        open: impl FnOnce() -> Result<Terms, Unfit>,
+        open: impl FnOnce() -> Result<Terms, InvalidValue>,
     ) -> Option<Tier> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(tier) = known.get(&quota) {

@@ -6,16 +6,16 @@ use super::{
     question::{Question, answer},
 };
 use crate::{
-    decision::{Decision, Part, Ruling},
+    decision::{Decision, DecisionKind, Part},
     key::Key,
     store::Ask,
-    strategy::Retry,
+    strategy::RetryAfter,
 };
 
 impl Question {
     /// Notes how the waiting ended. Of those who were let in there is nothing left to note.
     pub(super) async fn conclude(&self, mut decision: Decision) -> Decision {
-        if matches!(decision.ruling, Ruling::Exhausted) {
+        if matches!(decision.kind, DecisionKind::Rejected) {
             self.desk.compare_refused(&mut decision).await;
             self.count_refusal(&mut decision).await;
         }
@@ -42,7 +42,7 @@ impl Question {
             Judged::Later(mut pending) => answer(&mut pending).await,
         };
         let banned = counted.counted.into_iter();
-        let banned = banned.filter(|item| item.outlook(&*counted.books).retry != Retry::Now);
+        let banned = banned.filter(|item| item.outlook(&*counted.books).retry != RetryAfter::Now);
         let shadows = refused.counted.partition_point(|item| !item.is_shadow());
         refused.counted.insert_many(shadows, banned);
     }

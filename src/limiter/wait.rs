@@ -23,7 +23,7 @@ use super::{
     queue::{Joined, Turn, Wish},
 };
 use crate::{
-    admission::{Admission, Refused},
+    admission::{Admission, Rejected},
     decision::Decision,
     quota::Quota,
 };
@@ -79,12 +79,12 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Refused`], at once, if
+    /// [`Rejected`], at once, if
     /// - the store says that it would take until after the deadline, or the deadline passes while others are in front;
     /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
     ///   always tells how it stands;
     /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
-    /// - the store is at fault, and the limiter [refuses](crate::OnStoreError::Refuse) then. If it admits, nobody waits.
+    /// - the store is at fault, and the limiter [refuses](crate::OnStoreError::Reject) then. If it admits, nobody waits.
     ///
     /// Under [`Denied::Counts`](crate::Denied::Counts) each question of the first in the queue that is refused counts.
     ///
@@ -92,7 +92,7 @@ impl Limiter {
     ///
     /// Who is on a [deny list](crate::LimiterBuilder::deny) is refused at once, and who is on an
     /// [allow list](crate::LimiterBuilder::allow) let in, whoever waits. Waiting is no refusal: a [ban](crate::Ban) counts
-    /// only whom this returns as [`Refused`], once, and holds back who is banned like a quota that is used up.
+    /// only whom this returns as [`Rejected`], once, and holds back who is banned like a quota that is used up.
     /// [Shadows](crate::Policy::shadow) are asked once too, by how they stand when the waiting is over; nobody waits for them.
     ///
     /// A [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter lets those who wait look at once; those
@@ -262,11 +262,11 @@ impl Looks {
 }
 
 impl IntoFuture for Wait {
-    type Output = Result<Admission, Refused>;
-    type IntoFuture = Waiting;
+    type Output = Result<Admission, Rejected>;
+    type IntoFuture = WaitFuture;
 
-    fn into_future(self) -> Waiting {
-        Waiting(Some(Box::pin(self.decide())))
+    fn into_future(self) -> WaitFuture {
+        WaitFuture(Some(Box::pin(self.decide())))
     }
 }
 
@@ -274,10 +274,10 @@ impl IntoFuture for Wait {
 ///
 /// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where it is decided at once.
 #[must_use = "futures do nothing unless polled"]
-pub struct Waiting(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
+pub struct WaitFuture(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
 
-impl Future for Waiting {
-    type Output = Result<Admission, Refused>;
+impl Future for WaitFuture {
+    type Output = Result<Admission, Rejected>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // Futures must not be polled again when they are ready; one that is waits for ever.
@@ -292,9 +292,9 @@ impl Future for Waiting {
     }
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for WaitFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").finish_non_exhaustive()
+        f.debug_struct("WaitFuture").finish_non_exhaustive()
     }
 }
 

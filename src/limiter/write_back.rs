@@ -12,10 +12,10 @@ use smallvec::SmallVec;
 
 use super::Inner;
 use crate::{
-    error::Unfit,
+    error::InvalidValue,
     key::Key,
     store::{
-        Account, Answer, Ask, Callers, Line, LineAnswer, Manner, Reply, Store, Units,
+        Account, Answer, Ask, CallersFuture, Line, LineAnswer, Manner, Reply, Store, Units,
         memory::MemoryStore,
     },
     strategy::Rule,
@@ -66,7 +66,7 @@ impl Shares {
         policy: &str,
         rule: Arc<dyn Rule>,
         whole: Option<&Account>,
-    ) -> Result<Account, Unfit> {
+    ) -> Result<Account, InvalidValue> {
         let local = self.counts.open(policy, rule.clone())?;
         match whole.filter(|_| rule.life().is_none() && !rule.counts_refusals()) {
             None => Ok(local),
@@ -175,7 +175,7 @@ impl Shares {
 
 /// Whatever is done to a share is done here, so that nothing is charged and not noted.
 impl Store for Shares {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         self.open_share(policy, rule, None)
     }
 
@@ -205,7 +205,7 @@ impl Store for Shares {
         reply
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         let share = account.context::<WrittenBack>();
         let local = share.map_or(account, |share| &share.local);
         self.counts.callers(local, key)

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::{entries, no_file};
 use crate::{
-    error::{ConfigError, Unfit},
+    error::{ConfigError, InvalidValue},
     extract::{ClientIp, client_ip, network},
 };
 
@@ -142,7 +142,7 @@ impl AddressList {
         self.client.address(parts)
     }
 
-    pub(super) fn check(&self) -> Result<(), Unfit> {
+    pub(super) fn check(&self) -> Result<(), InvalidValue> {
         use crate::extract::KeyExtractor;
         self.client.check()
     }
@@ -176,8 +176,8 @@ fn read_file(path: &Path) -> Result<Networks, ConfigError> {
     Ok(Networks::of(entries(path, read_one)?))
 }
 
-fn read_one(text: &str) -> Result<IpNet, Unfit> {
-    network(text.trim()).map_err(|valid| Unfit::new(format!("a network {text:?}"), valid))
+fn read_one(text: &str) -> Result<IpNet, InvalidValue> {
+    network(text.trim()).map_err(|valid| InvalidValue::new(format!("a network {text:?}"), valid))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 
 use super::{entries, no_file};
 use crate::{
-    error::{ConfigError, Unfit},
+    error::{ConfigError, InvalidValue},
     key::Key,
 };
 
@@ -139,7 +139,7 @@ fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, Con
     let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
         Some(hash) => Key::from_hash(hash).ok_or_else(|| {
             let valid = "hash: and the 20 characters that follow the # of a key that is a hash";
-            Unfit::new(format!("a key {entry:?}"), valid)
+            InvalidValue::new(format!("a key {entry:?}"), valid)
         }),
         None => Ok(key(entry)),
     })?;

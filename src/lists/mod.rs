@@ -5,7 +5,7 @@ use std::{fs, net::IpAddr, path::Path};
 use http::request::Parts;
 
 use crate::{
-    error::{ConfigError, Unfit},
+    error::{ConfigError, InvalidValue},
     key::Key,
 };
 
@@ -18,7 +18,7 @@ pub use keys::KeyList;
 /// A list to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): an [`AddressList`] or a
 /// [`KeyList`].
 #[derive(Clone, Debug)]
-pub struct List(Kind);
+pub struct AccessList(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
@@ -26,13 +26,13 @@ enum Kind {
     Keys(KeyList),
 }
 
-impl From<AddressList> for List {
+impl From<AddressList> for AccessList {
     fn from(list: AddressList) -> Self {
         Self(Kind::Addresses(list))
     }
 }
 
-impl From<KeyList> for List {
+impl From<KeyList> for AccessList {
     fn from(list: KeyList) -> Self {
         Self(Kind::Keys(list))
     }
@@ -48,8 +48,8 @@ pub(crate) enum Listed {
 /// The lists of a limiter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lists {
-    deny: Vec<List>,
-    allow: Vec<List>,
+    deny: Vec<AccessList>,
+    allow: Vec<AccessList>,
 }
 
 /// How a request tells what is on lists.
@@ -78,11 +78,11 @@ impl<F: Fn(&str) -> Option<Key>> Asker for Request<'_, F> {
 }
 
 impl Lists {
-    pub(crate) fn deny(&mut self, list: List) {
+    pub(crate) fn deny(&mut self, list: AccessList) {
         self.deny.push(list);
     }
 
-    pub(crate) fn allow(&mut self, list: List) {
+    pub(crate) fn allow(&mut self, list: AccessList) {
         self.allow.push(list);
     }
 
@@ -92,7 +92,7 @@ impl Lists {
 
     /// Who is on lists of both kinds is denied.
     pub(crate) fn find(&self, asker: &impl Asker) -> Option<Listed> {
-        let on = |list: &List| match &list.0 {
+        let on = |list: &AccessList| match &list.0 {
             Kind::Addresses(list) => asker.address(list).is_some_and(|ip| list.contains(ip)),
             Kind::Keys(list) => asker.key(list.policy()).is_some_and(|k| list.contains(&k)),
         };
@@ -104,13 +104,13 @@ impl Lists {
     }
 
     /// Whether they can find what they look for, among policies of these names.
-    pub(crate) fn check(&self, is_policy: impl Fn(&str) -> bool) -> Result<(), Unfit> {
+    pub(crate) fn check(&self, is_policy: impl Fn(&str) -> bool) -> Result<(), InvalidValue> {
         for list in self.deny.iter().chain(&self.allow) {
             match &list.0 {
                 Kind::Addresses(list) => list.check()?,
                 Kind::Keys(list) if is_policy(list.policy()) => {}
                 Kind::Keys(list) => {
-                    return Err(Unfit::new(
+                    return Err(InvalidValue::new(
                         format!("a list of keys of a policy {:?}", list.policy()),
                         "the name of one of the limiter's policies",
                     ));
@@ -122,7 +122,10 @@ impl Lists {
 }
 
 /// The entries of a file: one a line, without what follows a `#` at its beginning or behind a space.
-fn entries<T>(path: &Path, read: impl Fn(&str) -> Result<T, Unfit>) -> Result<Vec<T>, ConfigError> {
+fn entries<T>(
+    path: &Path,
+    read: impl Fn(&str) -> Result<T, InvalidValue>,
+) -> Result<Vec<T>, ConfigError> {
     let text = fs::read_to_string(path).map_err(|error| {
         let file = format!("the list {}", path.display());
         ConfigError::new(file, format!("a file that can be read: {error}"))

@@ -8,8 +8,8 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{BoxError, HandOver, ticket::Ticket};
-use crate::{admission::Admission, limiter::Waiting};
+use super::{AttachAdmission, BoxError, ticket::Ticket};
+use crate::{admission::Admission, limiter::WaitFuture};
 
 pin_project! {
     /// The future of an [`Outgoing`](super::Outgoing) service.
@@ -26,7 +26,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, F, Req> {
-        Waiting { waiting: Waiting, held: Option<(Req, S)> },
+        Waiting { waiting: WaitFuture, held: Option<(Req, S)> },
         // Dropped in this order: the call ends before its place is given back.
         Called { #[pin] inner: F, ticket: Option<Ticket> },
     }
@@ -36,7 +36,7 @@ impl<S, Req, H> ResponseFuture<S, Req, H>
 where
     S: Service<Req>,
 {
-    pub(super) fn new(waiting: Waiting, request: Req, ready: S, hand_over: H) -> Self {
+    pub(super) fn new(waiting: WaitFuture, request: Req, ready: S, hand_over: H) -> Self {
         let held = Some((request, ready));
         Self {
             state: State::Waiting { waiting, held },
@@ -56,7 +56,7 @@ where
 impl<S, Req, H> Future for ResponseFuture<S, Req, H>
 where
     S: Service<Req, Error: Into<BoxError>>,
-    H: HandOver<S::Response>,
+    H: AttachAdmission<S::Response>,
 {
     type Output = Result<H::Output, BoxError>;
 

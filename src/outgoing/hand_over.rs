@@ -3,7 +3,7 @@ use http::{Response, response::Parts};
 use crate::admission::Admission;
 
 /// What is done with a request's [`Admission`] when there is a response.
-pub trait HandOver<Res> {
+pub trait AttachAdmission<Res> {
     /// What the caller gets.
     type Output;
 
@@ -19,9 +19,9 @@ pub trait HandOver<Res> {
 
 /// The response stays as it is; the admission is dropped.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Unchanged;
+pub struct Discard;
 
-impl<Res> HandOver<Res> for Unchanged {
+impl<Res> AttachAdmission<Res> for Discard {
     type Output = Res;
 
     fn hand_over(&self, response: Res, _admission: Admission) -> Res {
@@ -31,9 +31,9 @@ impl<Res> HandOver<Res> for Unchanged {
 
 /// The caller gets both the response and its admission.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beside;
+pub struct AsTuple;
 
-impl<Res> HandOver<Res> for Beside {
+impl<Res> AttachAdmission<Res> for AsTuple {
     type Output = (Res, Admission);
 
     fn hand_over(&self, response: Res, admission: Admission) -> (Res, Admission) {
@@ -46,7 +46,7 @@ impl<Res> HandOver<Res> for Beside {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InExtensions;
 
-impl<B> HandOver<Response<B>> for InExtensions {
+impl<B> AttachAdmission<Response<B>> for InExtensions {
     type Output = Response<B>;
 
     fn head(&self, response: &Response<B>) -> Parts {

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{ByRequest, Fixed, Outgoing, Unchanged};
+use super::{Discard, KeysFn, Outgoing, StaticKeys};
 use crate::limiter::{Keys, Limiter, QUEUE};
 
 /// How long a request waits, unless told otherwise.
@@ -31,7 +31,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct OutgoingLayer<K = Fixed, H = Unchanged> {
+pub struct OutgoingLayer<K = StaticKeys, H = Discard> {
     pub(super) limiter: Limiter,
     pub(super) question: K,
     pub(super) hand_over: H,
@@ -45,8 +45,8 @@ impl OutgoingLayer {
     pub fn new(limiter: Limiter) -> Self {
         Self {
             limiter,
-            question: Fixed::default(),
-            hand_over: Unchanged,
+            question: StaticKeys::default(),
+            hand_over: Discard,
             deadline: DEADLINE,
             queue: QUEUE,
             enabled: true,
@@ -57,20 +57,20 @@ impl OutgoingLayer {
 impl<K, H> OutgoingLayer<K, H> {
     /// Counts all requests under `keys`: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
     #[must_use]
-    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<Fixed, H> {
+    pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H> {
         let keys = keys.into();
-        self.ask(Fixed { keys, cost: None })
+        self.ask(StaticKeys { keys, cost: None })
     }
 
     /// Counts each request under what `keys` says: as in [`key`](OutgoingLayer::key).
     #[must_use]
-    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<ByRequest<Req>, H>
+    pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, H>
     where
         F: Fn(&Req) -> T + Send + Sync + 'static,
         T: Into<Keys>,
     {
         let keys = Arc::new(move |request: &Req| keys(request).into());
-        self.ask(ByRequest { keys, cost: None })
+        self.ask(KeysFn { keys, cost: None })
     }
 
     /// Waits for at most so long: 30 seconds unless set. Who would surely wait for longer is refused at once.
@@ -94,7 +94,7 @@ impl<K, H> OutgoingLayer<K, H> {
         self
     }
 
-    /// Hands each request's [`Admission`](crate::Admission) to its caller, [`Beside`](super::Beside) the response or
+    /// Hands each request's [`Admission`](crate::Admission) to its caller, [`AsTuple`](super::AsTuple) the response or
     /// [`InExtensions`](super::InExtensions) of it, or as you like.
     #[must_use]
     pub fn hand_over<G>(self, hand_over: G) -> OutgoingLayer<K, G> {
@@ -127,7 +127,7 @@ impl<K, H> OutgoingLayer<K, H> {
     }
 }
 
-impl<H> OutgoingLayer<Fixed, H> {
+impl<H> OutgoingLayer<StaticKeys, H> {
     /// Charges `units` a request under every policy, in place of each policy's own cost.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
@@ -136,7 +136,7 @@ impl<H> OutgoingLayer<Fixed, H> {
     }
 }
 
-impl<Req, H> OutgoingLayer<ByRequest<Req>, H> {
+impl<Req, H> OutgoingLayer<KeysFn<Req>, H> {
     /// Charges each request what `cost` says under every policy, in place of each policy's own cost.
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self

@@ -7,7 +7,7 @@
 //! ```
 //! use std::{convert::Infallible, time::Duration};
 //!
-//! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Refused};
+//! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Rejected};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -30,7 +30,7 @@
 //! let reports = ServiceBuilder::new().layer(hurried).service_fn(async |()| Ok::<_, Infallible>(()));
 //! reports.clone().oneshot(()).await?;
 //! let error = reports.clone().oneshot(()).await.unwrap_err();
-//! let refused: &Refused = error.downcast_ref().expect("a refusal");
+//! let refused: &Rejected = error.downcast_ref().expect("a refusal");
 //! assert!(refused.retry_after() > Some(Duration::from_secs(3_500)));
 //! # Ok(())
 //! # }
@@ -45,8 +45,8 @@
 //! 3. The inner service is called: the one that was polled ready. One that keeps something for as long as it is ready, as
 //!    a concurrency limit does, keeps it while the request waits; put such a layer outside of this one.
 //! 4. If it may not pass, the inner service isn't called, and the error is a [`BoxError`] that downcasts to
-//!    [`Refused`](crate::Refused). Every other error is the inner service's own. A client that tonic has generated makes a
-//!    `Status` of it, of code `UNKNOWN`, whose `source()` is the `Refused`.
+//!    [`Rejected`](crate::Rejected). Every other error is the inner service's own. A client that tonic has generated makes a
+//!    `Status` of it, of code `UNKNOWN`, whose `source()` is the `Rejected`.
 //!
 //! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
 //!
@@ -57,7 +57,7 @@
 //! [`InExtensions`] is chosen; otherwise it counts as 200.
 //!
 //! To charge what the call turned out to cost, ask for the request's [`Admission`](crate::Admission) with
-//! [`hand_over`](OutgoingLayer::hand_over): [`Beside`] the response, or [`InExtensions`] of one of HTTP's. Places of
+//! [`hand_over`](OutgoingLayer::hand_over): [`AsTuple`] the response, or [`InExtensions`] of one of HTTP's. Places of
 //! in-flight limits are held until there is a response, or for as long as its admission lives.
 //!
 //! ```
@@ -65,7 +65,7 @@
 //!
 //! use tollgate::{
 //!     Limiter, OutgoingLayer, Policy, Quota,
-//!     outgoing::Beside,
+//!     outgoing::AsTuple,
 //! };
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
@@ -75,7 +75,7 @@
 //!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))
 //!     .build()?;
 //! let model = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).cost(100).hand_over(Beside))
+//!     .layer(OutgoingLayer::new(limiter).cost(100).hand_over(AsTuple))
 //!     .service_fn(async |prompt: String| Ok::<_, Infallible>(prompt.len() as u64));
 //!
 //! let (tokens, admission) = model.oneshot("Hello".into()).await?;
@@ -93,9 +93,9 @@ mod service;
 mod ticket;
 
 pub use future::ResponseFuture;
-pub use hand_over::{Beside, HandOver, InExtensions, Unchanged};
+pub use hand_over::{AsTuple, AttachAdmission, Discard, InExtensions};
 pub use layer::OutgoingLayer;
-pub use question::{ByRequest, Fixed, Question};
+pub use question::{KeysFn, RequestKeys, StaticKeys};
 pub use service::Outgoing;
 
 /// The error of a service behind an [`OutgoingLayer`]: tower's own.

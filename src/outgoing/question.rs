@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use crate::{key::Key, limiter::Keys};
 
 /// What a request counts under, and what it costs.
-pub trait Question<Req> {
+pub trait RequestKeys<Req> {
     /// Who is asking, for each policy.
     fn keys(&self, request: &Req) -> Keys;
 
@@ -13,12 +13,12 @@ pub trait Question<Req> {
 
 /// All requests count under the same keys.
 #[derive(Clone, Debug)]
-pub struct Fixed {
+pub struct StaticKeys {
     pub(super) keys: Keys,
     pub(super) cost: Option<u64>,
 }
 
-impl Default for Fixed {
+impl Default for StaticKeys {
     fn default() -> Self {
         Self {
             keys: Key::global().into(),
@@ -27,7 +27,7 @@ impl Default for Fixed {
     }
 }
 
-impl<Req> Question<Req> for Fixed {
+impl<Req> RequestKeys<Req> for StaticKeys {
     fn keys(&self, _request: &Req) -> Keys {
         self.keys.clone()
     }
@@ -38,14 +38,14 @@ impl<Req> Question<Req> for Fixed {
 }
 
 /// A function of the request says what it counts under.
-pub struct ByRequest<Req> {
+pub struct KeysFn<Req> {
     pub(super) keys: Function<Req, Keys>,
     pub(super) cost: Option<Function<Req, u64>>,
 }
 
 type Function<Req, T> = Arc<dyn Fn(&Req) -> T + Send + Sync>;
 
-impl<Req> Question<Req> for ByRequest<Req> {
+impl<Req> RequestKeys<Req> for KeysFn<Req> {
     fn keys(&self, request: &Req) -> Keys {
         (self.keys)(request)
     }
@@ -55,7 +55,7 @@ impl<Req> Question<Req> for ByRequest<Req> {
     }
 }
 
-impl<Req> Clone for ByRequest<Req> {
+impl<Req> Clone for KeysFn<Req> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
@@ -64,8 +64,8 @@ impl<Req> Clone for ByRequest<Req> {
     }
 }
 
-impl<Req> fmt::Debug for ByRequest<Req> {
+impl<Req> fmt::Debug for KeysFn<Req> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ByRequest").finish_non_exhaustive()
+        f.debug_struct("KeysFn").finish_non_exhaustive()
     }
 }

@@ -6,11 +6,13 @@ use std::{
 
 use tower_service::Service;
 
-use super::{BoxError, Fixed, HandOver, OutgoingLayer, Question, ResponseFuture, Unchanged};
+use super::{
+    AttachAdmission, BoxError, Discard, OutgoingLayer, RequestKeys, ResponseFuture, StaticKeys,
+};
 
 /// A service whose requests are held back by an [`OutgoingLayer`].
 #[derive(Clone, Debug)]
-pub struct Outgoing<S, K = Fixed, H = Unchanged> {
+pub struct Outgoing<S, K = StaticKeys, H = Discard> {
     inner: S,
     layer: OutgoingLayer<K, H>,
 }
@@ -39,8 +41,8 @@ impl<S, K, H> Outgoing<S, K, H> {
 impl<S, Req, K, H> Service<Req> for Outgoing<S, K, H>
 where
     S: Service<Req, Error: Into<BoxError>> + Clone,
-    K: Question<Req>,
-    H: HandOver<S::Response> + Clone,
+    K: RequestKeys<Req>,
+    H: AttachAdmission<S::Response> + Clone,
 {
     type Response = H::Output;
     type Error = BoxError;

@@ -2,7 +2,7 @@ use http::response::Parts;
 
 use crate::{
     admission::Admission,
-    outcome::{End, Head, Outcome},
+    outcome::{Head, Outcome, RequestEnd},
 };
 
 /// A call that was let out, until it is known what became of it. Dropped, it settles as for a request that was dropped.
@@ -23,14 +23,14 @@ impl Ticket {
     pub(super) fn respond(mut self, head: impl FnOnce() -> Parts) -> Admission {
         if !self.settled {
             let head = Head::of(&head());
-            self.settle(&Outcome::new(Some(&head), None, End::Completed));
+            self.settle(&Outcome::new(Some(&head), None, RequestEnd::Completed));
         }
         self.admission.clone()
     }
 
     /// The service has failed.
     pub(super) fn fail(mut self) {
-        self.settle(&Outcome::new(None, None, End::ServiceFailed));
+        self.settle(&Outcome::new(None, None, RequestEnd::ServiceFailed));
     }
 
     fn settle(&mut self, outcome: &Outcome<'_>) {
@@ -43,6 +43,6 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.settle(&Outcome::new(None, None, End::Dropped));
+        self.settle(&Outcome::new(None, None, RequestEnd::Dropped));
     }
 }

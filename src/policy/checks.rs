@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Policy;
 use crate::{
     charge::{Denied, When},
-    error::Unfit,
+    error::InvalidValue,
     quota::Quota,
     strategy::{Rule, TierRefills, format},
     units::MAX_CAPACITY,
@@ -18,10 +18,10 @@ impl Policy {
         &self,
         quota: &Quota,
         refills: &TierRefills,
-    ) -> Result<Arc<dyn Rule>, Unfit> {
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let rule = self.counted_by().bind_tier(quota, refills)?;
         if rule.capacity() > MAX_CAPACITY {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota}, a capacity of {}", rule.capacity()),
                 format!("a capacity of at most {MAX_CAPACITY}"),
             ));
@@ -31,21 +31,21 @@ impl Policy {
     }
 
     /// Asks the extractors whether they can find keys, and whether charges and refusals go together.
-    pub(crate) fn check_parts(&self) -> Result<(), Unfit> {
+    pub(crate) fn check_parts(&self) -> Result<(), InvalidValue> {
         if self.charge.when == When::Response && self.denied == Denied::Counts {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 "charging by the response, with refusals that count",
                 "Charge::reserve or Charge::on_arrival with Denied::Counts",
             ));
         }
         if self.charge.when == When::Response && self.quota.is_concurrent() {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 "an in-flight limit that charges by the response",
                 "Charge::on_arrival: a request is in flight from its arrival on",
             ));
         }
         if self.shadow.is_some() && self.denied == Denied::Counts {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 "a shadow whose refusals count",
                 "Denied::Free: a shadow refuses nothing",
             ));
@@ -57,24 +57,24 @@ impl Policy {
     }
 
     /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
-    pub(crate) fn check_ban(&self) -> Result<(), Unfit> {
+    pub(crate) fn check_ban(&self) -> Result<(), InvalidValue> {
         let plain = self.charge.when == When::Arrival && self.denied == Denied::Free;
         if plain && self.shadow.is_none() {
             return Ok(());
         }
-        Err(Unfit::new(
+        Err(InvalidValue::new(
             "a ban with a charge mode, with refusals that count, or in the shadow",
             "a ban as it is: it counts what other policies refuse",
         ))
     }
 
     /// Names stand as strings in structured fields (RFC 9651, section 3.3.3), so they are what these can hold.
-    pub(crate) fn check_name(&self) -> Result<(), Unfit> {
+    pub(crate) fn check_name(&self) -> Result<(), InvalidValue> {
         let name = &*self.name;
         let visible = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
         let trimmed = name.trim() == name;
         if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) || !trimmed {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("the name {name:?}"),
                 "1 to 64 visible ASCII characters without \" and \\, and no spaces around them",
             ));

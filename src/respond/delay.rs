@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::Headers;
+use super::RateLimitHeaders;
 use crate::{
-    decision::{Decision, Ruling},
-    strategy::Retry,
+    decision::{Decision, DecisionKind},
+    strategy::RetryAfter,
 };
 
 /// What a client that found the store closed is to wait: long enough for an election, short enough to be back soon.
@@ -15,7 +15,7 @@ const FAULT_RETRY: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delay {
     /// None where waiting is not the matter.
-    retry: Option<Retry>,
+    retry: Option<RetryAfter>,
     /// What it is put off by, so that not all come back at once.
     pub(super) jitter: Duration,
 }
@@ -28,14 +28,16 @@ impl Delay {
     };
 
     /// Of one refusal: asked again, it may be put off by another time.
-    pub(crate) fn of(decision: &Decision, fields: Headers) -> Self {
+    pub(crate) fn of(decision: &Decision, fields: RateLimitHeaders) -> Self {
         let jitter = fields.draw();
-        let retry = match (decision.ruling(), decision.retry()) {
-            (Ruling::Exhausted, Retry::After(wait)) => {
-                Some(Retry::After(wait.saturating_add(jitter)))
+        let retry = match (decision.kind(), decision.retry()) {
+            (DecisionKind::Rejected, RetryAfter::In(wait)) => {
+                Some(RetryAfter::In(wait.saturating_add(jitter)))
             }
-            (Ruling::Exhausted, Retry::Never) => Some(Retry::Never),
-            (Ruling::Fault(_), _) => Some(Retry::After(FAULT_RETRY.saturating_add(jitter))),
+            (DecisionKind::Rejected, RetryAfter::Never) => Some(RetryAfter::Never),
+            (DecisionKind::StoreFailed(_), _) => {
+                Some(RetryAfter::In(FAULT_RETRY.saturating_add(jitter)))
+            }
             _ => None,
         };
         Self { retry, jitter }
@@ -44,7 +46,7 @@ impl Delay {
     /// The wait; `None` where waiting doesn't help.
     pub(crate) fn wait(self) -> Option<Duration> {
         match self.retry {
-            Some(Retry::After(wait)) => Some(wait),
+            Some(RetryAfter::In(wait)) => Some(wait),
             _ => None,
         }
     }
@@ -58,12 +60,12 @@ impl Delay {
     /// said of what will never pass, and of waits that the field's 32 bits don't hold.
     pub(crate) fn pushback_ms(self) -> Option<i32> {
         match self.retry? {
-            Retry::After(wait) => {
+            RetryAfter::In(wait) => {
                 let ms = wait.as_nanos().div_ceil(1_000_000).max(1);
                 Some(i32::try_from(ms).unwrap_or(-1))
             }
-            Retry::Never => Some(-1),
-            Retry::Now => None,
+            RetryAfter::Never => Some(-1),
+            RetryAfter::Now => None,
         }
     }
 }

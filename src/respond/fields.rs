@@ -5,23 +5,23 @@ use std::{cmp::Reverse, mem, time::Duration};
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
 use super::{
-    Delay, Headers,
+    Delay, RateLimitHeaders,
     delay::whole_seconds,
     headers::{DRAFT_06, Dialect, LIMIT, POLICY, X_RATELIMIT},
     line::Line,
 };
 use crate::{
     clock::Timestamp,
-    decision::{Decision, Verdict},
+    decision::{Decision, PolicyDecision},
     quota::Quota,
-    strategy::{Outlook, Retry},
+    strategy::{Outlook, RetryAfter},
 };
 
 /// Adds the fields of `decision` to a response. Lists of layers further in stay: more lines of a list are one list (RFC
 /// 9651, 4.2).
 pub(crate) fn tell<B>(
     decision: &Decision,
-    fields: Headers,
+    fields: RateLimitHeaders,
     delay: Delay,
     response: &mut Response<B>,
 ) {
@@ -31,7 +31,7 @@ pub(crate) fn tell<B>(
     let there = headers.get(RETRY_AFTER);
     let is_said = there.is_some();
     let latest = there.and_then(said).or(seconds);
-    if decision.verdicts().len() > 0 && fields.dialect != Dialect::None {
+    if decision.policies().len() > 0 && fields.dialect != Dialect::None {
         let told = Told {
             decision,
             delay,
@@ -39,7 +39,7 @@ pub(crate) fn tell<B>(
         };
         if fields.dialect == Dialect::Draft && !fields.closest {
             append(headers, POLICY, policies(decision));
-            let limits = list(decision.verdicts(), |v, list| told.limit(v, list));
+            let limits = list(decision.policies(), |v, list| told.limit(v, list));
             append(headers, LIMIT, limits);
         } else {
             let mut extensions = mem::take(response.extensions_mut());
@@ -79,7 +79,7 @@ struct Told<'a> {
 
 impl Told<'_> {
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
-    fn limit(&self, verdict: &Verdict<'_>, list: &mut Line) {
+    fn limit(&self, verdict: &PolicyDecision<'_>, list: &mut Line) {
         let outlook = verdict.outlook();
         list.text("\"").text(verdict.policy());
         list.text("\";r=").number(outlook.remaining);
@@ -90,7 +90,7 @@ impl Told<'_> {
     /// quota is back.
     fn wait(&self, outlook: Outlook) -> Duration {
         match outlook.retry {
-            Retry::After(wait) => wait.saturating_add(self.delay.jitter),
+            RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
             _ => outlook.reset_after,
         }
     }
@@ -101,8 +101,13 @@ impl Told<'_> {
     }
 
     /// Tells of the one policy that is the closest to refusing, in this layer and those further in.
-    fn closest(&self, fields: Headers, headers: &mut HeaderMap, extensions: &mut Extensions) {
-        let Some(verdict) = self.decision.verdicts().min_by_key(nearness) else {
+    fn closest(
+        &self,
+        fields: RateLimitHeaders,
+        headers: &mut HeaderMap,
+        extensions: &mut Extensions,
+    ) {
+        let Some(verdict) = self.decision.policies().min_by_key(nearness) else {
             return;
         };
         let dialect = fields.dialect;
@@ -118,7 +123,7 @@ impl Told<'_> {
             return;
         }
         if dialect == Dialect::Draft06 && !fields.closest {
-            append(headers, POLICY, list(self.decision.verdicts(), quota));
+            append(headers, POLICY, list(self.decision.policies(), quota));
         }
         let nearness = nearness(&verdict);
         if let Some(before) = before {
@@ -140,7 +145,11 @@ impl Told<'_> {
     }
 
     /// The fields that tell of one policy.
-    fn lines(&self, verdict: &Verdict<'_>, fields: Headers) -> Vec<(HeaderName, HeaderValue)> {
+    fn lines(
+        &self,
+        verdict: &PolicyDecision<'_>,
+        fields: RateLimitHeaders,
+    ) -> Vec<(HeaderName, HeaderValue)> {
         let (one, outlook) = ([*verdict], verdict.outlook());
         let (names, reset) = match fields.dialect {
             Dialect::Draft | Dialect::None => {
@@ -164,8 +173,8 @@ impl Told<'_> {
 
 /// Joins what `write` writes of each.
 fn list<'a>(
-    verdicts: impl IntoIterator<Item = Verdict<'a>>,
-    write: impl Fn(&Verdict<'a>, &mut Line),
+    verdicts: impl IntoIterator<Item = PolicyDecision<'a>>,
+    write: impl Fn(&PolicyDecision<'a>, &mut Line),
 ) -> Option<HeaderValue> {
     let mut list = Line::new();
     for verdict in verdicts {
@@ -179,7 +188,7 @@ fn list<'a>(
 
 /// `RateLimit-Policy`, which is the same for most.
 fn policies(decision: &Decision) -> Option<HeaderValue> {
-    let written = || list(decision.verdicts(), policy);
+    let written = || list(decision.policies(), policy);
     match decision.policies_said() {
         Some(said) => match said.get() {
             Some(policies) => Some(policies.clone()),
@@ -190,7 +199,7 @@ fn policies(decision: &Decision) -> Option<HeaderValue> {
 }
 
 /// A member of `RateLimit-Policy`.
-fn policy(verdict: &Verdict<'_>, list: &mut Line) {
+fn policy(verdict: &PolicyDecision<'_>, list: &mut Line) {
     let quota = verdict.quota();
     list.text("\"").text(verdict.policy());
     list.text("\";q=").number(quota.units());
@@ -201,7 +210,7 @@ fn policy(verdict: &Verdict<'_>, list: &mut Line) {
 }
 
 /// A member of `RateLimit-Policy` as version 06 of the draft has it: a quota without a name.
-fn quota(verdict: &Verdict<'_>, list: &mut Line) {
+fn quota(verdict: &PolicyDecision<'_>, list: &mut Line) {
     let quota = verdict.quota();
     list.number(quota.units());
     window(quota, list);
@@ -226,7 +235,7 @@ fn epoch(at: Timestamp) -> u64 {
 /// longer its wait the more; then it matters how many more such requests would pass.
 type Nearness = (u8, u64, Reverse<Duration>);
 
-fn nearness(verdict: &Verdict<'_>) -> Nearness {
+fn nearness(verdict: &PolicyDecision<'_>) -> Nearness {
     match (verdict.refused(), verdict.cost()) {
         (true, _) => {
             let wait = verdict.retry_after().unwrap_or(Duration::MAX);

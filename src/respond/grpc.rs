@@ -16,7 +16,7 @@ use http::{
     request::Parts,
 };
 
-use super::{Delay, Headers, Problem, tell};
+use super::{Delay, Problem, RateLimitHeaders, tell};
 use crate::decision::Decision;
 
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -85,7 +85,7 @@ fn media_type(value: &HeaderValue) -> Option<String> {
 /// The response that a refused call gets.
 pub(super) fn response(
     decision: &Decision,
-    fields: Headers,
+    fields: RateLimitHeaders,
     protocol: Protocol,
 ) -> Response<Bytes> {
     let delay = Delay::of(decision, fields);

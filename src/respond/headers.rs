@@ -50,11 +50,11 @@ pub const EXPOSED_HEADERS: [HeaderName; 9] = [
 /// ```
 /// use std::time::Duration;
 ///
-/// use tollgate::{Headers, Policy, Quota, RateLimitLayer};
+/// use tollgate::{Policy, Quota, RateLimitHeaders, RateLimitLayer};
 ///
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-///     .headers(Headers::x_ratelimit().jitter(Duration::from_secs(3)))
+///     .headers(RateLimitHeaders::x_ratelimit().jitter(Duration::from_secs(3)))
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
@@ -63,7 +63,7 @@ pub const EXPOSED_HEADERS: [HeaderName; 9] = [
 /// of their own, and three fields of one value each are not added where one of them is. Where layers are stacked, their
 /// lists are one, and of fields of one value each the closest policy of all layers has its say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
+pub struct RateLimitHeaders {
     pub(super) dialect: Dialect,
     pub(super) closest: bool,
     jitter: Duration,
@@ -79,7 +79,7 @@ pub(super) enum Dialect {
     None,
 }
 
-impl Headers {
+impl RateLimitHeaders {
     const fn of(dialect: Dialect) -> Self {
         Self {
             dialect,

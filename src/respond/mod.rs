@@ -7,7 +7,7 @@ use http::{Response, header::RETRY_AFTER, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
-use crate::{admission::Refused, decision::Decision};
+use crate::{admission::Rejected, decision::Decision};
 
 mod body;
 pub(crate) mod delay;
@@ -21,16 +21,17 @@ pub(crate) mod refusal;
 pub(crate) use body::RefusalBody;
 pub(crate) use delay::Delay;
 pub(crate) use fields::tell;
-pub use headers::{EXPOSED_HEADERS, Headers};
+pub use headers::{EXPOSED_HEADERS, RateLimitHeaders};
 pub(crate) use problem::Problem;
 
 type BoxError = Box<dyn Error + Send + Sync>;
-type OnRefusal = dyn Fn(&Refused, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
+type OnRefusal =
+    dyn Fn(&Rejected, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
 
 /// How a layer answers.
 #[derive(Clone, Default)]
 pub(crate) struct Answers {
-    pub(crate) headers: Headers,
+    pub(crate) headers: RateLimitHeaders,
     on_refusal: Option<Arc<OnRefusal>>,
 }
 
@@ -38,7 +39,7 @@ impl Answers {
     /// Has `respond` answer those who are refused over plain HTTP.
     pub(crate) fn on_refusal<F, B>(&mut self, respond: F)
     where
-        F: Fn(&Refused, &Parts) -> Response<B> + Send + Sync + 'static,
+        F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
@@ -57,7 +58,7 @@ impl Answers {
             let headers = &parts.headers;
             return refusal::negotiated(decision, fields, headers);
         };
-        let refused = Refused::new(decision.clone()).headers(fields);
+        let refused = Rejected::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);
         let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {

@@ -3,7 +3,7 @@
 use http::{HeaderValue, StatusCode};
 
 use super::{Delay, line::Line};
-use crate::decision::{self, Decision, Ruling, Verdict};
+use crate::decision::{self, Decision, DecisionKind, PolicyDecision};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str =
@@ -24,8 +24,8 @@ pub(crate) struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     pub(crate) fn of(decision: &'a Decision) -> Self {
-        match decision.ruling() {
-            Ruling::Exhausted | Ruling::Admitted => Self {
+        match decision.kind() {
+            DecisionKind::Rejected | DecisionKind::Admitted => Self {
                 status: StatusCode::TOO_MANY_REQUESTS,
                 // RESOURCE_EXHAUSTED
                 code: 8,
@@ -34,7 +34,7 @@ impl<'a> Problem<'a> {
                 detail: None,
                 decision,
             },
-            Ruling::MissingKey { policy } => Self {
+            DecisionKind::MissingKey { policy } => Self {
                 status: StatusCode::BAD_REQUEST,
                 // INVALID_ARGUMENT
                 code: 3,
@@ -45,7 +45,7 @@ impl<'a> Problem<'a> {
                 )),
                 decision,
             },
-            Ruling::Denied => Self {
+            DecisionKind::DenyListed => Self {
                 status: StatusCode::FORBIDDEN,
                 // PERMISSION_DENIED
                 code: 7,
@@ -54,7 +54,7 @@ impl<'a> Problem<'a> {
                 detail: None,
                 decision,
             },
-            Ruling::Fault(_) => Self {
+            DecisionKind::StoreFailed(_) => Self {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 // UNAVAILABLE
                 code: 14,
@@ -67,8 +67,8 @@ impl<'a> Problem<'a> {
     }
 
     /// What the policies say that refused.
-    pub(crate) fn violated(&self) -> impl Iterator<Item = Verdict<'a>> {
-        self.decision.verdicts().filter(|verdict| verdict.refused())
+    pub(crate) fn violated(&self) -> impl Iterator<Item = PolicyDecision<'a>> {
+        self.decision.policies().filter(|verdict| verdict.refused())
     }
 
     /// Problem details (RFC 9457), which are the same for all whom the same policy refused.

@@ -6,9 +6,9 @@ use http::{
     header::{ACCEPT, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
 };
 
-use super::{Delay, Headers, Problem, tell};
+use super::{Delay, Problem, RateLimitHeaders, tell};
 #[cfg(feature = "axum")]
-use crate::admission::Refused;
+use crate::admission::Rejected;
 use crate::decision::Decision;
 
 // Constants, or each of their characters would be looked at for each refusal.
@@ -18,20 +18,20 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// The response to a caller of whom nothing is known.
 #[cfg(feature = "axum")]
-pub(crate) fn response<B: From<Bytes>>(refused: &Refused) -> Response<B> {
+pub(crate) fn response<B: From<Bytes>>(refused: &Rejected) -> Response<B> {
     with(refused.decision(), refused.fields(), false)
 }
 
 /// The response to a request of these header fields.
 pub(super) fn negotiated<B: From<Bytes>>(
     decision: &Decision,
-    fields: Headers,
+    fields: RateLimitHeaders,
     request: &HeaderMap,
 ) -> Response<B> {
     with(decision, fields, wants_text(request))
 }
 
-fn with<B: From<Bytes>>(decision: &Decision, fields: Headers, text: bool) -> Response<B> {
+fn with<B: From<Bytes>>(decision: &Decision, fields: RateLimitHeaders, text: bool) -> Response<B> {
     let delay = Delay::of(decision, fields);
     let problem = Problem::of(decision);
     let (media_type, length, body) = if text {

@@ -21,10 +21,10 @@ use smallvec::SmallVec;
 pub use crate::units::Units;
 use crate::{
     clock::Timestamp,
-    error::{StoreError, Unfit},
-    health::Health,
+    error::{InvalidValue, StoreError},
+    health::HealthReport,
     key::Key,
-    strategy::{Outlook, Receipt, Retry, Rule, Seen},
+    strategy::{Outlook, Receipt, RetryAfter, Rule, Seen},
 };
 
 pub mod memory;
@@ -39,7 +39,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If this store can't count by that rule.
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit>;
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue>;
 
     /// Asks about one request: all of its lines at one instant, or none.
     fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;
@@ -54,13 +54,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
     /// [sign](Rule::signs) them.
-    fn callers(&self, account: &Account, key: &Key) -> Callers;
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture;
 
     /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
     /// about anything finds nothing.
-    fn ping(&self, accounts: &[Account]) -> Pinging {
+    fn ping(&self, accounts: &[Account]) -> HealthFuture {
         let _ = accounts;
-        Box::pin(std::future::ready(Health::default()))
+        Box::pin(std::future::ready(HealthReport::default()))
     }
 
     /// What a wall clock showed at an instant of this store's clock: the same, for a store whose clock is a wall clock.
@@ -117,7 +117,7 @@ impl Account {
     pub fn outlook(&self, seen: &Seen, now: Timestamp, cost: Units) -> Outlook {
         let outlook = self.rule().outlook(seen, now, cost.get());
         let retry = if cost.is_zero() {
-            Retry::Now
+            RetryAfter::Now
         } else {
             outlook.retry
         };
@@ -321,10 +321,10 @@ pub struct Glance {
 }
 
 /// The callers that a store is asked for.
-pub type Callers = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
+pub type CallersFuture = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
 
 /// What a store finds out about itself.
-pub type Pinging = Pin<Box<dyn Future<Output = Health> + Send>>;
+pub type HealthFuture = Pin<Box<dyn Future<Output = HealthReport> + Send>>;
 
 impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -338,15 +338,15 @@ impl fmt::Debug for Reply {
 /// Where an answer came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Source {
+pub enum DecisionSource {
     /// The store counted.
     Store,
     /// A denial that the store gave before, and that still holds.
-    Cache,
+    RejectionCache,
     /// Not from the store, which could not answer: what the limiter was told to do then.
     Fallback,
     /// Nothing was asked: no policy applied, one found no key, or a list allows or denies it.
-    Unasked,
+    NotChecked,
 }
 
 /// What a store answers.
@@ -356,12 +356,12 @@ pub struct Answer {
     pub admitted: u64,
     /// The instant it was judged at, on the store's clock.
     pub at: Timestamp,
-    /// How long ago that is at least: zero, but from the [cache](Source::Cache).
+    /// How long ago that is at least: zero, but from the [cache](DecisionSource::RejectionCache).
     pub age: Duration,
     /// How many equal requests were admitted at the same instant after this one. What the lines saw is after these.
     pub later: u64,
     /// Where the answer came from.
-    pub source: Source,
+    pub source: DecisionSource,
     /// One for each line, in order.
     pub lines: SmallVec<[LineAnswer; 1]>,
 }

@@ -1,9 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy, window,
+    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy, window,
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// Blocks a key that the other policies have refused too often, for a while that doubles each time.
 ///
@@ -84,11 +84,11 @@ impl Ban {
 }
 
 impl Strategy for Ban {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "ban", MOST)?;
         let longest = self.longest.unwrap_or(self.first.max(DAY));
         if longest < self.first {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("bans of {:?} that grow to {longest:?}", self.first),
                 "a bound that is no shorter than the first ban",
             ));
@@ -103,10 +103,10 @@ impl Strategy for Ban {
     }
 }
 
-fn micros(ban: Duration) -> Result<i64, Unfit> {
+fn micros(ban: Duration) -> Result<i64, InvalidValue> {
     if ban < Duration::from_millis(1) || ban > LONGEST {
         let value = format!("a ban of {ban:?}");
-        return Err(Unfit::new(value, "from a millisecond to ten years"));
+        return Err(InvalidValue::new(value, "from a millisecond to ten years"));
     }
     Ok(ban.as_micros() as i64)
 }
@@ -269,13 +269,13 @@ impl Rule for Bans {
         if banned {
             return Outlook {
                 remaining: 0,
-                retry: Retry::After(wait(till)),
+                retry: RetryAfter::In(wait(till)),
                 reset_after: wait(till),
             };
         }
         Outlook {
             remaining: (self.refusals as i64 - marks / 100).max(1) as u64,
-            retry: Retry::Now,
+            retry: RetryAfter::Now,
             reset_after: if ends > 0 { wait(ends) } else { Duration::ZERO },
         }
     }
@@ -284,7 +284,7 @@ impl Rule for Bans {
         true
     }
 
-    fn by_hand(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, Unfit>> {
+    fn by_hand(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
         Some(micros(ban).map(|by_hand| -> Arc<dyn Rule> {
             Arc::new(Self {
                 by_hand,

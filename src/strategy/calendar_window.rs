@@ -14,7 +14,7 @@ use super::{
     AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
     window::{self, MOST, Window},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// One counter per window, and windows at fixed places on the clock: each second, minute, hour, day, week or month,
 /// in UTC, at an offset from it, or in a time zone.
@@ -109,20 +109,20 @@ impl CalendarWindow {
         }
     }
 
-    fn time_zone(&self) -> Result<TimeZone, Unfit> {
+    fn time_zone(&self) -> Result<TimeZone, InvalidValue> {
         match &self.place {
             Place::Offset(seconds) => {
                 let offset = i32::try_from(*seconds).ok().map(Offset::from_seconds);
                 match offset {
                     Some(Ok(offset)) => Ok(TimeZone::fixed(offset)),
-                    _ => Err(Unfit::new(
+                    _ => Err(InvalidValue::new(
                         format!("a clock {seconds} seconds from UTC"),
                         "less than 26 hours",
                     )),
                 }
             }
             Place::Zone(name) => TimeZone::get(name).map_err(|error| {
-                Unfit::new(
+                InvalidValue::new(
                     format!("the time zone {name:?} ({error})"),
                     "a name of the IANA database, such as \"Europe/Berlin\"; \
                      if this machine has no such database, enable feature `time-zones`",
@@ -135,7 +135,7 @@ impl CalendarWindow {
 const DAY: i64 = 86_400_000_000;
 
 impl Strategy for CalendarWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "calendar window", MOST)?;
         let zone = self.time_zone()?;
         let unit = match period / DAY {
@@ -152,7 +152,7 @@ impl Strategy for CalendarWindow {
                 offset: (-seconds * 1_000_000).rem_euclid(period),
             },
             Place::Zone(name) => {
-                return Err(Unfit::new(
+                return Err(InvalidValue::new(
                     format!("{quota} in time zone {name:?}"),
                     "a day, a week or a month; shorter windows don't differ between time zones, except by their offset",
                 ));

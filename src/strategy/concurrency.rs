@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
-use super::{AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy};
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use super::{AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// So many requests in flight at once, for [`Quota::concurrent`].
 ///
@@ -52,17 +52,17 @@ impl Default for Concurrency {
 }
 
 impl Strategy for Concurrency {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let concurrent = quota.checked_concurrent()?;
         if concurrent > MOST {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota}, past what is counted one by one"),
                 format!("at most {MOST} concurrent"),
             ));
         }
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
         if self.life < least || self.life > most {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("permits that live for {:?}", self.life),
                 "from 100 ms to a day",
             ));
@@ -169,9 +169,9 @@ impl Rule for Places {
         Outlook {
             remaining: left.max(0) as u64,
             retry: match () {
-                () if cost > self.concurrent => Retry::Never,
-                () if left >= cost as i64 => Retry::Now,
-                () => Retry::After(HINT),
+                () if cost > self.concurrent => RetryAfter::Never,
+                () if left >= cost as i64 => RetryAfter::Now,
+                () => RetryAfter::In(HINT),
             },
             reset_after: if used > 0 { HINT } else { Duration::ZERO },
         }

@@ -4,7 +4,7 @@ use super::{
     AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
     window::{self, Window},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// One counter, and a window that opens at the first charged request and lives for one period: the articles'
 /// `count_limit.lua` with its time to live repaired.
@@ -20,7 +20,7 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 pub struct FixedWindow;
 
 impl Strategy for FixedWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "fixed window", window::MOST)?;
         Ok(Arc::new(Fixed {
             requests: quota.units(),

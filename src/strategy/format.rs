@@ -10,7 +10,7 @@ use super::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, Rule, SlidingLog,
     SlidingWindow, Strategy, TokenBucket,
 };
-use crate::{error::Unfit, quota::Quota};
+use crate::{error::InvalidValue, quota::Quota};
 
 /// A built-in strategy's rule, and the tag of its state format.
 struct Format {
@@ -51,7 +51,7 @@ pub(crate) fn is_tag(text: &str) -> bool {
 }
 
 /// Checks that a rule's tag has a tag's form, and that it is not one of a built-in strategy, in use or not.
-pub(crate) fn check(rule: &dyn Rule) -> Result<(), Unfit> {
+pub(crate) fn check(rule: &dyn Rule) -> Result<(), InvalidValue> {
     let (tag, its) = (rule.tag(), type_of(rule));
     if BUILT_IN.iter().any(|format| format.rule == its) {
         return Ok(());
@@ -63,7 +63,7 @@ pub(crate) fn check(rule: &dyn Rule) -> Result<(), Unfit> {
     }
     reserved.sort_unstable();
     let reserved = String::from_iter(reserved);
-    Err(Unfit::new(
+    Err(InvalidValue::new(
         format!("the state format {tag:?} of {rule:?}"),
         format!(
             "a lowercase letter and a digit; letters of built-in formats are reserved: {reserved}"

@@ -5,7 +5,7 @@ use super::{
     memory::admit,
     meter::{self, Meter},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// The generic cell rate algorithm (ITU-T I.371): a bucket of `burst` units that drains evenly, at `requests` per
 /// period. The default.
@@ -26,11 +26,15 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 pub struct Gcra;
 
 impl Strategy for Gcra {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         self.bind_tier(quota, &TierRefills::default())
     }
 
-    fn bind_tier(&self, quota: &Quota, refills: &TierRefills) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind_tier(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Cells(Meter::of(quota, refills)?)))
     }
 }
@@ -160,7 +164,7 @@ impl Rule for Cells {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Retry, *};
+    use super::{super::RetryAfter, *};
     use proptest::prelude::*;
     use std::time::Duration;
 
@@ -171,7 +175,7 @@ mod tests {
         Cells(meter(quota).expect(quota))
     }
 
-    fn meter(quota: &str) -> Result<Meter, Unfit> {
+    fn meter(quota: &str) -> Result<Meter, InvalidValue> {
         Meter::of(&quota.parse().expect(quota), &TierRefills::default())
     }
 
@@ -223,7 +227,7 @@ mod tests {
         let seen = Memory::seen(&meter, &state, NOW, 1);
         assert_eq!(
             meter.outlook(&seen, NOW, 1).retry,
-            Retry::After(Duration::from_secs(6))
+            RetryAfter::In(Duration::from_secs(6))
         );
     }
 
@@ -247,7 +251,7 @@ mod tests {
             taken += room;
             let seen = Memory::seen(meter, &state, now, 1);
             now = match meter.outlook(&seen, now, 1).retry {
-                Retry::After(wait) => now + wait,
+                RetryAfter::In(wait) => now + wait,
                 _ => now,
             };
         }

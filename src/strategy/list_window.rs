@@ -4,7 +4,7 @@ use super::{
     AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
     window::{self, Window},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A [`FixedWindow`](super::FixedWindow) that remembers who called: one list entry per charged unit.
 ///
@@ -23,7 +23,7 @@ pub struct ListWindow;
 const MOST: u64 = 100_000;
 
 impl Strategy for ListWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "list window", MOST)?;
         Ok(Arc::new(Listed {
             requests: quota.units(),

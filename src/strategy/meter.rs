@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Outlook, Retry, TierRefills};
-use crate::{clock::Timestamp, error::Unfit, quota::Quota};
+use super::{Outlook, RetryAfter, TierRefills};
+use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
 
 /// Units of time in a microsecond: one is 50 ns.
 const PER_MICRO: u64 = 20;
@@ -25,19 +25,19 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn of(quota: &Quota, refills: &TierRefills) -> Result<Self, Unfit> {
+    pub(super) fn of(quota: &Quota, refills: &TierRefills) -> Result<Self, InvalidValue> {
         let period = u128::from(quota.checked()?) * u128::from(PER_MICRO);
         let (requests, burst) = (u128::from(quota.units()), u128::from(quota.capacity()));
         let interval = period.div_ceil(requests);
         if period < requests * u128::from(PER_MICRO) {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota}, more than an even rate can count exactly"),
                 "at most 1,000,000 units per second",
             ));
         }
         let tolerance = interval.saturating_mul(burst);
         if tolerance > u128::from(units(MAX_REFILL)) {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota}, whose burst takes more than 400 days to refill"),
                 "a burst that refills within 400 days, or CalendarWindow",
             ));
@@ -91,9 +91,9 @@ impl Meter {
         // What would be in use after this request, and how far that is past the tolerance.
         let after = cost.saturating_mul(self.interval).saturating_add(used);
         let retry = match after.saturating_sub(self.tolerance) {
-            _ if cost > self.burst => Retry::Never,
-            0 => Retry::Now,
-            over => Retry::After(duration(over)),
+            _ if cost > self.burst => RetryAfter::Never,
+            0 => RetryAfter::Now,
+            over => RetryAfter::In(duration(over)),
         };
         Outlook {
             remaining: self.tolerance.saturating_sub(used) / self.interval,

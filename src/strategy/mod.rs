@@ -38,7 +38,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Timestamp, error::Unfit, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
 
 mod ban;
 mod calendar_window;
@@ -73,7 +73,7 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If the quota is past what the strategy can count exactly, or has no meaning for it.
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit>;
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue>;
 
     /// This strategy's rule for `quota`, one of the [tiers](crate::Policy::tier_quotas) of a policy. Rules that keep time, not
     /// units, note here how long they take to refill, and cut no debt that another tier allows.
@@ -81,7 +81,11 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// As of [`bind`](Strategy::bind), which it is unless a strategy says otherwise.
-    fn bind_tier(&self, quota: &Quota, refills: &TierRefills) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind_tier(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
         let _ = refills;
         self.bind(quota)
     }
@@ -160,7 +164,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// If it bans: the rule over the same state that bans for so long as soon as it charges anything.
-    fn by_hand(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, Unfit>> {
+    fn by_hand(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
         None
     }
 
@@ -187,7 +191,7 @@ pub struct Outlook {
     /// Whole units left.
     pub remaining: u64,
     /// When one more request of the same cost would pass.
-    pub retry: Retry,
+    pub retry: RetryAfter,
     /// The wait until the full quota is available again, were nobody else to ask.
     pub reset_after: Duration,
 }
@@ -195,7 +199,7 @@ pub struct Outlook {
 impl Outlook {
     /// How it is when it's a while later, and nothing has happened. What waits still waits.
     pub(crate) fn pass(&mut self, age: Duration) {
-        if let Retry::After(wait) = &mut self.retry {
+        if let RetryAfter::In(wait) = &mut self.retry {
             *wait = wait.saturating_sub(age).max(Duration::from_micros(1));
         }
         self.reset_after = self.reset_after.saturating_sub(age);
@@ -204,11 +208,11 @@ impl Outlook {
 
 /// When a request would pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Retry {
+pub enum RetryAfter {
     /// At once.
     Now,
     /// After this wait, were nobody else to ask; not a microsecond earlier.
-    After(Duration),
+    In(Duration),
     /// Never: it costs more than the quota's capacity.
     Never,
 }

@@ -1,9 +1,9 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy, window,
+    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy, window,
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// The instant of every charged unit is kept for exactly one period: never more than `requests` in any period, wherever
 /// it begins.
@@ -21,7 +21,7 @@ pub struct SlidingLog;
 const MOST: u64 = 100_000;
 
 impl Strategy for SlidingLog {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "sliding log", MOST)?;
         Ok(Arc::new(Log {
             requests: quota.units(),
@@ -138,9 +138,9 @@ impl Rule for Log {
         Outlook {
             remaining: left.max(0) as u64,
             retry: match () {
-                () if cost > self.requests => Retry::Never,
-                () if left >= cost as i64 => Retry::Now,
-                () => Retry::After(wait(fits)),
+                () if cost > self.requests => RetryAfter::Never,
+                () if left >= cost as i64 => RetryAfter::Now,
+                () => RetryAfter::In(wait(fits)),
             },
             reset_after: if count > 0 {
                 wait(gone)

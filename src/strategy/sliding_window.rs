@@ -1,10 +1,10 @@
 use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Retry, Rule, Script, Seen, State, Strategy,
+    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy,
     window::{self, MOST},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// Counters of the newest buckets, and the oldest one weighted by how much of it is still inside the window.
 ///
@@ -53,18 +53,18 @@ impl Default for SlidingWindow {
 }
 
 impl Strategy for SlidingWindow {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "sliding window", MOST)?;
         let buckets = i64::from(self.buckets.get());
         if self.buckets.get() > MOST_BUCKETS {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{buckets} buckets"),
                 format!("at most {MOST_BUCKETS}"),
             ));
         }
         let width = period / buckets;
         if period % buckets != 0 || width < 1_000 {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{quota} in {buckets} buckets"),
                 "buckets of whole microseconds, at least 1 ms each",
             ));
@@ -79,7 +79,7 @@ impl Strategy for SlidingWindow {
             width if fits(width) => 1,
             width if width % 1_000 == 0 && fits(width / 1_000) => 1_000,
             _ => {
-                return Err(Unfit::new(
+                return Err(InvalidValue::new(
                     format!("{quota} in {buckets} buckets, past what a sliding window weighs"),
                     "requests x bucket in milliseconds below 4,500,000,000,000,000",
                 ));
@@ -305,9 +305,9 @@ impl Rule for Sliding {
         Outlook {
             remaining: left.max(0) as u64,
             retry: match () {
-                () if cost > self.requests => Retry::Never,
-                () if left >= cost as i64 => Retry::Now,
-                () => Retry::After(wait(fits)),
+                () if cost > self.requests => RetryAfter::Never,
+                () if left >= cost as i64 => RetryAfter::Now,
+                () => RetryAfter::In(wait(fits)),
             },
             reset_after: wait(free),
         }

@@ -4,7 +4,7 @@ use super::{
     AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy, TierRefills,
     meter::{self, Meter},
 };
-use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
+use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A bucket of `burst` tokens that starts full and refills evenly, at `requests` per period.
 ///
@@ -19,11 +19,15 @@ use crate::{clock::Timestamp, error::Unfit, key::Key, quota::Quota};
 pub struct TokenBucket;
 
 impl Strategy for TokenBucket {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         self.bind_tier(quota, &TierRefills::default())
     }
 
-    fn bind_tier(&self, quota: &Quota, refills: &TierRefills) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind_tier(
+        &self,
+        quota: &Quota,
+        refills: &TierRefills,
+    ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Tokens(Meter::of(quota, refills)?)))
     }
 }

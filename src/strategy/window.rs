@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Outlook, Retry};
-use crate::{clock::Timestamp, error::Unfit, quota::Quota, units::MAX_CAPACITY};
+use super::{Outlook, RetryAfter};
+use crate::{clock::Timestamp, error::InvalidValue, quota::Quota, units::MAX_CAPACITY};
 
 /// The most that is counted; twice that (a debt) is still exact in Lua.
 pub(super) const MOST: u64 = MAX_CAPACITY;
@@ -12,22 +12,22 @@ pub(super) const MOST: u64 = MAX_CAPACITY;
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The period in microseconds of a quota that is counted in windows of at most `most` units.
-pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, Unfit> {
+pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, InvalidValue> {
     let period = quota.checked()?;
     if quota.capacity() != quota.units() {
-        return Err(Unfit::new(
+        return Err(InvalidValue::new(
             format!("{quota}, a burst of its own for a {kind}"),
             "a window's burst is its number of requests: leave it out",
         ));
     }
     if quota.units() > most {
-        return Err(Unfit::new(
+        return Err(InvalidValue::new(
             format!("{quota}, past what a {kind} counts"),
             format!("at most {most} requests"),
         ));
     }
     if period % 1_000 != 0 || quota.period() > LONGEST {
-        return Err(Unfit::new(
+        return Err(InvalidValue::new(
             format!("{quota}, a period that a {kind} can't have"),
             "whole milliseconds, at most 100 years",
         ));
@@ -50,11 +50,11 @@ impl Window {
             Timestamp::from_micros(ends).since(now)
         });
         let retry = if cost > self.requests {
-            Retry::Never
+            RetryAfter::Never
         } else if left >= cost as i64 {
-            Retry::Now
+            RetryAfter::Now
         } else {
-            Retry::After(reset_after)
+            RetryAfter::In(reset_after)
         };
         Outlook {
             remaining: left.max(0) as u64,

@@ -37,8 +37,8 @@ const THEN: i64 = 1_541_326_500 * SECOND;
 
 #[track_caller]
 fn ends_are_right(decision: &Decision) {
-    assert_eq!(decision.verdicts().len(), 5);
-    for (verdict, (_, ends)) in decision.verdicts().zip(policies()) {
+    assert_eq!(decision.policies().len(), 5);
+    for (verdict, (_, ends)) in decision.policies().zip(policies()) {
         let reset = verdict.reset_after().as_micros() as i64;
         assert_eq!(reset, ends * SECOND - THEN, "{verdict:?}");
     }
@@ -161,7 +161,7 @@ async fn some_questions_of_a_batch_are_asked_again_and_others_are_answered() {
     for (n, task) in tasks {
         let decision = task.await.expect("a task that ends well");
         assert!(counted(&decision), "{} {decision:?}", names[n % 5]);
-        for verdict in decision.verdicts() {
+        for verdict in decision.policies() {
             let all = policies();
             let (_, ends) = all
                 .iter()

@@ -2,7 +2,7 @@
 //! period and the step), none is given more than one extra burst, and each wait that is told is true.
 
 use tollgate::{
-    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Retry, SlidingLog,
+    CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RetryAfter, SlidingLog,
     SlidingWindow, TokenBucket,
 };
 
@@ -234,8 +234,8 @@ async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
         let seen = scene.limiter.peek(scene.key).await;
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry() {
-            Retry::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
-            Retry::After(told) => {
+            RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
+            RetryAfter::In(told) => {
                 assert_eq!(
                     (admitted, told.as_micros() as i64),
                     (0, wait),
@@ -243,7 +243,7 @@ async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
                     scene.place
                 );
             }
-            Retry::Never => panic!("{}: {seen:?}", scene.place),
+            RetryAfter::Never => panic!("{}: {seen:?}", scene.place),
         }
     })
     .await;

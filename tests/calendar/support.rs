@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Clock, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RedisStore,
-    Retry, Source, Timestamp,
+    Clock, Decision, DecisionSource, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy,
+    RedisStore, RetryAfter, Timestamp,
 };
 
 pub(crate) const SECOND: i64 = 1_000_000;
@@ -50,7 +50,7 @@ impl Books {
             }
         };
         let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
-        let builder = builder.on_store_error(OnStoreError::Refuse);
+        let builder = builder.on_store_error(OnStoreError::Reject);
         builder.build().expect("a limiter")
     }
 
@@ -91,7 +91,7 @@ impl Books {
 /// Whether the store itself admitted it.
 #[track_caller]
 pub(crate) fn counted(decision: &Decision) -> bool {
-    assert_eq!(decision.source(), Source::Store, "{decision:?}");
+    assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
     decision.is_admitted()
 }
 
@@ -105,7 +105,7 @@ pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64
     loop {
         let decision = limiter.check(key).await;
         if !counted(&decision) {
-            let Retry::After(wait) = decision.retry() else {
+            let RetryAfter::In(wait) = decision.retry() else {
                 panic!("{decision:?}");
             };
             return (admitted, wait.as_micros() as i64);

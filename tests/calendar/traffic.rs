@@ -91,7 +91,7 @@ async fn eight_days(mut rules: Vec<Rule>, from: i64) {
 }
 
 fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, place: &str) {
-    for (verdict, (left, ends)) in decision.verdicts().zip(outlook) {
+    for (verdict, (left, ends)) in decision.policies().zip(outlook) {
         let left = left - u64::from(passed);
         assert_eq!(verdict.remaining(), left, "{place}: {verdict:?}");
         let wait = verdict.retry_after().expect("a wait").as_micros() as i64;
@@ -101,7 +101,7 @@ fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, 
             "{place}: {verdict:?}, not {honest}"
         );
     }
-    assert_eq!(decision.verdicts().len(), outlook.len());
+    assert_eq!(decision.policies().len(), outlook.len());
 }
 
 /// A day of 25 hours on Sunday, November 1, which is a new month.

@@ -7,7 +7,7 @@ use std::{
 
 use tollgate::{
     Ban, CalendarWindow, Clock, FixedWindow, Key, Limiter, ListWindow, MemoryStore, Policy, Quota,
-    Retry, SlidingLog, SlidingWindow, TokenBucket,
+    RetryAfter, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 use crate::{
@@ -53,7 +53,7 @@ fn rates() -> [Policy; 6] {
 
 async fn wait(limiter: &Limiter) -> Duration {
     match limiter.peek(KEY).await.retry() {
-        Retry::After(wait) => wait,
+        RetryAfter::In(wait) => wait,
         other => panic!("{other:?}"),
     }
 }
@@ -121,7 +121,7 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         let mut decision = limiter.check(KEY).cost(QUOTA).await;
         assert!(decision.is_admitted(), "{step}");
         let reset = |decision: &tollgate::Decision, name: &str| {
-            let verdict = decision.verdict(name).expect("a verdict");
+            let verdict = decision.policy(name).expect("a verdict");
             verdict.reset_after().as_micros() as i64
         };
         assert_eq!(reset(&decision, "p"), HOUR, "{step}");
@@ -131,13 +131,13 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
         clock.pass(SECOND);
         let _ = decision.refund(4).await.expect("an answer");
         let seen = limiter.peek(KEY).await;
-        let remaining = seen.verdicts().map(|verdict| verdict.remaining());
+        let remaining = seen.policies().map(|verdict| verdict.remaining());
         assert_eq!(remaining.collect::<Vec<_>>(), [4, 4], "{step}");
 
         // One has begun anew, and the other not yet.
         clock.pass(left - SECOND);
         let seen = limiter.peek(KEY).await;
-        let remaining = seen.verdicts().map(|verdict| verdict.remaining());
+        let remaining = seen.policies().map(|verdict| verdict.remaining());
         let rate = if left == HOUR { QUOTA } else { 4 };
         assert_eq!(remaining.collect::<Vec<_>>(), [rate, QUOTA], "{step}");
     }

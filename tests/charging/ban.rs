@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Ban, Denied, Key, Limiter, Policy, Quota, Ruling, extract};
+use tollgate::{Ban, DecisionKind, Denied, Key, Limiter, Policy, Quota, extract};
 
 use crate::support::{KEY, World, counted, even, ms, secs, window};
 
@@ -41,7 +41,7 @@ pub(crate) fn abuse_named(name: &str) -> Policy {
 /// How long the ban lasts, if there is one.
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     let seen = limiter.peek([("abuse", key)]).await;
-    let verdict = seen.verdict("abuse").expect("a verdict");
+    let verdict = seen.policy("abuse").expect("a verdict");
     assert_eq!(seen.is_admitted(), !verdict.refused(), "{seen:?}");
     verdict
         .refused()
@@ -65,7 +65,7 @@ pub(crate) fn is_banned(
 /// How many refusals are left.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek([("abuse", key)]).await;
-    seen.verdict("abuse").expect("a verdict").remaining()
+    seen.policy("abuse").expect("a verdict").remaining()
 }
 
 pub(crate) async fn refuse(limiter: &Limiter, times: usize) {
@@ -101,12 +101,12 @@ async fn who_is_blocked_is_refused_by_the_ban_and_pays_nothing() {
         refuse_after_one(&limiter, 3).await;
         world.advance(secs(60));
         let decision = limiter.check(KEY).await;
-        assert!(matches!(decision.ruling(), Ruling::Exhausted));
-        let refused = decision.verdicts().filter(|v| v.refused());
+        assert!(matches!(decision.kind(), DecisionKind::Rejected));
+        let refused = decision.policies().filter(|v| v.refused());
         let names: Vec<_> = refused.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
         let seen = limiter.peek([("p", KEY)]).await;
-        assert_eq!(seen.verdict("p").expect("a verdict").remaining(), 1);
+        assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
     }
 }
 
@@ -231,7 +231,7 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         // Who is banned doesn't pass for free.
         refuse(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
-        assert!(!counted(&free) && free.verdict("abuse").expect("a verdict").refused());
+        assert!(!counted(&free) && free.policy("abuse").expect("a verdict").refused());
         let refused = free.into_result().expect_err("a refusal");
         assert_eq!(refused.retry_after(), Some(secs(600)), "{}", world.name());
     }
@@ -272,7 +272,7 @@ async fn the_refusals_of_a_ban_count_in_no_other() {
             assert!(!counted(&limiter.check(keys).await));
         }
         let seen = limiter.peek([("other", good)]).await;
-        let verdict = seen.verdict("other").expect("a verdict");
+        let verdict = seen.policy("other").expect("a verdict");
         assert_eq!(verdict.remaining(), 3, "{}", world.name());
     }
 }

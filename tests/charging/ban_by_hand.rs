@@ -57,7 +57,7 @@ async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
                     let named = [("abuse", alice), ("p", alice)];
                     limiter.unblock(named).await.expect("an answer");
                 }
-                "reset" => assert_eq!(limiter.reset(alice).await.verdicts().len(), 2),
+                "reset" => assert_eq!(limiter.reset(alice).await.policies().len(), 2),
                 _ => drop(limiter.reset([("abuse", alice)]).await),
             }
             assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());

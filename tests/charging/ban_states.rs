@@ -136,7 +136,7 @@ async fn what_is_foreign_under_a_bans_key_is_left_alone() {
         server.command(&["SET", &key, foreign]);
         let decision = limiter.check(KEY).await;
         assert!(
-            matches!(fault(&decision), StoreError::Foreign { .. }),
+            matches!(fault(&decision), StoreError::CorruptKey { .. }),
             "{foreign:?}: {decision:?}"
         );
         assert_eq!(server.command(&["GET", &key]).text(), foreign);
@@ -168,7 +168,7 @@ async fn both_stores_say_the_same_of_whoever_goes_on() {
             let decision = limiter.check(KEY).times(times + 1).await;
             let refusal = decision.retry();
             let seen = limiter.peek(KEY).await;
-            let verdict = seen.verdict("abuse").expect("a verdict");
+            let verdict = seen.policy("abuse").expect("a verdict");
             says.push((
                 decision.admitted(),
                 refusal,

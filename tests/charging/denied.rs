@@ -205,7 +205,7 @@ async fn both_stores_say_the_same_of_whoever_hammers() {
                 (2, 6, 130_000),
             ] {
                 let decision = limiter.check(KEY).cost(cost).times(times).await;
-                let verdict = decision.verdict(&name).expect("a verdict");
+                let verdict = decision.policy(&name).expect("a verdict");
                 let (retry, reset) = (verdict.retry(), verdict.reset_after());
                 let decided = (decision.admitted(), verdict.remaining(), retry, reset);
                 says.push((name.clone(), cost, times, decided));

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Empty};
 use tollgate::{
     Charge, RateLimitLayer,
     layer::ResponseBody,
-    outcome::{self, End},
+    outcome::{self, RequestEnd},
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -86,7 +86,7 @@ async fn a_service_that_fails_has_failed() {
             (outcome::failure, 1),
             (outcome::server_error, 1),
             (outcome::client_error, 0),
-            (|outcome| outcome.end() == End::ServiceFailed, 1),
+            (|outcome| outcome.end() == RequestEnd::ServiceFailed, 1),
             (|outcome| outcome.status().is_some(), 0),
         ] {
             for layer in layers(&world, judge) {
@@ -152,7 +152,7 @@ async fn a_body_that_fails_half_way_makes_its_response_a_failure() {
         for (judge, expected) in [
             (outcome::success as Says, 0),
             (outcome::failure, 1),
-            (|outcome| outcome.end() == End::BodyFailed, 1),
+            (|outcome| outcome.end() == RequestEnd::BodyFailed, 1),
             // The status was sent, and it was none of an error.
             (outcome::server_error, 0),
         ] {
@@ -179,7 +179,7 @@ async fn a_success_whose_client_goes_half_way_stays_charged() {
         for (judge, expected) in [
             (outcome::success as Says, 1),
             (outcome::failure, 0),
-            (|outcome| outcome.end() == End::BodyDropped, 1),
+            (|outcome| outcome.end() == RequestEnd::BodyDropped, 1),
         ] {
             for layer in layers(&world, judge) {
                 forget(&layer).await;
@@ -198,7 +198,7 @@ async fn a_success_whose_client_goes_half_way_stays_charged() {
 #[tokio::test]
 async fn a_response_whose_trailers_were_sent_is_completed() {
     for world in World::both() {
-        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+        for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             forget(&layer).await;
             let response = streamed(vec![data(), code("0")]);
             let mut body = answer(&layer, response).await.into_body();
@@ -228,7 +228,7 @@ async fn responses_without_a_body_are_completed() {
         response.body(body).expect("a response")
     };
     for world in World::both() {
-        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+        for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             for status in [200, 204, 304, 404] {
                 forget(&layer).await;
                 glance(answer(&layer, empty(status)).await).await;
@@ -254,7 +254,7 @@ fn streamed_with(status: u16) -> Response<Body> {
 #[tokio::test]
 async fn the_answer_to_a_head_is_completed_though_its_body_is_never_sent() {
     for world in World::both() {
-        for layer in layers(&world, |outcome| outcome.end() == End::Completed) {
+        for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             let mut head = request();
             *head.method_mut() = Method::HEAD;
             let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };

@@ -3,7 +3,7 @@
 use http_body_util::BodyExt;
 use tollgate::{
     Charge,
-    outcome::{self, End},
+    outcome::{self, RequestEnd},
 };
 
 use crate::{
@@ -96,7 +96,7 @@ async fn an_outcome_is_judged_only_when_the_stream_ends_and_only_once() {
         assert_eq!(charged(&layer).await, 1, "{}", world.name());
         drop(body);
         assert_eq!(charged(&layer).await, 1, "{}", world.name());
-        let expected = [(End::Completed, Some(200), Some(5))];
+        let expected = [(RequestEnd::Completed, Some(200), Some(5))];
         assert_eq!(*seen.lock().expect("a lock"), expected);
     }
 }

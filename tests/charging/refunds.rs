@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use http::Request;
 use testkit::Server;
 use tollgate::{
-    Admission, Charge, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund, Retry,
-    store::Store,
+    Admission, Charge, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund,
+    RetryAfter, store::Store,
 };
 
 use crate::{
@@ -40,7 +40,7 @@ async fn a_refund_gives_back_the_rest_of_a_unit_that_time_has_begun_to_give_back
             let name = format!("{by:?} on {}", world.name());
             assert_eq!(refund(&mut charged, 1).await, 1, "{name}");
             let seen = limiter.peek(KEY).await;
-            let verdict = seen.verdict("p").expect("a verdict");
+            let verdict = seen.policy("p").expect("a verdict");
             assert_eq!(verdict.remaining(), 10, "{name}");
             assert!(verdict.reset_after().is_zero(), "{name}: {verdict:?}");
             assert_eq!(refund(&mut charged, 1).await, 0, "{name}");
@@ -55,7 +55,7 @@ async fn on_a_real_clock(store: impl Store + Clone) {
         let limiter = Limiter::builder()
             .store(store.clone())
             .policy(together(by, &name, "10/day"))
-            .on_store_error(OnStoreError::Refuse)
+            .on_store_error(OnStoreError::Reject)
             .build()
             .expect("a limiter");
         let mut charged = limiter.check(KEY).await;
@@ -209,9 +209,9 @@ async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
             let _ = limiter.reset(KEY).await;
             assert!(counted(&limiter.charge(KEY, 13).await));
             let free = |decision: &Decision, how: &str| {
-                let retry = decision.verdict("p").expect("a verdict").retry();
+                let retry = decision.policy("p").expect("a verdict").retry();
                 assert!(counted(decision), "{how}, {name}");
-                assert_eq!(retry, Retry::Now, "{how}, {name}");
+                assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
             };
             free(&limiter.check(KEY).cost(0).await, "alone");
             free(&limiter.check(KEY).cost(0).times(3).await, "three at once");
@@ -220,7 +220,7 @@ async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
             for decision in join_all(merged).await {
                 free(&decision.expect("a task ends well"), "merged");
             }
-            assert_ne!(limiter.peek(KEY).await.retry(), Retry::Now, "{name}");
+            assert_ne!(limiter.peek(KEY).await.retry(), RetryAfter::Now, "{name}");
         }
     }
 }

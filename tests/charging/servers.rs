@@ -2,12 +2,12 @@
 
 use std::future::IntoFuture;
 
-use tollgate::{Charge, outcome::End};
+use tollgate::{Charge, outcome::RequestEnd};
 
 use crate::support::{World, data, streamed, window};
 
 /// Asks a real server for `path`, and reads all that it says; returns how the outcome's judge saw it end.
-async fn over_a_socket(method: &str, path: &str) -> End {
+async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
     use axum::{Router, http::StatusCode, routing::get};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (saw, mut sees) = tokio::sync::mpsc::unbounded_channel();
@@ -45,7 +45,7 @@ async fn what_a_server_has_sent_in_full_is_completed() {
     for method in ["GET", "HEAD"] {
         for path in ["/text", "/stream", "/status", "/none"] {
             let end = over_a_socket(method, path).await;
-            assert_eq!(end, End::Completed, "{method} {path}");
+            assert_eq!(end, RequestEnd::Completed, "{method} {path}");
         }
     }
 }
@@ -54,6 +54,6 @@ async fn what_a_server_has_sent_in_full_is_completed() {
 async fn a_stream_whose_length_is_told_is_completed_when_that_was_sent() {
     for method in ["GET", "HEAD"] {
         let end = over_a_socket(method, "/length").await;
-        assert_eq!(end, End::Completed, "{method}");
+        assert_eq!(end, RequestEnd::Completed, "{method}");
     }
 }

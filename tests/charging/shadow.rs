@@ -30,12 +30,12 @@ async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
             let decision = limiter.check(KEY).await;
             assert!(counted(&decision), "{}", world.name());
             assert_eq!(would_refuse(&decision), refuses, "{decision:?}");
-            let names = |v: tollgate::Verdict<'_>| v.policy().to_owned();
-            let live: Vec<_> = decision.verdicts().map(names).collect();
+            let names = |v: tollgate::PolicyDecision<'_>| v.policy().to_owned();
+            let live: Vec<_> = decision.policies().map(names).collect();
             let shadows: Vec<_> = decision.shadows().map(names).collect();
             assert_eq!((live, shadows), (vec!["live".into()], vec!["new".into()]));
-            assert!(!decision.verdict("live").expect("a verdict").is_shadow());
-            assert!(decision.retry() == tollgate::Retry::Now);
+            assert!(!decision.policy("live").expect("a verdict").is_shadow());
+            assert!(decision.retry() == tollgate::RetryAfter::Now);
         }
         // It charges what it would let in, and nothing else.
         assert_eq!(used(&limiter, "new").await, 2);
@@ -74,7 +74,7 @@ async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
         let mut answers = Vec::new();
         for _ in 0..5 {
             let decision = limiter.check(KEY).await;
-            let says = |name| decision.verdict(name).expect(name).would_refuse();
+            let says = |name| decision.policy(name).expect(name).would_refuse();
             answers.push((counted(&decision), says("looser"), says("stricter")));
         }
         let expected = [
@@ -120,7 +120,7 @@ async fn what_is_asked_at_once_is_compared_as_one_after_the_other() {
                         |f: fn(&Decision) -> bool| decisions.iter().filter(|d| f(d)).count();
                     assert_eq!(count(counted), 6, "{}", world.name());
                     let says = |name: &'static str| {
-                        let would = |d: &&Decision| d.verdict(name).expect(name).would_refuse();
+                        let would = |d: &&Decision| d.policy(name).expect(name).would_refuse();
                         decisions.iter().filter(would).count()
                     };
                     assert_eq!((says("looser"), says("stricter")), (2, 7), "{round}");
@@ -183,7 +183,7 @@ async fn both_stores_say_the_same_of_shadows() {
             let (times, cost) = (1 + (seed >> 61) % 3, (seed >> 45) % 4);
             let decision = limiter.check(KEY).times(times).cost(cost).await;
             let verdicts: Vec<_> = decision
-                .verdicts()
+                .policies()
                 .chain(decision.shadows())
                 .map(|v| (v.remaining(), v.retry(), v.would_refuse()))
                 .collect();

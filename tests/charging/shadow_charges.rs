@@ -138,7 +138,7 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
         assert!(counted(&limiter.check([("live", alice)]).await));
         let used = async |key| {
             let seen = limiter.peek([("new", key)]).await;
-            let verdict = seen.verdict("new").expect("a verdict");
+            let verdict = seen.policy("new").expect("a verdict");
             verdict.limit() - verdict.remaining()
         };
         assert_eq!(used(alice).await, 1, "{}", world.name());

@@ -13,7 +13,7 @@ use http::{HeaderMap, Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use testkit::Server;
-use tollgate::{Limiter, Policy, RateLimitLayer, Source, extract, layer::ResponseBody};
+use tollgate::{DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::ResponseBody};
 use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::{
@@ -66,16 +66,16 @@ pub(crate) fn even(name: &str, quota: &str) -> Policy {
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(KEY).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdict = seen.verdict(policy).expect(policy);
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
 
 /// How long until a unit of `policy` is to be had, and until all are.
 pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
     let seen = limiter.peek(KEY).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdict = seen.verdict(policy).expect(policy);
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy(policy).expect(policy);
     (
         verdict.retry_after().expect("a wait"),
         verdict.reset_after(),

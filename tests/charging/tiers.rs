@@ -142,7 +142,7 @@ async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
                 let (mut free, mut paid) = (0, 0);
                 for (n, decision) in decisions.iter().enumerate() {
                     let admitted = u64::from(counted(decision));
-                    let verdict = decision.verdict(name).expect("a verdict");
+                    let verdict = decision.policy(name).expect("a verdict");
                     if n % 2 == 0 {
                         assert_eq!((verdict.limit(), verdict.quota().units()), (3, 3));
                         free += admitted;
@@ -174,7 +174,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
             let check = layer.limiter().check(KEY).quota_of("p", quota(unfit));
             let decision = check.await;
             assert!(!counted(&decision), "{unfit} on {}", world.name());
-            assert_eq!(decision.verdict("p").expect("a verdict").limit(), 3);
+            assert_eq!(decision.policy("p").expect("a verdict").limit(), 3);
         }
     }
 }
@@ -292,7 +292,7 @@ async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
         }
         drop(asked);
         let seen = layer.limiter().peek(KEY).await;
-        let left = seen.verdict("p").expect("a verdict").remaining();
+        let left = seen.policy("p").expect("a verdict").remaining();
         assert_eq!(left, 3, "{}", world.name());
     }
 }
@@ -342,7 +342,7 @@ async fn more_tiers_than_are_kept_share_one_count() {
                 .quota_of("p", Quota::requests(n).per_minute());
             let decision = check.await;
             assert!(counted(&decision), "{n} on {}", world.name());
-            let left = decision.verdict("p").expect("a verdict").remaining();
+            let left = decision.policy("p").expect("a verdict").remaining();
             assert_eq!(left, 1, "{n} on {}", world.name());
             if n == 2 {
                 assert!(!counted(&limiter.check(KEY).await));

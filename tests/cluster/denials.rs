@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, Limiter, ManualClock, RedisStore, Source, Timestamp};
+use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, Timestamp};
 
 use crate::support::{By, PATIENCE, Places, cluster, counted, keys, limiter};
 
@@ -41,14 +41,14 @@ async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
         let admission = decision.into_result().expect("admitted");
         // However often it is asked about, each node for itself, no later word of it comes from memory.
         for _ in 0..3 {
-            assert_eq!(source(key).await, Source::Store);
+            assert_eq!(source(key).await, DecisionSource::Store);
             clock.advance(BOUND / 2);
-            assert_eq!(source(key).await, Source::Cache);
+            assert_eq!(source(key).await, DecisionSource::RejectionCache);
             clock.advance(BOUND / 2);
         }
-        assert_eq!(source(key).await, Source::Store);
+        assert_eq!(source(key).await, DecisionSource::Store);
         admission.refund(1).await.expect("a refund");
-        assert_eq!(source(key).await, Source::Cache);
+        assert_eq!(source(key).await, DecisionSource::RejectionCache);
         clock.advance(BOUND);
         assert!(counted(&here.check(key).await));
     }
@@ -66,7 +66,7 @@ async fn what_this_process_gives_back_on_a_cluster_ends_a_rejection_at_once() {
     for key in ["alice", "bob", "carol"].map(Key::new) {
         let decision = limiter.check(key).cost(3).await;
         let admission = decision.into_result().expect("admitted");
-        for source in [Source::Store, Source::Cache] {
+        for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
             assert_eq!(limiter.check(key).await.source(), source);
         }
         admission.refund(1).await.expect("a refund");
@@ -90,9 +90,12 @@ async fn what_is_refused_across_slots_is_not_remembered() {
     }
     // What one slot rejects by itself is, for the request that it rejected.
     let alone = places.key(0);
-    for source in [Source::Store, Source::Cache] {
+    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
         let rejected = limiter.check(alone).await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
-    assert_eq!(limiter.check(places.apart()).await.source(), Source::Store);
+    assert_eq!(
+        limiter.check(places.apart()).await.source(),
+        DecisionSource::Store
+    );
 }

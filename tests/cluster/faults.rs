@@ -6,7 +6,7 @@ use std::{
 };
 
 use testkit::{Builder, Cluster, Proxy, Server};
-use tollgate::{Key, Limiter, RedisStore, Source, StoreError};
+use tollgate::{DecisionSource, Key, Limiter, RedisStore, StoreError};
 
 use crate::support::{By, PATIENCE, Places, calls, counted, fault, limiter, store_by, until, used};
 
@@ -45,7 +45,7 @@ async fn a_question_whose_answer_is_lost_is_charged_once() {
         // It reads what was sent to it before.
         node.resume();
         until("it is back", async || {
-            limiter.peek(places.key(0)).await.source() == Source::Store
+            limiter.peek(places.key(0)).await.source() == DecisionSource::Store
         })
         .await;
         let used = used(&limiter, places.key(0)).await[0];
@@ -174,7 +174,7 @@ async fn each_shard_has_a_breaker_of_its_own() {
     let (cluster, places, limiter) = with_one_that_hangs("own").await;
     until("nothing is asked there any more", async || {
         let decision = limiter.check(places.key(0)).await;
-        matches!(fault(&decision), StoreError::Open { .. })
+        matches!(fault(&decision), StoreError::CircuitOpen { .. })
     })
     .await;
     for _ in 0..20 {
@@ -183,11 +183,11 @@ async fn each_shard_has_a_breaker_of_its_own() {
         }
         // Answered at once, probes aside, and not by the node.
         let decision = limiter.check(places.key(0)).await;
-        assert_eq!(decision.source(), Source::Fallback);
+        assert_eq!(decision.source(), DecisionSource::Fallback);
     }
     cluster.nodes()[0].resume();
     until("it is asked again", async || {
-        limiter.check(places.key(0)).await.source() == Source::Store
+        limiter.check(places.key(0)).await.source() == DecisionSource::Store
     })
     .await;
 }
@@ -201,7 +201,7 @@ async fn a_node_that_hangs_keeps_nobody_waiting_at_the_others() {
             for _ in 0..3 {
                 let asked = Instant::now();
                 let decision = limiter.check(key).await;
-                assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+                assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
                 assert!(asked.elapsed() < DEADLINE + GRACE, "{:?}", asked.elapsed());
             }
         })
@@ -218,7 +218,7 @@ async fn a_node_that_hangs_keeps_nobody_waiting_at_the_others() {
     assert!(asked > 20, "{asked}");
     cluster.nodes()[0].resume();
     until("it is back", async || {
-        limiter.check(places.key(0)).await.source() == Source::Store
+        limiter.check(places.key(0)).await.source() == DecisionSource::Store
     })
     .await;
 }
@@ -300,10 +300,10 @@ async fn a_master_that_dies_is_followed_by_its_replica_while_the_others_go_on() 
             assert!(counted(&limiter.check(places.key(master)).await));
         }
         failed.fetch_add(
-            (decision.source() == Source::Fallback).into(),
+            (decision.source() == DecisionSource::Fallback).into(),
             Ordering::Relaxed,
         );
-        decision.source() == Source::Store
+        decision.source() == DecisionSource::Store
     })
     .await;
     assert!(failed.into_inner() > 0);
@@ -324,7 +324,7 @@ async fn any_node_that_lives_leads_to_all_of_them() {
     let store = RedisStore::cluster([gone.clone(), cluster.nodes()[1].url()]).expect("a store");
     let some = limiter(store, [By::Gcra.policy("p", "9/h")]);
     until("it is found", async || {
-        some.check(Key::new("first")).await.source() == Source::Store
+        some.check(Key::new("first")).await.source() == DecisionSource::Store
     })
     .await;
     for key in 0..30 {

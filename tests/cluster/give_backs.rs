@@ -7,7 +7,7 @@ use std::{
 
 use testkit::{Cluster, Proxy};
 use tokio::time::sleep_until;
-use tollgate::{Decision, Limiter, RedisStore, Source, StoreError};
+use tollgate::{Decision, DecisionSource, Limiter, RedisStore, StoreError};
 
 use crate::{
     faults::{apart, before},
@@ -76,8 +76,8 @@ impl Scene {
     async fn given_back(&self) {
         until("the charge is given back", async || {
             let seen = self.both.peek([("a", self.places.key(0))]).await;
-            let left = seen.verdict("a").map(|verdict| verdict.remaining());
-            seen.source() == Source::Store && left == Some(8)
+            let left = seen.policy("a").map(|verdict| verdict.remaining());
+            seen.source() == DecisionSource::Store && left == Some(8)
         })
         .await;
         let keys = [("a", self.places.key(0)), ("b", self.places.key(1))];
@@ -97,7 +97,7 @@ async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_
     // Now the other refuses.
     scene.proxies[1].pass();
     let decision = asked.await;
-    assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+    assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
     scene.given_back().await;
 }
@@ -119,7 +119,7 @@ async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back()
     scene.proxies[1].pass();
     let decision = asked.await;
     let took = start.elapsed();
-    assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+    assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     assert!(took < DEADLINE * 3 / 2, "{took:?}");
     assert!(matches!(
         fault(&beside.await.expect("an answer")),

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::FutureExt;
 use testkit::{Cluster, Server};
-use tollgate::{Key, Limiter, Ruling, Source, StoreError};
+use tollgate::{DecisionKind, DecisionSource, Key, Limiter, StoreError};
 
 use crate::support::{By, Places, counted, limiter, store_by, until};
 
@@ -24,7 +24,10 @@ fn of(cluster: &Cluster) -> Limiter {
 
 async fn is_open(limiter: &Limiter, key: Key) -> bool {
     let decision = limiter.check(key).await;
-    matches!(decision.ruling(), Ruling::Fault(StoreError::Open { .. }))
+    matches!(
+        decision.kind(),
+        DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
+    )
 }
 
 /// How many probes a node would not run.
@@ -47,8 +50,8 @@ async fn a_cluster_that_is_down_is_not_taken_for_well() {
     let node = &cluster.nodes()[0];
     until("it says that it is down", async || {
         let decision = limiter.check(key).await;
-        matches!(decision.ruling(),
-            Ruling::Fault(StoreError::Server { code, .. }) if &**code == "CLUSTERDOWN")
+        matches!(decision.kind(),
+            DecisionKind::StoreFailed(StoreError::Server { code, .. }) if &**code == "CLUSTERDOWN")
     })
     .await;
     until("nothing is asked any more", async || {
@@ -60,7 +63,10 @@ async fn a_cluster_that_is_down_is_not_taken_for_well() {
         let check = limiter.check(key).into_future().now_or_never();
         let decision = check.expect("an answer at once");
         assert!(
-            matches!(decision.ruling(), Ruling::Fault(StoreError::Open { .. })),
+            matches!(
+                decision.kind(),
+                DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
+            ),
             "{decision:?}"
         );
         refused_probes(node) >= before + 4
@@ -68,7 +74,7 @@ async fn a_cluster_that_is_down_is_not_taken_for_well() {
     .await;
     cluster.nodes()[2].restart();
     until("it serves again", async || {
-        limiter.check(key).await.source() == Source::Store
+        limiter.check(key).await.source() == DecisionSource::Store
     })
     .await;
 }
@@ -119,7 +125,7 @@ async fn a_node_is_probed_once_and_not_for_each_tag() {
     let back = Instant::now();
     for key in &shut {
         until("it is asked again", async || {
-            limiter.check(*key).await.source() == Source::Store
+            limiter.check(*key).await.source() == DecisionSource::Store
         })
         .await;
     }

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, Retry, StoreError};
+use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, RetryAfter, StoreError};
 
 use crate::support::{
     By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
@@ -66,18 +66,20 @@ async fn who_asks_alone_is_told_as_on_one_server() {
     for left in [[4, 1, 8], [3, 0, 7]] {
         let decision = limiter.check(keys.clone()).await;
         assert!(counted(&decision));
-        let told: Vec<_> = decision.verdicts().map(|v| v.remaining()).collect();
+        let told: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
         assert_eq!(told, left);
     }
     for _ in 0..3 {
         let refused = limiter.check(keys.clone()).await;
         assert!(!counted(&refused));
         let told: Vec<_> = refused
-            .verdicts()
+            .policies()
             .map(|v| (v.refused(), v.remaining()))
             .collect();
         assert_eq!(told, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
-        assert!(matches!(refused.retry(), Retry::After(wait) if wait > Duration::from_secs(1_700)));
+        assert!(
+            matches!(refused.retry(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
+        );
     }
     assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
 }
@@ -101,7 +103,7 @@ async fn a_cost_of_any_size_is_refused_everywhere_or_a_debt_of_one_capacity() {
     for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
         let refused = limiter.check(keys.clone()).cost(cost).times(cost).await;
         assert!(!counted(&refused), "{cost}");
-        assert_eq!(refused.retry(), Retry::Never, "{cost}");
+        assert_eq!(refused.retry(), RetryAfter::Never, "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
         assert!(counted(&limiter.charge(keys.clone(), cost).await), "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{cost}");
@@ -197,7 +199,7 @@ async fn a_refusal_that_counts_does_so_under_the_policy_that_refused_alone() {
     ];
     let limiter = limiter(store(cluster()), policies);
     let wait = async || match limiter.check(places.apart()).await.retry() {
-        Retry::After(wait) => wait.as_secs().div_ceil(60),
+        RetryAfter::In(wait) => wait.as_secs().div_ceil(60),
         other => panic!("{other:?}"),
     };
     for _ in 0..2 {
@@ -230,20 +232,13 @@ async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
     for refusals in 1..=3 {
         let refused = limiter.check(places.apart()).await;
         assert!(!counted(&refused));
-        let banned = refused
-            .verdict("c")
-            .is_some_and(|verdict| verdict.refused());
+        let banned = refused.policy("c").is_some_and(|verdict| verdict.refused());
         assert_eq!(banned, refusals == 3, "{refused:?}");
     }
     // While it lasts nothing is charged, also where there is room.
     let elsewhere: Keys = [("b", places.key(1)), ("c", places.key(2))].into();
     let refused = limiter.check(elsewhere).await;
-    assert!(
-        !counted(&refused)
-            && refused
-                .verdict("c")
-                .is_some_and(|verdict| verdict.refused())
-    );
+    assert!(!counted(&refused) && refused.policy("c").is_some_and(|verdict| verdict.refused()));
     assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
 }
 
@@ -293,7 +288,7 @@ async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
     let mut answers = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check(keys()).await;
-        let says = |name| decision.verdict(name).expect(name).would_refuse();
+        let says = |name| decision.policy(name).expect(name).would_refuse();
         answers.push((
             counted(&decision),
             says("looser"),
@@ -336,7 +331,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
         .ok();
     let decision = limiter.check(places.apart()).await;
     assert!(
-        matches!(fault(&decision), StoreError::Foreign { .. }),
+        matches!(fault(&decision), StoreError::CorruptKey { .. }),
         "{decision:?}"
     );
     let others: Keys = [("a", places.key(0)), ("c", places.key(2))].into();
@@ -361,7 +356,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
     }
     let decision = limiter.check(places.apart()).await;
     assert!(
-        matches!(fault(&decision), StoreError::Open { .. }),
+        matches!(fault(&decision), StoreError::CircuitOpen { .. }),
         "{decision:?}"
     );
     until("the others are given back", async || {

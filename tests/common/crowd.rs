@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use tollgate::{Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore, Source};
+use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore};
 
 use crate::answers::counted;
 
@@ -13,15 +13,15 @@ use crate::answers::counted;
 pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = Limiter::builder().store(store);
     let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
-    let limiter = builder.on_store_error(OnStoreError::Refuse);
+    let limiter = builder.on_store_error(OnStoreError::Reject);
     limiter.build().expect("a limiter")
 }
 
 /// What is used of each policy's quota, of those in the shadow last.
 pub(crate) async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
     let seen = limiter.peek(keys).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdicts = seen.verdicts().chain(seen.shadows());
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdicts = seen.policies().chain(seen.shadows());
     verdicts
         .map(|verdict| verdict.limit() - verdict.remaining())
         .collect()

@@ -84,7 +84,7 @@ impl World {
     }
 
     pub(crate) fn builder(&self) -> LimiterBuilder {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Refuse);
+        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
         match &self.store {
             Backing::Memory(store) => builder.store(store.clone()),
             Backing::Redis(store, _) => builder.store(store.clone()),

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use tollgate::{
-    Decision, Key, Limiter, LimiterBuilder, ManualClock, Refund, Retry, Source, Timestamp, Verdict,
+    Decision, DecisionSource, Key, Limiter, LimiterBuilder, ManualClock, PolicyDecision, Refund,
+    RetryAfter, Timestamp,
 };
 
 use crate::trace::Trace;
@@ -140,8 +141,12 @@ impl Runner<'_> {
             return Err(format!("{admitted} admitted in place of {expected}"));
         }
         // Refusals that are remembered are as good as those of the store.
-        let counted =
-            |decision: &Decision| matches!(decision.source(), Source::Store | Source::Cache);
+        let counted = |decision: &Decision| {
+            matches!(
+                decision.source(),
+                DecisionSource::Store | DecisionSource::RejectionCache
+            )
+        };
         if !decisions.iter().all(counted) {
             return Err(format!("not from the store: {decisions:?}"));
         }
@@ -153,7 +158,7 @@ impl Runner<'_> {
     fn compare_each(&self, decisions: &[Decision]) -> Result<(), String> {
         let mut admitted: Vec<_> = decisions.iter().filter(|d| d.admitted() == 1).collect();
         let left = |decision: &Decision| {
-            let verdicts = decision.verdicts().zip(self.costs());
+            let verdicts = decision.policies().zip(self.costs());
             let costing = verdicts.filter(|(_, cost)| *cost > 0);
             costing.map(|(verdict, _)| verdict.remaining()).sum::<u64>()
         };
@@ -175,7 +180,7 @@ impl Runner<'_> {
             let refunds = decision.refund(units).await;
             let refunds = refunds.map_err(|error| error.to_string())?;
             let named = refunds.iter().map(Refund::policy);
-            let policies = decision.verdicts().map(|verdict| verdict.policy());
+            let policies = decision.policies().map(|verdict| verdict.policy());
             if !named.eq(policies) {
                 return Err(format!("{refunds:?} of {decision:?}"));
             }
@@ -197,7 +202,7 @@ impl Runner<'_> {
             return self.compare(decision, 0);
         }
         // The model leaves these answers out: all is as at the beginning.
-        let mut verdicts = decision.verdicts();
+        let mut verdicts = decision.policies();
         match verdicts.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
             true => Ok(()),
             false => Err(format!("not as at the beginning: {decision:?}")),
@@ -207,7 +212,7 @@ impl Runner<'_> {
     /// Compares the verdicts with the model's, for a request after which `later` equal ones were admitted.
     fn compare(&self, decision: &Decision, later: u64) -> Result<(), String> {
         let costs = self.costs();
-        for (i, verdict) in decision.verdicts().enumerate() {
+        for (i, verdict) in decision.policies().enumerate() {
             let expected = match self.trace.composite {
                 true => &self.op["policies"][i],
                 false => self.op,
@@ -216,11 +221,11 @@ impl Runner<'_> {
                 format!("p{i} {verdict:?}: {problem}, in place of {expected}")
             })?;
         }
-        if decision.verdicts().len() != self.trace.policies.len() {
+        if decision.policies().len() != self.trace.policies.len() {
             return Err(format!("not one verdict per policy: {decision:?}"));
         }
         if later == 0 && self.trace.composite {
-            let waits = decision.verdicts().map(|verdict| micros(verdict.retry()));
+            let waits = decision.policies().map(|verdict| micros(verdict.retry()));
             let longest = waits.max_by_key(|wait| wait.unwrap_or(u64::MAX)).flatten();
             wait_is(longest, &self.op["retry_after_us"])?;
         }
@@ -228,7 +233,7 @@ impl Runner<'_> {
     }
 }
 
-fn verdict_is(verdict: &Verdict<'_>, expected: &Value, more: u64) -> Result<(), String> {
+fn verdict_is(verdict: &PolicyDecision<'_>, expected: &Value, more: u64) -> Result<(), String> {
     let remaining = expected["remaining"].as_u64().expect("remaining") + more;
     let tie = u64::from(expected["tie"] == true);
     if verdict.remaining() > remaining || verdict.remaining() + tie < remaining {
@@ -242,11 +247,11 @@ fn verdict_is(verdict: &Verdict<'_>, expected: &Value, more: u64) -> Result<(), 
     wait_is(Some(reset), &expected["reset_after_us"])
 }
 
-fn micros(retry: Retry) -> Option<u64> {
+fn micros(retry: RetryAfter) -> Option<u64> {
     match retry {
-        Retry::Now => Some(0),
-        Retry::After(wait) => Some(wait.as_micros() as u64),
-        Retry::Never => None,
+        RetryAfter::Now => Some(0),
+        RetryAfter::In(wait) => Some(wait.as_micros() as u64),
+        RetryAfter::Never => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::{Cluster, Sentinel, Server};
-use tollgate::{RedisStore, Source, StoreError};
+use tollgate::{DecisionSource, RedisStore, StoreError};
 
 use crate::support::{PATIENCE, at, counted, counts, fault, key, limiter, until};
 
@@ -42,11 +42,11 @@ async fn few_rights_are_enough_on_a_cluster_too_and_when_it_is_back() {
     ));
     assert!(matches!(
         fault(&limiter.check(key()).await),
-        StoreError::Open { .. }
+        StoreError::CircuitOpen { .. }
     ));
     cluster.nodes().iter().for_each(Server::resume);
     until("a probe has found that it is back", async || {
-        limiter.check(key()).await.source() == Source::Store
+        limiter.check(key()).await.source() == DecisionSource::Store
     })
     .await;
 }

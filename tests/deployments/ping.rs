@@ -4,8 +4,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use testkit::{Clock, Cluster, Server};
 use tollgate::{
-    Ban, CalendarWindow, Concurrency, FixedWindow, Key, Limiter, ListWindow, Policy, Problem,
-    Quota, RedisStore, SlidingLog, SlidingWindow, Source, TokenBucket,
+    Ban, CalendarWindow, Concurrency, DecisionSource, FixedWindow, HealthIssue, Key, Limiter,
+    ListWindow, Policy, Quota, RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 use crate::support::{PATIENCE, at as counts_at, key, limiter, until};
@@ -58,13 +58,13 @@ async fn lacking(server: &Server, command: &str) -> Vec<String> {
     let quoted = format!("'{command}'");
     let problems = health.problems().iter();
     let policies = problems.filter_map(|problem| match problem {
-        Problem::Right {
+        HealthIssue::MissingPermission {
             policy, message, ..
         } => {
             assert!(message.contains(&quoted), "{message}");
             Some(policy.to_string())
         }
-        Problem::Unheard { .. } if ["get", "set", "pttl"].contains(&command) => None,
+        HealthIssue::NoInvalidationKey { .. } if ["get", "set", "pttl"].contains(&command) => None,
         other => panic!("{other}"),
     });
     let mut policies: Vec<_> = policies.collect();
@@ -113,7 +113,7 @@ async fn an_epoch_that_may_not_be_read_is_missed() {
     let server = Server::start();
     server.acl("keys", "pw", "~tg:??:* +@all");
     let health = at(&server.url_as("keys", "pw")).ping().await;
-    let [Problem::Unheard { key, .. }] = health.problems() else {
+    let [HealthIssue::NoInvalidationKey { key, .. }] = health.problems() else {
         panic!("{health:?}");
     };
     assert_eq!(&**key, "tg:gen");
@@ -135,7 +135,7 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
         .problems()
         .iter()
         .map(|problem| match problem {
-            Problem::Right {
+            HealthIssue::MissingPermission {
                 policy, message, ..
             } if message.contains("'rpush'") => &**policy,
             other => panic!("{other}"),
@@ -164,7 +164,7 @@ async fn a_server_that_would_forget_counts_is_found() {
         .arg("maxmemory-policy", "volatile-ttl")
         .start();
     let health = at(&server.url()).ping().await;
-    let [Problem::Evicts { policy, .. }] = health.problems() else {
+    let [HealthIssue::EvictionEnabled { policy, .. }] = health.problems() else {
         panic!("{health:?}");
     };
     assert_eq!(&**policy, "volatile-ttl");
@@ -178,11 +178,11 @@ async fn a_replica_is_found() {
     let (replicas, others): (Vec<_>, Vec<_>) = health
         .problems()
         .iter()
-        .partition(|problem| matches!(problem, Problem::Replica { .. }));
+        .partition(|problem| matches!(problem, HealthIssue::Replica { .. }));
     assert_eq!(replicas.len(), 1, "{health:?}");
     // And nothing can be counted there. After three such faults in a row, it isn't asked any more.
     assert_eq!(others.len(), 10, "{others:?}");
-    let says = |problem: &&Problem, what| problem.to_string().contains(what);
+    let says = |problem: &&HealthIssue, what| problem.to_string().contains(what);
     let readonly = &others[..3];
     assert!(readonly.iter().all(|problem| says(problem, "READONLY")));
     let unasked = |problem| says(problem, "READONLY") || says(problem, "not asked");
@@ -199,7 +199,7 @@ async fn a_clock_that_is_far_off_is_found() {
         let clock = Clock::at(shown.as_micros() as u64);
         let server = Server::builder().clock(&clock).start();
         let health = at(&server.url()).ping().await;
-        let [Problem::Clock { by, ahead, .. }] = health.problems() else {
+        let [HealthIssue::ClockSkew { by, ahead, .. }] = health.problems() else {
             panic!("{health:?}");
         };
         assert_eq!(*ahead, later);
@@ -215,7 +215,7 @@ async fn a_server_that_is_gone_is_found() {
     let health = at(&format!("redis://127.0.0.1:{}", testkit::free_port()))
         .ping()
         .await;
-    let [Problem::Unreachable { .. }] = health.problems() else {
+    let [HealthIssue::Unreachable { .. }] = health.problems() else {
         panic!("{health:?}");
     };
 }
@@ -241,7 +241,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
         .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"])
         .ok();
     let health = limiter.ping().await;
-    let [Problem::Evicts { server, .. }] = health.problems() else {
+    let [HealthIssue::EvictionEnabled { server, .. }] = health.problems() else {
         panic!("{health:?}");
     };
     assert_eq!(**server, format!("127.0.0.1:{}", masters[1].port()));
@@ -261,7 +261,7 @@ async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
         .no_breaker();
     let limiter = limiter(store.build().expect("a store"), 3);
     until("it's connected", async || {
-        limiter.peek(key()).await.source() == Source::Store
+        limiter.peek(key()).await.source() == DecisionSource::Store
     })
     .await;
     server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
@@ -277,7 +277,7 @@ async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
     for _ in 0..3 {
         let start = Instant::now();
         let decision = limiter.check(Key::new("other")).await;
-        assert_eq!(decision.source(), Source::Fallback);
+        assert_eq!(decision.source(), DecisionSource::Fallback);
         assert!(start.elapsed() < Duration::from_secs(2), "{decision:?}");
     }
     server.command(&["CLIENT", "UNPAUSE"]).ok();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use testkit::{Sentinel, Server};
-use tollgate::{Key, Limiter, ManualClock, RedisStore, Source, StoreError, Timestamp};
+use tollgate::{DecisionSource, Key, Limiter, ManualClock, RedisStore, StoreError, Timestamp};
 
 use crate::support::{PATIENCE, counted, fault, key, limiter, until};
 
@@ -22,8 +22,8 @@ fn watched(group: &Sentinel) -> Limiter {
 
 async fn used(limiter: &Limiter) -> u64 {
     let seen = limiter.peek(key()).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdict = seen.verdict("p").expect("a verdict");
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy("p").expect("a verdict");
     verdict.limit() - verdict.remaining()
 }
 
@@ -61,7 +61,7 @@ async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted
         let asked = Instant::now();
         let decision = limiter.check(key()).await;
         assert!(asked.elapsed() < DEADLINE * 3, "{:?}", asked.elapsed());
-        if decision.source() == Source::Store {
+        if decision.source() == DecisionSource::Store {
             return true;
         }
         faults.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     // At most one trip is spent on being told so, and what is told then is that nothing was charged.
     let first = limiter.check(key()).await;
     let told = match first.source() {
-        Source::Store => 1,
+        DecisionSource::Store => 1,
         _ => {
             assert!(
                 matches!(fault(&first), StoreError::Server { code, .. } if &*code == "READONLY")
@@ -110,7 +110,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     })
     .await;
     until("the new one serves", async || {
-        limiter.peek(key()).await.source() == Source::Store
+        limiter.peek(key()).await.source() == DecisionSource::Store
     })
     .await;
     let before = used(&limiter).await;
@@ -150,7 +150,7 @@ async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
     old.kill();
     replicas().for_each(Server::resume);
     until("another master serves", async || {
-        limiter.peek(key()).await.source() == Source::Store
+        limiter.peek(key()).await.source() == DecisionSource::Store
     })
     .await;
     until("all sentinels tell of the new one", async || {
@@ -201,7 +201,10 @@ async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() 
     let read_at = async |server: &Server| {
         let reads = server.calls("get");
         clock.advance(BOUND / 2);
-        assert_eq!(limiter.check(key()).await.source(), Source::Cache);
+        assert_eq!(
+            limiter.check(key()).await.source(),
+            DecisionSource::RejectionCache
+        );
         until("the epoch is read", async || server.calls("get") > reads).await;
         wait_for_it().await;
     };
@@ -225,7 +228,7 @@ async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() 
     let new = group.master();
     assert!(knows_epoch(new));
     until("the new one serves", async || {
-        limiter.peek(other).await.source() == Source::Store
+        limiter.peek(other).await.source() == DecisionSource::Store
     })
     .await;
     read_at(new).await;
@@ -243,7 +246,7 @@ async fn a_sentinel_that_is_gone_or_knows_nothing_is_no_hindrance() {
     let store = RedisStore::sentinel(group.master_name(), urls).expect("a store");
     let some = limiter(store, 9);
     until("it is found", async || {
-        some.check(key()).await.source() == Source::Store
+        some.check(key()).await.source() == DecisionSource::Store
     })
     .await;
     group.sentinels()[1].resume();

@@ -11,7 +11,7 @@ pub(crate) use crate::{
 pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
     let policy = Policy::new("p", Quota::requests(quota).per_week());
     let limiter = Limiter::builder().store(store).policy(policy);
-    let limiter = limiter.on_store_error(OnStoreError::Refuse);
+    let limiter = limiter.on_store_error(OnStoreError::Reject);
     limiter.build().expect("a limiter")
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tollgate::{Decision, Ruling, Source, Verdict};
+use tollgate::{Decision, DecisionKind, DecisionSource, PolicyDecision};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) struct Under {
 }
 
 impl Under {
-    fn of(verdict: &Verdict<'_>, decided: bool) -> Self {
+    fn of(verdict: &PolicyDecision<'_>, decided: bool) -> Self {
         Self {
             limit: verdict.limit(),
             cost: verdict.cost(),
@@ -52,10 +52,10 @@ impl Told {
 
     /// What a decision says, of a check or not.
     pub(crate) fn of(decision: &Decision, check: bool) -> Result<Self, String> {
-        if let Ruling::Fault(error) = decision.ruling() {
+        if let DecisionKind::StoreFailed(error) = decision.kind() {
             return Err(format!("{error}"));
         }
-        let verdicts = decision.verdicts().chain(decision.shadows());
+        let verdicts = decision.policies().chain(decision.shadows());
         let under =
             verdicts.map(|verdict| (verdict.policy().to_owned(), Under::of(&verdict, check)));
         Ok(Self {
@@ -76,5 +76,5 @@ impl Told {
 
 /// Whether an answer came from the cache of rejections, which knows of some policies only.
 pub(crate) fn is_cached(decision: &Decision) -> bool {
-    decision.source() == Source::Cache
+    decision.source() == DecisionSource::RejectionCache
 }

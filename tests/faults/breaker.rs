@@ -10,7 +10,8 @@ use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::{Proxy, Server};
 use tokio::task::coop::unconstrained;
 use tollgate::{
-    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
+    DecisionKind, DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore,
+    StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -26,7 +27,7 @@ fn answer_at_once(limiter: &Limiter) -> StoreError {
 }
 
 fn refusing(store: RedisStore) -> Limiter {
-    limiter(store, 1_000_000, OnStoreError::Refuse)
+    limiter(store, 1_000_000, OnStoreError::Reject)
 }
 
 fn calls(server: &Server) -> u64 {
@@ -45,7 +46,7 @@ async fn while_it_is_open_nobody_waits_and_nothing_is_asked() {
     opened(&limiter).await;
     for _ in 0..1_000 {
         let error = answer_at_once(&limiter);
-        let StoreError::Open { retry_after } = error else {
+        let StoreError::CircuitOpen { retry_after } = error else {
             panic!("{error:?}")
         };
         assert!(retry_after <= Duration::from_secs(1));
@@ -86,19 +87,22 @@ async fn three_calls_in_a_row_that_fail_open_it_and_two_do_not() {
             assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
         }
         proxy.pass();
-        assert_eq!(check().await.source(), Source::Store);
+        assert_eq!(check().await.source(), DecisionSource::Store);
     }
     proxy.cut();
     for _ in 0..3 {
         fault(&check().await);
     }
-    assert!(matches!(answer_at_once(&limiter), StoreError::Open { .. }));
+    assert!(matches!(
+        answer_at_once(&limiter),
+        StoreError::CircuitOpen { .. }
+    ));
 }
 
 #[tokio::test]
 async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
     let server = Server::start();
-    let limiter = limiter(store(&server), 1, OnStoreError::Refuse);
+    let limiter = limiter(store(&server), 1, OnStoreError::Reject);
     let check = async |key: &str| limiter.check(Key::new(key)).await;
     assert!(check("mine").await.is_admitted());
     let [key] = &server.keys()[..] else {
@@ -108,10 +112,10 @@ async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
     check("spent").await;
     for _ in 0..20 {
         let error = fault(&check("mine").await);
-        assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
+        assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
         let refused = check("spent").await;
-        assert_eq!(refused.source(), Source::Store);
-        assert!(matches!(refused.ruling(), Ruling::Exhausted));
+        assert_eq!(refused.source(), DecisionSource::Store);
+        assert!(matches!(refused.kind(), DecisionKind::Rejected));
     }
     for _ in 0..20 {
         fault(&check("mine").await);
@@ -141,7 +145,7 @@ async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
     assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
     for other in others {
         let error = fault(&other.await.expect("an answer"));
-        assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+        assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     }
 }
 
@@ -163,10 +167,10 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
         let first = first.await.expect("an answer");
         let second = second.await.expect("an answer");
         proxy.pass();
-        if first.source() == Source::Store {
+        if first.source() == DecisionSource::Store {
             assert!(matches!(fault(&second), StoreError::Timeout));
             let next = limiter.check(Key::new("whoever")).await;
-            assert_eq!(next.source(), Source::Store, "{next:?}");
+            assert_eq!(next.source(), DecisionSource::Store, "{next:?}");
             return;
         }
         // The machine is busy: the first reply came too late as well, which counts.
@@ -219,7 +223,7 @@ async fn a_store_is_in_use_again_though_nobody_asked_meanwhile() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(
         limiter.check(Key::new("first")).await.source(),
-        Source::Store
+        DecisionSource::Store
     );
 }
 
@@ -292,7 +296,7 @@ async fn who_is_refused_for_it_is_told_to_come_back_in_a_second() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(policy(1).key(extract::global()))
-        .on_store_error(OnStoreError::Refuse)
+        .on_store_error(OnStoreError::Reject)
         .build()
         .expect("a layer");
     opened(layer.limiter()).await;
@@ -308,16 +312,16 @@ async fn who_asks_for_a_refund_while_it_is_open_is_told_at_once_that_it_cannot_b
     let server = Server::start();
     let limiter = refusing(store(&server));
     let charged = limiter.check(Key::new("key")).cost(5).await;
-    assert_eq!(charged.source(), Source::Store);
+    assert_eq!(charged.source(), DecisionSource::Store);
     server.pause();
     opened(&limiter).await;
     let mut charged = charged;
     let refund = charged.refund(5).now_or_never();
     let error = refund.expect("an answer at once").expect_err("a fault");
-    assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+    assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     server.resume();
     resumed(&limiter).await;
     let seen = limiter.peek(Key::new("key")).await;
-    let verdict = seen.verdict("p").expect("a verdict");
+    let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), 5);
 }

@@ -5,7 +5,7 @@ use std::{future::IntoFuture, thread};
 
 use futures_util::FutureExt;
 use testkit::{Reply, Server};
-use tollgate::{Key, Limiter, OnStoreError, Policy, RedisStore, Source, StoreError};
+use tollgate::{DecisionSource, Key, Limiter, OnStoreError, Policy, RedisStore, StoreError};
 
 use crate::{
     connections::Connection,
@@ -22,7 +22,7 @@ enum Breaker {
 }
 
 fn refusing(store: RedisStore) -> Limiter {
-    limiter(store, 1_000, OnStoreError::Refuse)
+    limiter(store, 1_000, OnStoreError::Reject)
 }
 
 fn order(server: &Server, command: &[&str]) {
@@ -30,7 +30,7 @@ fn order(server: &Server, command: &[&str]) {
 }
 
 fn is_open(error: &StoreError) -> bool {
-    matches!(error, StoreError::Open { .. })
+    matches!(error, StoreError::CircuitOpen { .. })
 }
 
 /// Asks about ten requests on a server in such a state: they are told this code, until the breaker opens, if it does.
@@ -43,7 +43,7 @@ async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
                 assert_eq!(&**said, code, "{error:?}");
                 told += 1;
             }
-            StoreError::Open { .. } => assert_eq!(breaker, Breaker::Opens, "for {code}"),
+            StoreError::CircuitOpen { .. } => assert_eq!(breaker, Breaker::Opens, "for {code}"),
             _ => panic!("{error:?} in place of {code}"),
         }
     }
@@ -64,7 +64,7 @@ async fn begun(server: &Server) -> (Limiter, Connection) {
 }
 
 async fn began(server: &Server, limiter: Limiter) -> (Limiter, Connection) {
-    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     (limiter, Connection::only(server))
 }
 
@@ -195,7 +195,7 @@ async fn unblocked() {
     let server = Server::start();
     let store = builder(server.url()).deadline(PATIENCE).build();
     let limiter = refusing(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["CLIENT", "PAUSE", "20000", "WRITE"]);
     let asked = tokio::spawn(limiter.check(KEY).into_future());
     let waiting = || {
@@ -225,7 +225,7 @@ async fn unblocked() {
         used += 1;
     }
     let seen = limiter.peek(KEY).await;
-    let verdict = seen.verdict("p").expect("a verdict");
+    let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), used);
 }
 
@@ -288,7 +288,7 @@ async fn wrongpass() {
     server.acl("gate", "secret", "~* +@all");
     let store = builder(server.url_as("gate", "secret")).build();
     let limiter = refusing(store.expect("a store"));
-    assert_eq!(limiter.check(KEY).await.source(), Source::Store);
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["ACL", "DELUSER", "gate"]);
     server.acl("gate", "another", "~* +@all");
     until("it opens", async || {
@@ -326,8 +326,8 @@ async fn noscript() {
     for used in 2..5 {
         order(&server, &["SCRIPT", "FLUSH"]);
         let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), Source::Store);
-        let remaining = decision.verdict("p").expect("a verdict").remaining();
+        assert_eq!(decision.source(), DecisionSource::Store);
+        let remaining = decision.policy("p").expect("a verdict").remaining();
         assert_eq!(1_000 - remaining, used);
     }
     connection.is_kept(&server);
@@ -344,8 +344,8 @@ async fn wrongtype() {
     for _ in 0..10 {
         let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
         let error = fault(&one);
-        assert!(matches!(error, StoreError::Foreign { .. }), "{error:?}");
-        assert_eq!(other.source(), Source::Store);
+        assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
+        assert_eq!(other.source(), DecisionSource::Store);
     }
     connection.is_kept(&server);
 }
@@ -376,7 +376,7 @@ async fn crossslot() {
     let limiter = limiter
         .policy(Policy::new("a", quota(9)))
         .policy(Policy::new("b", quota(9)))
-        .on_store_error(OnStoreError::Refuse);
+        .on_store_error(OnStoreError::Reject);
     let limiter = limiter.build().expect("a limiter");
     until("it serves", async || {
         let error = fault(&limiter.check(KEY).await);

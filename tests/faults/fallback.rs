@@ -5,9 +5,9 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use testkit::Server;
 use tollgate::{
-    Ban, Decision, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, MemoryStore,
-    OnStoreError, Policy, Quota, RateLimitLayer, Retry, Ruling, SlidingLog, SlidingWindow, Source,
-    TokenBucket, extract,
+    Ban, Decision, DecisionKind, DecisionSource, FixedWindow, Gcra, Key, Limiter, ListWindow,
+    LocalFallback, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RetryAfter,
+    SlidingLog, SlidingWindow, TokenBucket, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -31,7 +31,7 @@ fn every(units: u64) -> [Policy; 7] {
 
 fn falling_back(policy: Policy, processes: u32) -> Limiter {
     let limiter = Limiter::builder().store(nowhere()).policy(policy);
-    let limiter = limiter.on_store_error(Fallback::across(processes));
+    let limiter = limiter.on_store_error(LocalFallback::across(processes));
     limiter.build().expect("a limiter")
 }
 
@@ -73,7 +73,7 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
     }
     let refused = ask(20).await;
     assert!(!refused.is_admitted() && !ask(8).await.is_admitted());
-    let verdict = refused.verdict("p").expect("a verdict");
+    let verdict = refused.policy("p").expect("a verdict");
     assert_eq!((verdict.limit(), verdict.quota()), (5, quota(5)));
     assert!(ask(40).await.is_admitted());
 }
@@ -101,12 +101,12 @@ async fn bans_are_shared_too() {
         .store(nowhere())
         .policy(policy(2))
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
-        .on_store_error(Fallback::across(2))
+        .on_store_error(LocalFallback::across(2))
         .build()
         .expect("a limiter");
     assert_eq!(admitted_in_process(&limiter, KEY, 4).await, 1);
     let refused = limiter.check(KEY).await;
-    let verdict = refused.verdict("ban").expect("it blocks after three");
+    let verdict = refused.policy("ban").expect("it blocks after three");
     assert!(verdict.refused());
 }
 
@@ -116,10 +116,10 @@ async fn several_at_once_are_admitted_as_far_as_the_share_goes() {
     let decision = limiter.check(KEY).times(8).await;
     assert_eq!(
         (decision.admitted(), decision.source()),
-        (5, Source::Fallback)
+        (5, DecisionSource::Fallback)
     );
     let charged = limiter.charge(Key::new("debt"), 7).await;
-    assert_eq!(charged.source(), Source::Fallback);
+    assert_eq!(charged.source(), DecisionSource::Fallback);
     assert_eq!(admitted_in_process(&limiter, Key::new("debt"), 3).await, 0);
 }
 
@@ -128,10 +128,10 @@ async fn whoever_costs_more_than_the_share_is_to_come_back_when_the_store_may_be
     let limiter = sharing(nowhere(), 10, 4);
     let decision = limiter.check(KEY).cost(5).await;
     assert!(!decision.is_admitted());
-    assert_eq!(decision.retry(), Retry::After(Duration::from_secs(1)));
+    assert_eq!(decision.retry(), RetryAfter::In(Duration::from_secs(1)));
     // What the quota never allows, it won't then either.
     let decision = limiter.check(KEY).cost(11).await;
-    assert_eq!(decision.retry(), Retry::Never);
+    assert_eq!(decision.retry(), RetryAfter::Never);
 }
 
 #[tokio::test]
@@ -139,8 +139,8 @@ async fn what_is_used_in_process_is_forgotten_with_the_rest() {
     let limiter = sharing(nowhere(), 4, 2);
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
     let reset = limiter.reset(KEY).await;
-    assert_eq!(reset.source(), Source::Fallback);
-    let stood = reset.verdict("p").expect("a verdict");
+    assert_eq!(reset.source(), DecisionSource::Fallback);
+    let stood = reset.policy("p").expect("a verdict");
     assert_eq!(stood.remaining(), 0, "it tells how it stood");
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
 
@@ -150,7 +150,7 @@ async fn what_is_used_in_process_is_forgotten_with_the_rest() {
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
     server.restart();
     crate::support::resumed(&limiter).await;
-    assert_eq!(limiter.reset(KEY).await.source(), Source::Store);
+    assert_eq!(limiter.reset(KEY).await.source(), DecisionSource::Store);
     server.kill();
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
 }
@@ -161,7 +161,7 @@ async fn a_refusal_by_the_store_is_no_fault() {
     let limiter = sharing(store(&server), 2, 2);
     for admitted in [true, true, false, false, false] {
         let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.source(), DecisionSource::Store);
         assert_eq!(decision.is_admitted(), admitted);
     }
 }
@@ -171,12 +171,12 @@ async fn what_counts_in_process_anyway_never_falls_back() {
     let limiter = Limiter::builder()
         .store(MemoryStore::new())
         .policy(policy(4))
-        .on_store_error(Fallback::across(4))
+        .on_store_error(LocalFallback::across(4))
         .build()
         .expect("a limiter");
     for admitted in [true, true, true, true, false] {
         let decision = limiter.check(KEY).await;
-        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.source(), DecisionSource::Store);
         assert_eq!(decision.is_admitted(), admitted);
     }
 }
@@ -186,7 +186,7 @@ async fn behind_a_layer_it_is_a_429_that_tells_of_the_share() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(Policy::new("p", Quota::requests(4).per_hour()).key(extract::global()))
-        .on_store_error(Fallback::across(2))
+        .on_store_error(LocalFallback::across(2))
         .build()
         .expect("a layer");
     let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
@@ -209,7 +209,7 @@ fn a_fallback_across_no_processes_is_a_mistake() {
         let limiter = Limiter::builder().policy(policy);
         limiter.on_store_error(answer).build()
     };
-    let nobody = Fallback::across(0);
+    let nobody = LocalFallback::across(0);
     let error = build(policy(1), nobody.into()).unwrap_err();
     assert_eq!(
         (error.policy(), error.value()),
@@ -225,6 +225,6 @@ async fn who_is_refused_in_process_is_refused_by_the_quota() {
     let limiter = sharing(nowhere(), 1, 1);
     assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
     let refused = limiter.check(KEY).await;
-    assert!(matches!(refused.ruling(), Ruling::Exhausted));
-    assert!(refused.verdict("p").expect("a verdict").refused());
+    assert!(matches!(refused.kind(), DecisionKind::Rejected));
+    assert!(refused.policy("p").expect("a verdict").refused());
 }

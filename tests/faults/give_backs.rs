@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use testkit::{Proxy, Server};
 use tollgate::{
-    Admission, Charge, Concurrency, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, Ruling, Source, StoreError, extract,
+    Admission, Charge, Concurrency, DecisionKind, DecisionSource, FixedWindow, Key, Limiter,
+    OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -21,7 +21,7 @@ fn places(store: RedisStore, many: u64) -> Limiter {
     let limiter = Limiter::builder()
         .store(store)
         .policy(Policy::new("p", Quota::concurrent(many)).strategy(hour));
-    let limiter = limiter.on_store_error(OnStoreError::Refuse);
+    let limiter = limiter.on_store_error(OnStoreError::Reject);
     limiter.build().expect("a limiter")
 }
 
@@ -42,7 +42,7 @@ async fn take(limiter: &Limiter, many: usize) -> Vec<Admission> {
 
 async fn left(limiter: &Limiter) -> u64 {
     let seen = seen_by_the_store(limiter, KEY).await;
-    seen.verdict("p").expect("a verdict").remaining()
+    seen.policy("p").expect("a verdict").remaining()
 }
 
 /// Nobody is locked out by those who left meanwhile.
@@ -119,7 +119,7 @@ async fn without_a_breaker_they_are_free_with_the_next_answer() {
     proxy.cut();
     drop(held);
     for _ in 0..5 {
-        assert_eq!(limiter.peek(KEY).await.source(), Source::Fallback);
+        assert_eq!(limiter.peek(KEY).await.source(), DecisionSource::Fallback);
     }
     proxy.pass();
     resumed(&limiter).await;
@@ -141,10 +141,13 @@ async fn reserve_and_give_back(
     let layer = RateLimitLayer::builder()
         .store(store)
         .policy(policy)
-        .on_store_error(OnStoreError::Refuse);
+        .on_store_error(OnStoreError::Reject);
     let layer = layer.build().expect("a layer");
     let limiter = layer.limiter().clone();
-    assert_eq!(limiter.charge(KEY, 10).await.source(), Source::Store);
+    assert_eq!(
+        limiter.charge(KEY, 10).await.source(),
+        DecisionSource::Store
+    );
     let handler = move |_: Request<()>| {
         let meanwhile = meanwhile();
         async move {
@@ -217,7 +220,10 @@ async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
         // By requests that take no permit, whose refund would be kept as well.
         until("the breaker opens", async || {
             let seen = limiter.peek(KEY).await;
-            matches!(seen.ruling(), Ruling::Fault(StoreError::Open { .. }))
+            matches!(
+                seen.kind(),
+                DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
+            )
         })
         .await;
         drop(held);
@@ -229,7 +235,7 @@ async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
             let mut left = 0;
             for half in 0..2 {
                 let seen = limiter.peek(key(half)).await;
-                left += seen.verdict("p").map_or(0, |places| places.remaining());
+                left += seen.policy("p").map_or(0, |places| places.remaining());
             }
             left == 20_000 - 7 * episode
         })

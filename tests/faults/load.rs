@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::task::JoinHandle;
-use tollgate::{Key, Limiter, Source};
+use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::support::{DEADLINE, until};
 
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) shared: bool,
     pub(crate) start: Instant,
     pub(crate) took: Duration,
-    pub(crate) source: Source,
+    pub(crate) source: DecisionSource,
     pub(crate) admitted: bool,
 }
 
@@ -69,7 +69,7 @@ impl Load {
                         let key = if shared { Key::new("shared") } else { own };
                         let decision = limiter.check(key).await;
                         let source = decision.source();
-                        let place = usize::from(source != Source::Store);
+                        let place = usize::from(source != DecisionSource::Store);
                         answers[number][place].fetch_add(1, Ordering::Relaxed);
                         asked.push(Asked {
                             limiter: number,
@@ -104,8 +104,8 @@ impl Load {
     }
 
     /// Goes on until each limiter has had so many more answers from its store, or otherwise.
-    pub(crate) async fn go_on(&self, source: Source, many: u64) {
-        let place = usize::from(source != Source::Store);
+    pub(crate) async fn go_on(&self, source: DecisionSource, many: u64) {
+        let place = usize::from(source != DecisionSource::Store);
         let count = |answers: &[AtomicU64; 2]| answers[place].load(Ordering::Relaxed);
         let before: Vec<_> = self.answers.iter().map(count).collect();
         until("answers", async || {
@@ -145,7 +145,7 @@ impl Log {
         let faults = self
             .asked
             .iter()
-            .filter(|asked| asked.source != Source::Store);
+            .filter(|asked| asked.source != DecisionSource::Store);
         let resumed = faults.clone().map(|asked| asked.start).max();
         let resumed = resumed.map(|last| last.saturating_duration_since(back));
         let mut took: Vec<_> = faults.map(|asked| asked.took).collect();
@@ -181,7 +181,7 @@ impl Log {
         let last = self
             .asked
             .iter()
-            .filter(|asked| asked.source != Source::Store);
+            .filter(|asked| asked.source != DecisionSource::Store);
         if let Some(last) = last.max_by_key(|asked| asked.start) {
             let since = last.start.saturating_duration_since(back);
             assert!(since <= SOON + self.slack(), "{since:?}: {last:?}");
@@ -189,7 +189,7 @@ impl Log {
     }
 
     /// How many were admitted, by the store or otherwise, under the shared key or in all.
-    pub(crate) fn admitted(&self, source: Source, shared: bool) -> u64 {
+    pub(crate) fn admitted(&self, source: DecisionSource, shared: bool) -> u64 {
         let admitted = self
             .asked
             .iter()
@@ -202,7 +202,7 @@ impl Log {
         let faults = self
             .asked
             .iter()
-            .filter(|asked| asked.source == Source::Fallback);
+            .filter(|asked| asked.source == DecisionSource::Fallback);
         faults.count() as u64
     }
 }

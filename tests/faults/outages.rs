@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use testkit::{Proxy, Server};
-use tollgate::{Key, Limiter, Source};
+use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::{
     load::{Load, Log},
@@ -38,21 +38,21 @@ async fn outage(
     mend: impl FnOnce(),
 ) -> Log {
     let load = Load::start(limiters);
-    load.go_on(Source::Store, 200).await;
+    load.go_on(DecisionSource::Store, 200).await;
     tokio::task::block_in_place(strike);
-    load.go_on(Source::Fallback, 400).await;
+    load.go_on(DecisionSource::Fallback, 400).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     tokio::task::block_in_place(mend);
     let back = Instant::now();
     // Until it is all over, and a while longer.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    load.go_on(Source::Store, 200).await;
+    load.go_on(DecisionSource::Store, 200).await;
     let log = load.stop().await;
     let test = std::thread::current();
     log.print(test.name().unwrap_or_default(), back);
     log.assert_in_time();
     log.assert_resumed(back);
-    let in_process = log.admitted(Source::Fallback, true);
+    let in_process = log.admitted(DecisionSource::Fallback, true);
     match answers {
         Answers::Nothing => assert_eq!(in_process, 2 * SHARE, "all of the shares, and no more"),
         Answers::Refusals if log.is_calm() => {
@@ -70,7 +70,7 @@ async fn outage(
 
 /// The store itself never admits more than the quota, nor loses more than the charges whose answers were lost.
 async fn assert_counted(log: &Log, limiter: &Limiter) {
-    let admitted = log.admitted(Source::Store, true);
+    let admitted = log.admitted(DecisionSource::Store, true);
     assert!(admitted <= QUOTA, "{admitted} of {QUOTA}");
     let used = used_on_the_store(limiter, Key::new("shared")).await;
     assert!(
@@ -106,7 +106,7 @@ async fn killed_and_restarted_empty() {
     let restart = || server.restart();
     let log = outage(&limiters, Answers::Nothing, || server.kill(), restart).await;
     // It has forgotten what it counted: at most another quota.
-    let admitted = log.admitted(Source::Store, true);
+    let admitted = log.admitted(DecisionSource::Store, true);
     assert!(QUOTA < admitted && admitted <= 2 * QUOTA, "{admitted}");
     assert_eq!(server.immortal_keys(), [""; 0]);
     assert_gone(&server, limiters).await;

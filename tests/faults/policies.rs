@@ -1,7 +1,8 @@
 //! Each policy has its own answer: a login stays closed while a read stays open.
 
 use tollgate::{
-    Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, Ruling, Source, StoreError,
+    Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota, StoreError,
 };
 
 use crate::support::{fault, nowhere, quota};
@@ -20,20 +21,20 @@ fn of(answer: OnStoreError, policies: impl IntoIterator<Item = Policy>) -> Limit
 
 fn names(decision: &Decision) -> Vec<&str> {
     decision
-        .verdicts()
+        .policies()
         .map(|verdict| verdict.policy())
         .collect()
 }
 
-const HALF: Fallback = Fallback::across(2);
+const HALF: LocalFallback = LocalFallback::across(2);
 
 #[tokio::test]
 async fn the_limiters_answer_goes_for_those_that_have_none() {
-    for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Refuse, false)] {
+    for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Reject, false)] {
         let limiter = of(general, [Policy::new("p", quota(4))]);
         let decision = limiter.check(Key::new("key")).await;
         assert_eq!(decision.is_admitted(), admits);
-        assert_eq!(decision.source(), Source::Fallback);
+        assert_eq!(decision.source(), DecisionSource::Fallback);
     }
 }
 
@@ -41,7 +42,7 @@ async fn the_limiters_answer_goes_for_those_that_have_none() {
 async fn a_login_stays_closed_while_a_read_stays_open() {
     let policies = [
         Policy::new("read", quota(4)).missing_key(tollgate::MissingKey::Skip),
-        named("login", OnStoreError::Refuse).missing_key(tollgate::MissingKey::Skip),
+        named("login", OnStoreError::Reject).missing_key(tollgate::MissingKey::Skip),
     ];
     let limiter = of(OnStoreError::Admit, policies);
     let (key, read, login) = (Key::new("key"), "read", "login");
@@ -52,7 +53,10 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
     ] {
         let error = fault(&decision);
         assert!(
-            matches!(error, StoreError::Connection(_) | StoreError::Open { .. }),
+            matches!(
+                error,
+                StoreError::Connection(_) | StoreError::CircuitOpen { .. }
+            ),
             "{error:?}"
         );
     }
@@ -61,7 +65,7 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
 
 #[tokio::test]
 async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_in_process() {
-    let policies = [named("shared", HALF), named("closed", OnStoreError::Refuse)];
+    let policies = [named("shared", HALF), named("closed", OnStoreError::Reject)];
     let limiter = of(OnStoreError::Admit, policies);
     let key = Key::new("key");
     for _ in 0..3 {
@@ -69,31 +73,31 @@ async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_in_process() {
     }
     // Alone it still has all of its share.
     let seen = limiter.peek([("shared", key)]).await;
-    assert_eq!(seen.verdict("shared").expect("a verdict").remaining(), 2);
+    assert_eq!(seen.policy("shared").expect("a verdict").remaining(), 2);
 }
 
 #[tokio::test]
 async fn those_that_fall_back_are_judged_and_those_that_admit_are_not_asked() {
     let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
-    let limiter = of(OnStoreError::Refuse, policies);
+    let limiter = of(OnStoreError::Reject, policies);
     let check = || limiter.check(Key::new("key"));
     for remaining in [1, 0] {
         let decision = check().await;
         assert!(decision.is_admitted());
         assert_eq!(names(&decision), ["shared"]);
-        let verdict = decision.verdict("shared").expect("a verdict");
+        let verdict = decision.policy("shared").expect("a verdict");
         assert_eq!((verdict.limit(), verdict.remaining()), (2, remaining));
     }
     let refused = check().await;
-    assert!(matches!(refused.ruling(), Ruling::Exhausted));
-    assert_eq!(refused.source(), Source::Fallback);
+    assert!(matches!(refused.kind(), DecisionKind::Rejected));
+    assert_eq!(refused.source(), DecisionSource::Fallback);
 }
 
 #[tokio::test]
 async fn several_that_fall_back_are_all_charged_or_none() {
     let policies = [
         named("two", HALF),
-        Policy::new("one", quota(1)).on_store_error(Fallback::across(9)),
+        Policy::new("one", quota(1)).on_store_error(LocalFallback::across(9)),
     ];
     let limiter = of(OnStoreError::Admit, policies);
     let key = Key::new("key");
@@ -101,14 +105,14 @@ async fn several_that_fall_back_are_all_charged_or_none() {
     for _ in 0..3 {
         let refused = limiter.check(key).await;
         assert!(!refused.is_admitted());
-        assert!(refused.verdict("one").expect("a verdict").refused());
-        assert_eq!(refused.verdict("two").expect("a verdict").remaining(), 1);
+        assert!(refused.policy("one").expect("a verdict").refused());
+        assert_eq!(refused.policy("two").expect("a verdict").remaining(), 1);
     }
 }
 
 #[tokio::test]
 async fn a_shadow_has_no_say() {
-    for answer in [OnStoreError::Refuse, HALF.into()] {
+    for answer in [OnStoreError::Reject, HALF.into()] {
         let policies = [
             named("live", OnStoreError::Admit),
             named("shadow", answer).shadow(),

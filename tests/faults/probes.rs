@@ -10,12 +10,12 @@ use std::{
 
 use futures_util::FutureExt;
 use testkit::{Proxy, Server};
-use tollgate::{Key, Limiter, OnStoreError, RedisStore, Source, StoreError};
+use tollgate::{DecisionSource, Key, Limiter, OnStoreError, RedisStore, StoreError};
 
 use crate::support::{PATIENCE, builder, fault, limiter, opened, resumed, store, until, url};
 
 fn refusing(store: RedisStore) -> Limiter {
-    limiter(store, 1_000, OnStoreError::Refuse)
+    limiter(store, 1_000, OnStoreError::Reject)
 }
 
 fn order(server: &Server, command: &[&str]) {
@@ -35,7 +35,7 @@ fn probes(server: &Server) -> u64 {
 
 fn is_open(limiter: &Limiter) -> bool {
     let check = limiter.check(Key::new("key")).into_future().now_or_never();
-    check.is_some_and(|decision| matches!(fault(&decision), StoreError::Open { .. }))
+    check.is_some_and(|decision| matches!(fault(&decision), StoreError::CircuitOpen { .. }))
 }
 
 /// However many probes go, the breaker stays open.
@@ -45,7 +45,7 @@ async fn stays_open(limiter: &Limiter, server: &Server) {
     until("four more probes", async || {
         let check = limiter.check(Key::new("key")).into_future().now_or_never();
         let error = fault(&check.expect("an answer at once"));
-        assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
+        assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
         probes(server) >= before + 4
     })
     .await;
@@ -83,7 +83,7 @@ async fn a_server_that_is_full_is_asked_all_the_same() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
-    let limiter = limiter(store(&server), 1, OnStoreError::Refuse);
+    let limiter = limiter(store(&server), 1, OnStoreError::Reject);
     assert!(limiter.check(Key::new("spent")).await.is_admitted());
     server.pause();
     opened(&limiter).await;
@@ -91,7 +91,7 @@ async fn a_server_that_is_full_is_asked_all_the_same() {
     order(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     until("it is asked again", async || {
         let decision = limiter.check(Key::new("spent")).await;
-        decision.source() == Source::Store && !decision.is_admitted()
+        decision.source() == DecisionSource::Store && !decision.is_admitted()
     })
     .await;
     let error = fault(&limiter.check(Key::new("new")).await);

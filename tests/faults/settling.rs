@@ -5,8 +5,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode};
 use testkit::Server;
 use tollgate::{
-    Admission, Charge, Concurrency, Fallback, FixedWindow, Key, Limiter, Policy, Quota,
-    RateLimitLayer, RedisStore, Source, StoreError, extract,
+    Admission, Charge, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LocalFallback,
+    Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -20,18 +20,18 @@ const KEY: Key = Key::global();
 fn counting(store: RedisStore, units: u64) -> Limiter {
     let policy = Policy::new("p", quota(units)).strategy(FixedWindow);
     let limiter = Limiter::builder().store(store).policy(policy);
-    let limiter = limiter.on_store_error(Fallback::across(2));
+    let limiter = limiter.on_store_error(LocalFallback::across(2));
     limiter.build().expect("a limiter")
 }
 
 /// What is used under the one policy, by whatever answers.
-async fn used(limiter: &Limiter, source: Source) -> u64 {
-    if source == Source::Store {
+async fn used(limiter: &Limiter, source: DecisionSource) -> u64 {
+    if source == DecisionSource::Store {
         return used_on_the_store(limiter, KEY).await;
     }
     let seen = limiter.peek(KEY).await;
     assert_eq!(seen.source(), source);
-    let verdict = seen.verdict("p").expect("a verdict");
+    let verdict = seen.policy("p").expect("a verdict");
     verdict.limit() - verdict.remaining()
 }
 
@@ -40,26 +40,26 @@ async fn a_refund_goes_where_the_charge_was_made() {
     let server = Server::start();
     let limiter = counting(store(&server), 20);
     let mut on_redis = limiter.check(KEY).cost(4).await;
-    assert_eq!(on_redis.source(), Source::Store);
+    assert_eq!(on_redis.source(), DecisionSource::Store);
     server.pause();
     opened_in_process(&limiter).await;
     let mut in_process = limiter.check(KEY).cost(3).await;
-    assert_eq!(used(&limiter, Source::Fallback).await, 3);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 3);
     let error = on_redis.refund(1).await.expect_err("a fault");
-    assert!(matches!(error, StoreError::Open { .. }), "{error:?}");
-    assert_eq!(used(&limiter, Source::Fallback).await, 3);
+    assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 3);
     assert_eq!(in_process.refund(1).await.expect("units")[0].units(), 1);
-    assert_eq!(used(&limiter, Source::Fallback).await, 2);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 2);
     server.resume();
     resumed(&limiter).await;
     // Also when the store is back.
     assert_eq!(in_process.refund(1).await.expect("units")[0].units(), 1);
-    assert_eq!(used(&limiter, Source::Store).await, 4);
+    assert_eq!(used(&limiter, DecisionSource::Store).await, 4);
     assert_eq!(on_redis.refund(3).await.expect("units")[0].units(), 3);
-    assert_eq!(used(&limiter, Source::Store).await, 1);
+    assert_eq!(used(&limiter, DecisionSource::Store).await, 1);
     server.kill();
     opened_in_process(&limiter).await;
-    assert_eq!(used(&limiter, Source::Fallback).await, 1);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 1);
 }
 
 #[tokio::test]
@@ -68,11 +68,11 @@ async fn a_handler_settles_in_process_what_was_charged_there() {
     let admission = limiter.check(KEY).cost(5).await;
     let admission = admission.into_result().expect("it is admitted");
     admission.settle(9).await.expect("it is in process");
-    assert_eq!(used(&limiter, Source::Fallback).await, 9);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 9);
     admission.charge(2).await.expect("it is in process");
-    assert_eq!(used(&limiter, Source::Fallback).await, 11);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 11);
     admission.settle(1).await.expect("it is in process");
-    assert_eq!(used(&limiter, Source::Fallback).await, 1);
+    assert_eq!(used(&limiter, DecisionSource::Fallback).await, 1);
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn what_a_response_decides_is_settled_in_process() {
                     .key(extract::global())
                     .charge(charge),
             )
-            .on_store_error(Fallback::across(2))
+            .on_store_error(LocalFallback::across(2))
             .build()
             .expect("a layer");
         let handler = async |request: Request<()>| {
@@ -114,13 +114,13 @@ async fn what_a_response_decides_is_settled_in_process() {
             ("/", ok),
             ("/teapot", teapot),
         ] {
-            let before = used(layer.limiter(), Source::Fallback).await;
+            let before = used(layer.limiter(), DecisionSource::Fallback).await;
             let Ok(response) = service
                 .clone()
                 .oneshot(Request::get(path).body(()).expect("a request"))
                 .await;
             drop(response);
-            let after = used(layer.limiter(), Source::Fallback).await;
+            let after = used(layer.limiter(), DecisionSource::Fallback).await;
             assert_eq!(after, before + more, "{path}");
         }
     }
@@ -135,7 +135,7 @@ async fn places_in_flight_live_where_they_were_taken() {
     let limiter = Limiter::builder()
         .store(builder(server.url()).build().expect("a store"))
         .policy(policy)
-        .on_store_error(Fallback::across(2))
+        .on_store_error(LocalFallback::across(2))
         .build()
         .expect("a limiter");
     let on_redis = limiter.check(KEY).await.into_result().expect("a place");
@@ -143,7 +143,11 @@ async fn places_in_flight_live_where_they_were_taken() {
     opened_in_process(&limiter).await;
     let in_process = limiter.check(KEY).await.into_result().expect("a place");
     tokio::time::sleep(2 * life).await;
-    assert_eq!(used(&limiter, Source::Fallback).await, 1, "it was renewed");
+    assert_eq!(
+        used(&limiter, DecisionSource::Fallback).await,
+        1,
+        "it was renewed"
+    );
     server.resume();
     resumed(&limiter).await;
     drop(in_process);
@@ -152,7 +156,7 @@ async fn places_in_flight_live_where_they_were_taken() {
         limiter
             .peek(KEY)
             .await
-            .verdict("p")
+            .policy("p")
             .expect("a verdict")
             .remaining()
             == 4
@@ -161,7 +165,7 @@ async fn places_in_flight_live_where_they_were_taken() {
     server.kill();
     opened_in_process(&limiter).await;
     assert_eq!(
-        used(&limiter, Source::Fallback).await,
+        used(&limiter, DecisionSource::Fallback).await,
         0,
         "it was given back"
     );

@@ -10,8 +10,8 @@ use std::{
 use futures_util::FutureExt;
 use testkit::Server;
 use tollgate::{
-    CalendarWindow, Decision, Fallback, Key, Limiter, OnStoreError, Policy, Quota, RedisStore,
-    RedisStoreBuilder, Ruling, Source, StoreError,
+    CalendarWindow, Decision, DecisionKind, DecisionSource, Key, Limiter, LocalFallback,
+    OnStoreError, Policy, Quota, RedisStore, RedisStoreBuilder, StoreError,
 };
 
 pub(crate) use crate::until::{PATIENCE, until};
@@ -59,7 +59,7 @@ pub(crate) fn limiter(store: RedisStore, units: u64, answer: impl Into<OnStoreEr
 
 /// A limiter that is one of so many processes.
 pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
-    limiter(store, units, Fallback::across(processes))
+    limiter(store, units, LocalFallback::across(processes))
 }
 
 /// A store at whose address nothing listens.
@@ -71,9 +71,9 @@ pub(crate) fn nowhere() -> RedisStore {
 
 #[track_caller]
 pub(crate) fn fault(decision: &Decision) -> StoreError {
-    assert_eq!(decision.source(), Source::Fallback);
-    match decision.ruling() {
-        Ruling::Fault(error) => error.clone(),
+    assert_eq!(decision.source(), DecisionSource::Fallback);
+    match decision.kind() {
+        DecisionKind::StoreFailed(error) => error.clone(),
         other => panic!("{other:?} in place of a fault"),
     }
 }
@@ -83,7 +83,7 @@ pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u
     let mut admitted = 0;
     for _ in 0..requests {
         let decision = limiter.check(key).await;
-        assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+        assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
         admitted += u64::from(decision.is_admitted());
     }
     admitted
@@ -93,8 +93,8 @@ pub(crate) async fn admitted_in_process(limiter: &Limiter, key: Key, requests: u
 pub(crate) async fn opened(limiter: &Limiter) {
     until("the breaker opens", async || {
         matches!(
-            limiter.check(Key::new("whoever")).await.ruling(),
-            Ruling::Fault(StoreError::Open { .. })
+            limiter.check(Key::new("whoever")).await.kind(),
+            DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
         )
     })
     .await;
@@ -104,7 +104,7 @@ pub(crate) async fn opened(limiter: &Limiter) {
 pub(crate) async fn opened_in_process(limiter: &Limiter) {
     until("the store is at fault", async || {
         let key = Key::new("whoever");
-        limiter.check(key).cost(0).await.source() == Source::Fallback
+        limiter.check(key).cost(0).await.source() == DecisionSource::Fallback
             && limiter
                 .check(key)
                 .cost(0)
@@ -120,7 +120,7 @@ pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> Decision {
     let mut seen = None;
     until("the store answers", async || {
         let decision = limiter.peek(key).await;
-        let answered = decision.source() == Source::Store;
+        let answered = decision.source() == DecisionSource::Store;
         seen = Some(decision);
         answered
     })
@@ -131,14 +131,14 @@ pub(crate) async fn seen_by_the_store(limiter: &Limiter, key: Key) -> Decision {
 /// How many units of policy `p` are used, by the store's count.
 pub(crate) async fn used_on_the_store(limiter: &Limiter, key: Key) -> u64 {
     let seen = seen_by_the_store(limiter, key).await;
-    let verdict = seen.verdict("p").expect("a verdict");
+    let verdict = seen.policy("p").expect("a verdict");
     verdict.limit() - verdict.remaining()
 }
 
 /// Asks until the store answers.
 pub(crate) async fn resumed(limiter: &Limiter) {
     until("the store counts again", async || {
-        limiter.check(Key::new("whoever")).await.source() == Source::Store
+        limiter.check(Key::new("whoever")).await.source() == DecisionSource::Store
     })
     .await;
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use testkit::Server;
-use tollgate::{Fallback, Key, Limiter, OnStoreError, Policy, Quota, Ruling, Source};
+use tollgate::{
+    DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+};
 
 use crate::support::{PATIENCE, nowhere, store};
 
@@ -20,11 +22,11 @@ fn limiter(store: tollgate::RedisStore, answer: impl Into<OnStoreError>) -> Limi
 
 #[tokio::test]
 async fn turns_come_as_often_as_the_share_has_it() {
-    let limiter = limiter(nowhere(), Fallback::across(2));
+    let limiter = limiter(nowhere(), LocalFallback::across(2));
     let start = Instant::now();
     for _ in 0..5 {
         let admission = limiter.wait(KEY, PATIENCE).await.expect("its turn");
-        assert_eq!(admission.decisions()[0].source(), Source::Fallback);
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
     }
     // One at once, and four at ten a second.
     assert!(start.elapsed() >= Duration::from_millis(400));
@@ -32,10 +34,13 @@ async fn turns_come_as_often_as_the_share_has_it() {
 
 #[tokio::test]
 async fn nobody_waits_for_a_store_that_is_to_be_waited_for_by_nobody() {
-    let limiter = limiter(nowhere(), OnStoreError::Refuse);
+    let limiter = limiter(nowhere(), OnStoreError::Reject);
     for _ in 0..10 {
         let refused = limiter.wait(KEY, Duration::MAX).await.expect_err("a fault");
-        assert!(matches!(refused.decision().ruling(), Ruling::Fault(_)));
+        assert!(matches!(
+            refused.decision().kind(),
+            DecisionKind::StoreFailed(_)
+        ));
     }
 }
 
@@ -43,13 +48,13 @@ async fn nobody_waits_for_a_store_that_is_to_be_waited_for_by_nobody() {
 async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
     for (answer, admits) in [
         (OnStoreError::Admit, true),
-        (OnStoreError::Refuse, false),
-        (Fallback::across(1).into(), true),
+        (OnStoreError::Reject, false),
+        (LocalFallback::across(1).into(), true),
     ] {
         let server = Server::start();
         let limiter = limiter(store(&server), answer);
         let charged = limiter.charge(KEY, 3).await;
-        assert_eq!(charged.source(), Source::Store);
+        assert_eq!(charged.source(), DecisionSource::Store);
         let waiting: Vec<_> = (0..4)
             .map(|_| {
                 let limiter = limiter.clone();

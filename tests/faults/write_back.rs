@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use testkit::{Proxy, Server};
 use tollgate::{
-    Ban, Fallback, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, Quota, RedisStore,
-    SlidingLog, SlidingWindow, Source, TokenBucket,
+    Ban, DecisionSource, FixedWindow, Gcra, Key, Limiter, ListWindow, LocalFallback, Policy, Quota,
+    RedisStore, SlidingLog, SlidingWindow, TokenBucket,
 };
 
 use crate::support::{
@@ -17,7 +17,7 @@ const KEY: Key = Key::global();
 
 fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
     let limiter = Limiter::builder().store(store).policy(policy);
-    let fallback = Fallback::across(2).write_back(write_back);
+    let fallback = LocalFallback::across(2).write_back(write_back);
     let limiter = limiter.on_store_error(fallback);
     limiter.build().expect("a limiter")
 }
@@ -40,7 +40,10 @@ async fn used(limiter: &Limiter) -> u64 {
 
 /// Three units on Redis, then four in process, then Redis again, which never lost its own.
 async fn three_and_four(network: &Proxy, limiter: &Limiter) {
-    assert_eq!(limiter.check(KEY).cost(3).await.source(), Source::Store);
+    assert_eq!(
+        limiter.check(KEY).cost(3).await.source(),
+        DecisionSource::Store
+    );
     network.cut();
     opened_in_process(limiter).await;
     for _ in 0..2 {
@@ -132,7 +135,7 @@ async fn of_many_keys_each_is_written_back() {
     .await;
     for many in 0..1_000 {
         let seen = limiter.peek(key(many)).await;
-        assert_eq!(seen.verdict("p").expect("a verdict").remaining(), 99);
+        assert_eq!(seen.policy("p").expect("a verdict").remaining(), 99);
     }
 }
 
@@ -180,7 +183,7 @@ async fn however_often_the_store_fails_a_process_admits_its_share_once() {
         assert_eq!(admitted, 50, "{policy:?}");
         assert_eq!(used(limiter).await, 50, "{policy:?}: written back once");
         let decision = limiter.check(KEY).times(200).await;
-        assert_eq!(decision.source(), Source::Store);
+        assert_eq!(decision.source(), DecisionSource::Store);
         assert_eq!(decision.admitted(), 50, "{policy:?}");
     }
 }
@@ -241,7 +244,7 @@ async fn what_is_reset_is_not_written_back() {
     network.pass();
     // The first answer of the store is the one to this.
     until("it is reset", async || {
-        limiter.reset(KEY).await.source() == Source::Store
+        limiter.reset(KEY).await.source() == DecisionSource::Store
     })
     .await;
     for _ in 0..5 {
@@ -270,7 +273,7 @@ async fn what_a_tier_is_charged_is_written_back_to_the_tier() {
     resumed(&limiter).await;
     until("it is written back", async || {
         let seen = limiter.peek(KEY).quota_of("p", tier).await;
-        seen.verdict("p").expect("a verdict").remaining() == 700
+        seen.policy("p").expect("a verdict").remaining() == 700
     })
     .await;
     // Three tenths of a month, under the policy's own quota too.
@@ -286,13 +289,13 @@ async fn permits_and_bans_are_not_written_back() {
         .policy(Policy::new("p", quota(8)).strategy(FixedWindow))
         .policy(Policy::new("places", Quota::concurrent(8)))
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
-        .on_store_error(Fallback::across(2).write_back(true))
+        .on_store_error(LocalFallback::across(2).write_back(true))
         .build()
         .expect("a limiter");
     server.flush();
     network.cut();
     until("the store failed", async || {
-        limiter.check(Key::new("other")).cost(0).await.source() == Source::Fallback
+        limiter.check(Key::new("other")).cost(0).await.source() == DecisionSource::Fallback
     })
     .await;
     let key = Key::new("key");
@@ -307,20 +310,20 @@ async fn permits_and_bans_are_not_written_back() {
     network.pass();
     let seen = async || {
         let seen = limiter.peek(key).await;
-        let left = |name| seen.verdict(name).map(|verdict| verdict.remaining());
+        let left = |name| seen.policy(name).map(|verdict| verdict.remaining());
         (seen.source(), left("p"), left("places"))
     };
     until("the rate is written back", async || {
-        seen().await == (Source::Store, Some(4), Some(8))
+        seen().await == (DecisionSource::Store, Some(4), Some(8))
     })
     .await;
     for _ in 0..5 {
         assert_eq!(
             limiter.peek(Key::new("other")).await.source(),
-            Source::Store
+            DecisionSource::Store
         );
     }
-    assert_eq!(seen().await, (Source::Store, Some(4), Some(8)));
+    assert_eq!(seen().await, (DecisionSource::Store, Some(4), Some(8)));
     let keys = server.keys();
     assert_eq!(keys.len(), 1, "the rate's alone: {keys:?}");
 }
@@ -347,7 +350,7 @@ async fn write_backs_that_are_dropped_are_counted_and_logged_once_an_episode() {
         // Each answer of the store takes 64 of them along.
         for _ in 0..10_000 / 64 + 1 {
             until("the store answers", async || {
-                limiter.peek(KEY).await.source() == Source::Store
+                limiter.peek(KEY).await.source() == DecisionSource::Store
             })
             .await;
         }

@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, time::Duration};
 use axum::{Router, routing::get};
 use http::StatusCode;
 use tollgate::{
-    EXPOSED_HEADERS, FixedWindow, Headers, Key, Limiter, ManualClock, OnStoreError, Policy, Quota,
-    RateLimitLayer, Refused, extract,
+    EXPOSED_HEADERS, FixedWindow, Key, Limiter, ManualClock, OnStoreError, Policy, Quota,
+    RateLimitHeaders, RateLimitLayer, Rejected, extract,
 };
 
 use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to};
 
 /// A layer that tells of these policies by these fields.
 fn layer(
-    headers: Headers,
+    headers: RateLimitHeaders,
     policies: impl IntoIterator<Item = Policy>,
 ) -> (RateLimitLayer, ManualClock) {
     let (layer, clock) = support::layer(policies);
@@ -48,7 +48,7 @@ fn two() -> [Policy; 2] {
 }
 
 /// The first answers of a layer of both, and its refusal.
-async fn three(headers: Headers) -> [Vec<String>; 3] {
+async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
     let (layer, _) = layer(headers, two());
     let app = hello(&layer);
     let answers = [
@@ -65,8 +65,8 @@ async fn three(headers: Headers) -> [Vec<String>; 3] {
 
 #[tokio::test]
 async fn the_current_draft_is_what_is_spoken_unless_told_otherwise() {
-    assert_eq!(Headers::default(), Headers::draft());
-    let answers = three(Headers::draft()).await;
+    assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::draft());
+    let answers = three(RateLimitHeaders::draft()).await;
     let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
     for (answer, limits) in answers.iter().zip([
         r#"ratelimit: "burst";r=1;t=5, "daily";r=2;t=86400"#,
@@ -81,7 +81,7 @@ async fn the_current_draft_is_what_is_spoken_unless_told_otherwise() {
 
 #[tokio::test]
 async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
-    let answers = three(Headers::draft().closest()).await;
+    let answers = three(RateLimitHeaders::draft().closest()).await;
     let policy = r#"ratelimit-policy: "burst";q=2;w=10"#;
     assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
     assert_eq!(answers[2], [policy, r#"ratelimit: "burst";r=0;t=5"#]);
@@ -89,7 +89,10 @@ async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
     // By how many such requests would pass, not by units.
     let of = |cost| async move {
         let heavy = shared("heavy", "30/h").cost(cost);
-        let (layer, _) = layer(Headers::x_ratelimit(), [shared("light", "5/h"), heavy]);
+        let (layer, _) = layer(
+            RateLimitHeaders::x_ratelimit(),
+            [shared("light", "5/h"), heavy],
+        );
         let answer = send(&hello(&layer), to("/")).await;
         answer.field("x-ratelimit-remaining")
     };
@@ -113,7 +116,7 @@ async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
 #[tokio::test]
 async fn of_several_that_refused_the_closest_is_the_one_with_the_longest_wait() {
     let (layer, _) = layer(
-        Headers::x_ratelimit(),
+        RateLimitHeaders::x_ratelimit(),
         [
             shared("short", "1/min"),
             shared("long", "1/h"),
@@ -134,12 +137,12 @@ async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
         let fields = [("limit", 2), ("remaining", left), ("reset", 5)];
         fields.map(|(name, value)| format!("ratelimit-{name}: {value}"))
     };
-    let answers = three(Headers::draft_06()).await;
+    let answers = three(RateLimitHeaders::draft_06()).await;
     for (answer, left) in answers.iter().zip([1, 0, 0]) {
         assert_eq!(answer[0], list);
         assert_eq!(answer[1..], triple(left));
     }
-    let answers = three(Headers::draft_06().closest()).await;
+    let answers = three(RateLimitHeaders::draft_06().closest()).await;
     for (answer, left) in answers.iter().zip([1, 0, 0]) {
         assert_eq!(answer[0], "ratelimit-policy: 2;w=10");
         assert_eq!(answer[1..], triple(left));
@@ -149,9 +152,9 @@ async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
 #[tokio::test]
 async fn x_ratelimit_tells_when_in_seconds_to_go_or_since_the_epoch() {
     for (headers, reset) in [
-        (Headers::x_ratelimit(), 5),
-        (Headers::x_ratelimit_epoch(), 1_800_000_005_u64),
-        (Headers::x_ratelimit().closest(), 5),
+        (RateLimitHeaders::x_ratelimit(), 5),
+        (RateLimitHeaders::x_ratelimit_epoch(), 1_800_000_005_u64),
+        (RateLimitHeaders::x_ratelimit().closest(), 5),
     ] {
         let answers = three(headers).await;
         for (answer, left) in answers.iter().zip([1, 0, 0]) {
@@ -166,7 +169,10 @@ async fn x_ratelimit_tells_when_in_seconds_to_go_or_since_the_epoch() {
 
 #[tokio::test]
 async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
-    for headers in [Headers::draft_06(), Headers::x_ratelimit()] {
+    for headers in [
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::x_ratelimit(),
+    ] {
         let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
         let answer = send(&hello(&layer), to("/")).await;
         let told = told(&answer);
@@ -184,7 +190,7 @@ async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
 #[tokio::test]
 async fn the_epoch_of_a_window_stands_still_while_time_passes() {
     let window = shared("window", "9/min").strategy(FixedWindow);
-    let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [window]);
+    let (layer, clock) = layer(RateLimitHeaders::x_ratelimit_epoch(), [window]);
     let app = hello(&layer);
     let mut resets = BTreeSet::new();
     for _ in 0..9 {
@@ -196,7 +202,10 @@ async fn the_epoch_of_a_window_stands_still_while_time_passes() {
 
 #[tokio::test]
 async fn an_epoch_within_a_second_is_rounded_up() {
-    let (layer, clock) = layer(Headers::x_ratelimit_epoch(), [shared("once", "1/1500ms")]);
+    let (layer, clock) = layer(
+        RateLimitHeaders::x_ratelimit_epoch(),
+        [shared("once", "1/1500ms")],
+    );
     clock.advance(Duration::from_micros(100_001));
     let app = hello(&layer);
     for expected in [200, 429] {
@@ -212,17 +221,21 @@ async fn an_epoch_within_a_second_is_rounded_up() {
 
 #[tokio::test]
 async fn who_wants_no_fields_gets_none_but_retry_after() {
-    let answers = three(Headers::none()).await;
+    let answers = three(RateLimitHeaders::none()).await;
     assert!(answers.iter().all(Vec::is_empty), "{answers:?}");
 }
 
 #[tokio::test]
 async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
-    for headers in [Headers::draft(), Headers::x_ratelimit(), Headers::none()] {
+    for headers in [
+        RateLimitHeaders::draft(),
+        RateLimitHeaders::x_ratelimit(),
+        RateLimitHeaders::none(),
+    ] {
         let layer = RateLimitLayer::builder()
             .store(FailingStore::default())
             .policy(shared("burst", "10/s"))
-            .on_store_error(OnStoreError::Refuse)
+            .on_store_error(OnStoreError::Reject)
             .headers(headers);
         let answer = send(&hello(&layer.build().expect("a layer")), to("/")).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
@@ -234,10 +247,10 @@ async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
 #[tokio::test]
 async fn a_page_can_be_shown_every_field_that_there_is() {
     for headers in [
-        Headers::draft(),
-        Headers::draft_06(),
-        Headers::x_ratelimit(),
-        Headers::x_ratelimit_epoch(),
+        RateLimitHeaders::draft(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::x_ratelimit(),
+        RateLimitHeaders::x_ratelimit_epoch(),
     ] {
         let (layer, _) = layer(headers, [shared("once", "1/h")]);
         let app = hello(&layer);
@@ -256,9 +269,9 @@ async fn a_page_can_be_shown_every_field_that_there_is() {
 async fn jitter_puts_refusals_off_and_never_earlier() {
     const MOST: u64 = 40;
     for headers in [
-        Headers::draft(),
-        Headers::draft_06(),
-        Headers::x_ratelimit(),
+        RateLimitHeaders::draft(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::x_ratelimit(),
     ] {
         let jitter = headers.jitter(Duration::from_secs(MOST));
         let (layer, clock) = layer(jitter, [shared("once", "1/min"), shared("wide", "99/day")]);
@@ -295,7 +308,10 @@ async fn jitter_puts_refusals_off_and_never_earlier() {
 
 #[tokio::test]
 async fn less_jitter_than_can_be_told_is_none() {
-    let (layer, _) = layer(Headers::draft().jitter(Duration::from_micros(999)), two());
+    let (layer, _) = layer(
+        RateLimitHeaders::draft().jitter(Duration::from_micros(999)),
+        two(),
+    );
     let app = hello(&layer);
     for expected in [200, 200, 429, 429] {
         let answer = send(&app, to("/")).await;
@@ -303,7 +319,7 @@ async fn less_jitter_than_can_be_told_is_none() {
         assert!(answer.retry_after().is_none_or(|wait| wait == 5));
     }
     // Nor does more than any clock holds break anything.
-    let (layer, _) = self::layer(Headers::draft().jitter(Duration::MAX), two());
+    let (layer, _) = self::layer(RateLimitHeaders::draft().jitter(Duration::MAX), two());
     let app = hello(&layer);
     for expected in [200, 200, 429] {
         assert_eq!(status(&app, "/").await, expected);
@@ -312,10 +328,10 @@ async fn less_jitter_than_can_be_told_is_none() {
 
 #[tokio::test]
 async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
-    let headers = Headers::x_ratelimit();
+    let headers = RateLimitHeaders::x_ratelimit();
     let (layer, _) = layer(headers, [shared("once", "1/h")]);
     let limiter: Limiter = layer.limiter().clone();
-    let handler = async move || -> Result<&str, Refused> {
+    let handler = async move || -> Result<&str, Rejected> {
         let checked = limiter.check(Key::global()).await.into_result();
         checked.map_err(|refused| refused.headers(headers))?;
         Ok("hello")
@@ -330,13 +346,13 @@ async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
 #[tokio::test]
 async fn the_same_layer_speaks_as_it_is_told_however_it_was_made() {
     let policy = || Policy::new("once", Quota::requests(1).per_hour()).key(extract::global());
-    let headers = Headers::x_ratelimit();
+    let headers = RateLimitHeaders::x_ratelimit();
     let builder = RateLimitLayer::builder().headers(headers).policy(policy());
     let limiter = Limiter::builder().policy(policy()).build();
     let later = RateLimitLayer::new(limiter.expect("a limiter")).headers(headers);
     for layer in [builder.build().expect("a layer"), later] {
         // A clone that is told otherwise leaves this one as it is.
-        let _ = layer.clone().headers(Headers::none());
+        let _ = layer.clone().headers(RateLimitHeaders::none());
         let answer = send(&hello(&layer), to("/")).await;
         assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));
         assert_eq!(answer.field("ratelimit"), None);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use tollgate::{CalendarWindow, FixedWindow, Headers, MemoryStore, RateLimitLayer};
+use tollgate::{CalendarWindow, FixedWindow, MemoryStore, RateLimitHeaders, RateLimitLayer};
 
 use crate::{
     hands::Hands,
@@ -28,7 +28,7 @@ async fn a_date_is_told_by_the_wall_clock_also_where_that_has_stepped_since_the_
     ] {
         let layer = RateLimitLayer::builder()
             .store(MemoryStore::builder().clock(clock.clone()).build())
-            .headers(Headers::x_ratelimit_epoch())
+            .headers(RateLimitHeaders::x_ratelimit_epoch())
             .policy(policy);
         let app = hello(&layer.build().expect("a layer"));
         let mut resets = BTreeSet::new();

@@ -3,20 +3,20 @@
 
 use axum::{Router, response::IntoResponse, routing::get};
 use http::HeaderName;
-use tollgate::{Headers, Policy, RateLimitLayer};
+use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 
 use crate::support::{self, Answer, send, shared, to};
 
-const DIALECTS: [Headers; 6] = [
-    Headers::draft(),
-    Headers::draft().closest(),
-    Headers::draft_06(),
-    Headers::draft_06().closest(),
-    Headers::x_ratelimit(),
-    Headers::x_ratelimit_epoch(),
+const DIALECTS: [RateLimitHeaders; 6] = [
+    RateLimitHeaders::draft(),
+    RateLimitHeaders::draft().closest(),
+    RateLimitHeaders::draft_06(),
+    RateLimitHeaders::draft_06().closest(),
+    RateLimitHeaders::x_ratelimit(),
+    RateLimitHeaders::x_ratelimit_epoch(),
 ];
 
-fn layer(headers: Headers, policy: Policy) -> RateLimitLayer {
+fn layer(headers: RateLimitHeaders, policy: Policy) -> RateLimitLayer {
     support::layer([policy]).0.headers(headers)
 }
 
@@ -29,7 +29,7 @@ fn lines(answer: &Answer, name: &str) -> Vec<String> {
 
 /// An upstream's answer with these fields, through a layer, or through two of the same dialect.
 async fn through(
-    headers: Headers,
+    headers: RateLimitHeaders,
     twice: bool,
     upstream: &'static [(&'static str, &'static str)],
 ) -> Answer {
@@ -59,13 +59,16 @@ async fn an_upstreams_lists_stay_and_ours_are_added() {
         ("ratelimit", r#""theirs";r=1;t=2"#),
         ("ratelimit-policy", r#""theirs";q=3;w=4"#),
     ];
-    for headers in [Headers::draft(), Headers::draft().closest()] {
+    for headers in [
+        RateLimitHeaders::draft(),
+        RateLimitHeaders::draft().closest(),
+    ] {
         for twice in [false, true] {
             let answer = through(headers, twice, UPSTREAM).await;
             for (name, theirs) in UPSTREAM {
                 let lines = lines(&answer, name);
                 assert_eq!(lines[0], *theirs, "{headers:?}");
-                let both = twice && headers == Headers::draft();
+                let both = twice && headers == RateLimitHeaders::draft();
                 assert_eq!(lines.len(), if both { 3 } else { 2 }, "{lines:?}");
                 assert!(lines.last().expect("ours").contains("outer"), "{lines:?}");
             }
@@ -89,19 +92,31 @@ async fn an_upstreams_triple_stays_and_ours_is_not_added() {
     for (upstream, ours) in [
         (
             DRAFT_06,
-            [Headers::draft_06(), Headers::draft_06().closest()],
+            [
+                RateLimitHeaders::draft_06(),
+                RateLimitHeaders::draft_06().closest(),
+            ],
         ),
         (
             &DRAFT_06[1..2],
-            [Headers::draft_06(), Headers::draft_06().closest()],
+            [
+                RateLimitHeaders::draft_06(),
+                RateLimitHeaders::draft_06().closest(),
+            ],
         ),
         (
             X_RATELIMIT,
-            [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()],
+            [
+                RateLimitHeaders::x_ratelimit(),
+                RateLimitHeaders::x_ratelimit_epoch(),
+            ],
         ),
         (
             &X_RATELIMIT[2..],
-            [Headers::x_ratelimit(), Headers::x_ratelimit_epoch()],
+            [
+                RateLimitHeaders::x_ratelimit(),
+                RateLimitHeaders::x_ratelimit_epoch(),
+            ],
         ),
     ] {
         for headers in ours {
@@ -143,11 +158,11 @@ async fn an_upstreams_fields_of_another_dialect_change_nothing() {
 #[tokio::test]
 async fn the_closest_policy_of_all_layers_has_its_say() {
     for headers in [
-        Headers::draft().closest(),
-        Headers::draft_06(),
-        Headers::draft_06().closest(),
-        Headers::x_ratelimit(),
-        Headers::x_ratelimit_epoch(),
+        RateLimitHeaders::draft().closest(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::draft_06().closest(),
+        RateLimitHeaders::x_ratelimit(),
+        RateLimitHeaders::x_ratelimit_epoch(),
     ] {
         for (outer, inner) in [("5/h", "9/h"), ("9/h", "5/h"), ("5/h", "5/h")] {
             let app = Router::new()
@@ -169,9 +184,9 @@ async fn the_closest_policy_of_all_layers_has_its_say() {
 #[tokio::test]
 async fn the_refusal_of_a_layer_further_in_is_the_closest() {
     for headers in [
-        Headers::draft().closest(),
-        Headers::draft_06(),
-        Headers::x_ratelimit(),
+        RateLimitHeaders::draft().closest(),
+        RateLimitHeaders::draft_06(),
+        RateLimitHeaders::x_ratelimit(),
     ] {
         let app = Router::new()
             .route("/", get(async || "hello"))
@@ -199,8 +214,11 @@ async fn the_refusal_of_a_layer_further_in_is_the_closest() {
 async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
     let app = Router::new()
         .route("/", get(async || "hello"))
-        .layer(layer(Headers::draft_06(), shared("inner", "9/h")))
-        .layer(layer(Headers::draft_06(), shared("outer", "5/min")));
+        .layer(layer(RateLimitHeaders::draft_06(), shared("inner", "9/h")))
+        .layer(layer(
+            RateLimitHeaders::draft_06(),
+            shared("outer", "5/min"),
+        ));
     let answer = send(&app, to("/")).await;
     assert_eq!(lines(&answer, "ratelimit-policy"), ["9;w=3600", "5;w=60"]);
     assert_eq!(lines(&answer, "ratelimit-limit"), ["5"]);
@@ -210,9 +228,18 @@ async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
 async fn layers_that_speak_otherwise_in_between_double_nothing() {
     let app = Router::new()
         .route("/", get(async || "hello"))
-        .layer(layer(Headers::x_ratelimit(), shared("inner", "9/h")))
-        .layer(layer(Headers::draft_06(), shared("between", "9/h")))
-        .layer(layer(Headers::x_ratelimit(), shared("outer", "5/h")));
+        .layer(layer(
+            RateLimitHeaders::x_ratelimit(),
+            shared("inner", "9/h"),
+        ))
+        .layer(layer(
+            RateLimitHeaders::draft_06(),
+            shared("between", "9/h"),
+        ))
+        .layer(layer(
+            RateLimitHeaders::x_ratelimit(),
+            shared("outer", "5/h"),
+        ));
     let answer = send(&app, to("/")).await;
     for name in ["x-ratelimit-remaining", "ratelimit-remaining"] {
         assert_eq!(lines(&answer, name).len(), 1, "{name}");

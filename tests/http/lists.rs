@@ -10,8 +10,8 @@ use std::{
 use axum::body::Body;
 use http::{Method, Request};
 use tollgate::{
-    AddressList, Key, KeyList, Limiter, LimiterBuilder, MissingKey, PeerAddr, Policy,
-    RateLimitLayer, Ruling, Source,
+    AddressList, DecisionKind, DecisionSource, Key, KeyList, Limiter, LimiterBuilder, MissingKey,
+    PeerAddr, Policy, RateLimitLayer,
     extract::{self, client_ip},
 };
 
@@ -55,8 +55,11 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
         // Without HTTP.
         let denied: IpAddr = [192, 0, 2, 1].into();
         let decision = limiter.check(Key::global()).address(denied).await;
-        assert!(matches!(decision.ruling(), Ruling::Denied), "{decision:?}");
-        assert_eq!(decision.source(), Source::Unasked);
+        assert!(
+            matches!(decision.kind(), DecisionKind::DenyListed),
+            "{decision:?}"
+        );
+        assert_eq!(decision.source(), DecisionSource::NotChecked);
         let refused = decision.into_result().expect_err("a refusal");
         assert_eq!(refused.to_string(), "the request is on a deny list");
         assert_eq!(refused.retry_after(), None);
@@ -71,7 +74,7 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
 async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let missing = shared("key", "9/h").key(extract::header("x-key"));
-    let missing = missing.missing_key(MissingKey::Refuse);
+    let missing = missing.missing_key(MissingKey::Reject);
     let build = |b: LimiterBuilder| {
         b.policy(shared("p", "1/h"))
             .policy(missing.clone())
@@ -172,12 +175,12 @@ async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
         let each = |api, all| [("api", api), ("all", all)];
         let (good, bad) = (Key::secret("monitoring"), Key::secret("stolen"));
         let named = limiter.check(each(bad, Key::global())).await;
-        assert!(matches!(named.ruling(), Ruling::Denied));
+        assert!(matches!(named.kind(), DecisionKind::DenyListed));
         let named = limiter.check(each(good, bad)).await;
-        assert_eq!((named.is_admitted(), named.verdicts().len()), (true, 0));
+        assert_eq!((named.is_admitted(), named.policies().len()), (true, 0));
         // The same key of another policy is on no list.
         let other = limiter.check(each(Key::secret("bob"), good)).await;
-        assert_eq!((other.is_admitted(), other.verdicts().len()), (true, 2));
+        assert_eq!((other.is_admitted(), other.policies().len()), (true, 2));
     }
 }
 

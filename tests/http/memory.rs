@@ -38,7 +38,7 @@ async fn a_flood_of_keys_never_holds_more_than_it_may() {
         let limiter = limiter(&store, [shared("a", "10/h"), shared("b", "1000/h")]);
         for n in 0..6_000 {
             let keys = [("a", key(n)), ("b", key(n % 50))];
-            assert!(limiter.check(keys).await.verdict("a").is_some());
+            assert!(limiter.check(keys).await.policy("a").is_some());
             // Counting them locks every shard, so not each time.
             if n % 7 == 0 {
                 assert!(store.keys() <= max_keys, "{} of {max_keys}", store.keys());

@@ -13,7 +13,7 @@ async fn a_missing_key_does_what_the_policy_says() {
     let by_tenant = || policy().key(extract::header("x-tenant"));
     for (missing, expected, shared) in [
         (MissingKey::Skip, 200, 0),
-        (MissingKey::Refuse, 400, 0),
+        (MissingKey::Reject, 400, 0),
         (MissingKey::Shared, 200, 1),
     ] {
         let (layer, _) = layer([by_tenant().missing_key(missing)]);
@@ -31,7 +31,7 @@ async fn a_missing_key_does_what_the_policy_says() {
 
 #[tokio::test]
 async fn a_missing_address_does_what_the_policy_says() {
-    for (missing, expected) in [(MissingKey::Skip, 200), (MissingKey::Refuse, 400)] {
+    for (missing, expected) in [(MissingKey::Skip, 200), (MissingKey::Reject, 400)] {
         let (layer, _) = layer([policy().missing_key(missing)]);
         assert_eq!(status(&hello(&layer), "/").await, expected, "{missing:?}");
         assert_eq!(count(&layer, Key::missing()).await, 0, "{missing:?}");

@@ -5,8 +5,8 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 use http::StatusCode;
 use testkit::{Clock, Server};
 use tollgate::{
-    FixedWindow, Gcra, Headers, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore, Timestamp, Unfit,
+    FixedWindow, Gcra, InvalidValue, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    RateLimitHeaders, RateLimitLayer, RedisStore, Timestamp,
     strategy::{Rule, Strategy},
 };
 
@@ -46,7 +46,7 @@ async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
     let layer = RateLimitLayer::builder()
         .store(store.build().expect("a store"))
         .policy(shared("window", "1/h").strategy(FixedWindow))
-        .headers(Headers::x_ratelimit_epoch());
+        .headers(RateLimitHeaders::x_ratelimit_epoch());
     let app = hello(&layer.build().expect("a layer"));
     assert_eq!(status(&app, "/").await, 200);
     for minutes in 0..6 {
@@ -68,7 +68,7 @@ async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
 struct HalfOf(Arc<dyn Rule>, bool);
 
 impl Strategy for HalfOf {
-    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, _: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }

@@ -14,8 +14,8 @@ use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    EXPOSED_HEADERS, Headers, Key, MissingKey, OnStoreError, RateLimitLayer, Refused, extract,
-    layer::ResponseBody,
+    EXPOSED_HEADERS, Key, MissingKey, OnStoreError, RateLimitHeaders, RateLimitLayer, Rejected,
+    extract, layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_http::cors::CorsLayer;
@@ -36,10 +36,10 @@ async fn second(layer: &RateLimitLayer) -> Answer {
 
 #[tokio::test]
 async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
-    let layer = once().on_refusal(|refused: &Refused, parts: &Parts| {
+    let layer = once().on_refusal(|refused: &Rejected, parts: &Parts| {
         let policies: Vec<_> = refused
             .decision()
-            .verdicts()
+            .policies()
             .map(|v| v.policy().to_owned())
             .collect();
         let wait = refused.retry_after().map(|wait| wait.as_secs());
@@ -207,9 +207,9 @@ async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
 
 #[tokio::test]
 async fn every_kind_of_refusal_is_the_closures() {
-    let answer = |refused: &Refused, _: &Parts| Response::new(refused.to_string());
+    let answer = |refused: &Rejected, _: &Parts| Response::new(refused.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
-    let (layer, _) = support::layer([keyless.missing_key(MissingKey::Refuse)]);
+    let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
     let answered = send(&hello(&layer.on_refusal(answer)), to("/")).await;
     assert_eq!(
         answered.body,
@@ -220,7 +220,7 @@ async fn every_kind_of_refusal_is_the_closures() {
     let layer = RateLimitLayer::builder()
         .store(FailingStore::default())
         .policy(shared("burst", "10/s"))
-        .on_store_error(OnStoreError::Refuse)
+        .on_store_error(OnStoreError::Reject)
         .on_refusal(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())
         .build();
     let answered = send(&hello(&layer.expect("a layer")), to("/")).await;
@@ -245,7 +245,7 @@ async fn a_grpc_call_gets_its_own_kind_all_the_same() {
 async fn it_goes_with_other_fields_and_with_layers_further_out() {
     let (outer, _) = support::layer([shared("outer", "9/h")]);
     let inner = once()
-        .headers(Headers::x_ratelimit())
+        .headers(RateLimitHeaders::x_ratelimit())
         .on_refusal(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
     let app = hello(&inner).layer(outer.clone());
     assert_eq!(status(&app, "/").await, 200);
@@ -341,10 +341,13 @@ async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
         (once(), "ratelimit"),
         (own, "ratelimit-policy"),
         (
-            once().headers(Headers::x_ratelimit()),
+            once().headers(RateLimitHeaders::x_ratelimit()),
             "x-ratelimit-remaining",
         ),
-        (once().headers(Headers::draft_06()), "ratelimit-reset"),
+        (
+            once().headers(RateLimitHeaders::draft_06()),
+            "ratelimit-reset",
+        ),
     ] {
         let cors = CorsLayer::new()
             .allow_origin(["https://a.example".parse().expect("an origin")])

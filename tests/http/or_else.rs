@@ -175,5 +175,5 @@ fn what_a_choice_is_made_of_can_be_read() {
     let choice = extract::path()
         .or_else(extract::method())
         .or_else(extract::from_fn(|_: &Parts| None));
-    assert_eq!(format!("{choice:?}"), "FirstOf[Path, Method, FromFn(..)]");
+    assert_eq!(format!("{choice:?}"), "OrElse[Path, Method, FromFn(..)]");
 }

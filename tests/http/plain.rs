@@ -6,8 +6,8 @@ use axum::{Router, body::Body, routing::get};
 use http::Request;
 use proptest::prelude::*;
 use tollgate::{
-    Admission, CalendarWindow, FixedWindow, Gcra, Headers, Key, ManualClock, Policy, Quota,
-    RateLimitLayer, SlidingLog, SlidingWindow, TokenBucket, extract,
+    Admission, CalendarWindow, FixedWindow, Gcra, Key, ManualClock, Policy, Quota,
+    RateLimitHeaders, RateLimitLayer, SlidingLog, SlidingWindow, TokenBucket, extract,
 };
 
 use crate::support::{Answer, send, store};
@@ -53,7 +53,7 @@ fn policy(strategy: usize) -> Policy {
 }
 
 /// An application behind a layer of one policy, and its clock.
-fn app(policy: Policy, headers: Headers) -> (RateLimitLayer, Router, ManualClock) {
+fn app(policy: Policy, headers: RateLimitHeaders) -> (RateLimitLayer, Router, ManualClock) {
     let (store, clock) = store();
     let layer = RateLimitLayer::builder()
         .store(store)
@@ -102,7 +102,7 @@ proptest! {
     #[test]
     fn what_is_judged_at_a_glance_is_answered_as_what_is_judged_at_length(
         strategy in 0_usize..6,
-        headers in prop::sample::select(vec![Headers::draft(), Headers::none(), Headers::x_ratelimit()]),
+        headers in prop::sample::select(vec![RateLimitHeaders::draft(), RateLimitHeaders::none(), RateLimitHeaders::x_ratelimit()]),
         steps in prop::collection::vec(step(), 1..40),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -4,7 +4,7 @@ use axum::{Router, extract::State, routing::get};
 use http::StatusCode;
 use serde_json::json;
 use tollgate::{
-    Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, Refused, extract,
+    Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, Rejected, extract,
 };
 
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     support::{Answer, hello, layer, send, shared, to},
 };
 
-async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Refused> {
+async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
     limiter.check(Key::global()).await.into_result()?;
     Ok("hello")
 }
@@ -37,14 +37,14 @@ async fn a_handlers_refusal_equals_the_layers_own() {
     assert_eq!(handlers.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(handlers, layers);
 
-    let [handlers, layers] = both_ways(&on_a_dead_store(OnStoreError::Refuse)).await;
+    let [handlers, layers] = both_ways(&on_a_dead_store(OnStoreError::Reject)).await;
     assert_eq!(handlers.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(handlers, layers);
 }
 
 #[tokio::test]
 async fn a_handlers_refusal_for_want_of_a_key_equals_the_layers_own() {
-    async fn keyless(State(limiter): State<Limiter>) -> Result<&'static str, Refused> {
+    async fn keyless(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
         limiter
             .check([("other", Key::global())])
             .await
@@ -67,7 +67,7 @@ async fn a_handlers_refusal_for_want_of_a_key_equals_the_layers_own() {
 
 #[tokio::test]
 async fn a_store_at_fault_refuses_with_503_where_it_is_told_to() {
-    let answer = send(&hello(&on_a_dead_store(OnStoreError::Refuse)), to("/")).await;
+    let answer = send(&hello(&on_a_dead_store(OnStoreError::Reject)), to("/")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.retry_after(), Some(1));
     answer.is_problem_that_nobody_caches();
@@ -116,7 +116,7 @@ async fn a_missing_key_is_400_and_charges_nothing() {
         .limiter()
         .peek([("other", Key::global()), ("tenants", Key::global())]);
     assert_eq!(
-        other.await.verdict("other").expect("a verdict").remaining(),
+        other.await.policy("other").expect("a verdict").remaining(),
         9
     );
 }

@@ -106,7 +106,7 @@ async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
         .limiter()
         .charge([("exports", Key::global())], 2)
         .await;
-    let exports = charge.verdict("exports").expect("a verdict");
+    let exports = charge.policy("exports").expect("a verdict");
     assert_eq!(exports.reset_after(), Duration::from_secs(2 * 86_400));
     (layer, clock)
 }

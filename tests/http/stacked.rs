@@ -30,7 +30,7 @@ fn stack(outer: &str, inner: &str) -> Stack {
         let decisions = admission.decisions();
         let names = decisions
             .iter()
-            .flat_map(|d| d.verdicts().map(|v| v.policy()));
+            .flat_map(|d| d.policies().map(|v| v.policy()));
         names.collect::<Vec<_>>().join(" ")
     };
     let app = Router::new()

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use sfv::{BareItem, Item, List, ListEntry, Parser};
-use tollgate::{FixedWindow, Headers, Policy, Quota, RateLimitLayer, extract};
+use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
 
 use crate::support::{Answer, send, shared, to};
 
@@ -37,7 +37,11 @@ fn integer(item: &Item, name: &str) -> Option<i64> {
     Some(i64::from(value.as_integer().expect("an integer")))
 }
 
-pub(crate) async fn answer_of(headers: Headers, policies: Vec<Policy>, times: usize) -> Answer {
+pub(crate) async fn answer_of(
+    headers: RateLimitHeaders,
+    policies: Vec<Policy>,
+    times: usize,
+) -> Answer {
     let (layer, _) = crate::support::layer(policies);
     let app = crate::support::hello(&layer.headers(headers));
     for _ in 1..times {
@@ -50,7 +54,7 @@ pub(crate) async fn answer_of(headers: Headers, policies: Vec<Policy>, times: us
 async fn names_of_every_character_that_is_allowed_are_read_as_they_are() {
     let names = names();
     let policies = names.iter().map(|name| shared(name, "5/min"));
-    let answer = answer_of(Headers::draft(), policies.collect(), 1).await;
+    let answer = answer_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
     for field in ["ratelimit", "ratelimit-policy"] {
         let items = list(&answer, field);
         assert_eq!(items.iter().map(string).collect::<Vec<_>>(), names);
@@ -60,7 +64,7 @@ async fn names_of_every_character_that_is_allowed_are_read_as_they_are() {
 #[tokio::test]
 async fn an_in_flight_limit_tells_its_unit() {
     let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
-    let answer = answer_of(Headers::draft(), vec![places], 1).await;
+    let answer = answer_of(RateLimitHeaders::draft(), vec![places], 1).await;
     let items = list(&answer, "ratelimit-policy");
     let unit = items[0].params["qu"].as_string().expect("a string");
     assert_eq!(unit.as_str(), "concurrent-requests");
@@ -90,7 +94,7 @@ proptest! {
         let policy = Policy::new("any", quota).strategy(FixedWindow).key(extract::global());
         let fits = RateLimitLayer::builder().policy(policy.clone()).build().is_ok();
         prop_assume!(fits);
-        let [draft, old] = [Headers::draft(), Headers::draft_06()].map(|headers| {
+        let [draft, old] = [RateLimitHeaders::draft(), RateLimitHeaders::draft_06()].map(|headers| {
             let headers = if closest { headers.closest() } else { headers };
             runtime.block_on(answer_of(headers, vec![policy.clone()], times))
         });

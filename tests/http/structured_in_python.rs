@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::{FixedWindow, Headers, Policy, Quota, RateLimitLayer, extract};
+use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
 
 use crate::{
     structured::{answer_of, names},
@@ -38,7 +38,7 @@ async fn a_name_may_have_every_character_that_is_allowed_at_any_place() {
     all.dedup();
     for some in all.chunks(32) {
         let policies: Vec<_> = some.iter().map(|name| shared(name, "5/min")).collect();
-        let answer = answer_of(Headers::draft(), policies, 1).await;
+        let answer = answer_of(RateLimitHeaders::draft(), policies, 1).await;
         let (quotas, left) = (
             list(&answer, "ratelimit-policy"),
             list(&answer, "ratelimit"),
@@ -72,8 +72,8 @@ async fn quotas_of_every_length_are_read_as_they_are() {
         let policies = || vec![policy.clone().key(extract::global())];
         // The last one may be refused, and is told nothing else.
         let used = requests.min(2);
-        let draft = answer_of(Headers::draft(), policies(), 2).await;
-        let old = answer_of(Headers::draft_06(), policies(), 2).await;
+        let draft = answer_of(RateLimitHeaders::draft(), policies(), 2).await;
+        let old = answer_of(RateLimitHeaders::draft_06(), policies(), 2).await;
         fields.extend([
             list(&draft, "ratelimit-policy"),
             list(&draft, "ratelimit"),
@@ -109,7 +109,7 @@ async fn a_window_that_is_no_whole_seconds_and_places_are_read_as_they_are() {
         policy.key(extract::global())
     };
     let policies = vec![places, of("half", 500), of("one and a half", 1_500)];
-    let answer = answer_of(Headers::draft(), policies, 1).await;
+    let answer = answer_of(RateLimitHeaders::draft(), policies, 1).await;
     let expected = json!([
         ["places", {"q": 3, "qu": "concurrent-requests"}],
         ["half", {"q": 7}],

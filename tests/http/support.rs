@@ -7,9 +7,9 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 use tollgate::{
-    Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    StoreError, Timestamp, Unfit, extract,
-    store::{Account, Ask, Callers, Line, Reply, Store},
+    InvalidValue, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, Quota,
+    RateLimitLayer, StoreError, Timestamp, extract,
+    store::{Account, Ask, CallersFuture, Line, Reply, Store},
     strategy::Rule,
 };
 use tower::{Service, ServiceExt};
@@ -141,7 +141,7 @@ pub(crate) fn on_each_store(
 pub(crate) struct FailingStore(MemoryStore);
 
 impl Store for FailingStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         self.0.open(policy, rule)
     }
 
@@ -149,7 +149,7 @@ impl Store for FailingStore {
         Reply::Now(Err(Self::error()))
     }
 
-    fn callers(&self, _: &Account, _: &Key) -> Callers {
+    fn callers(&self, _: &Account, _: &Key) -> CallersFuture {
         Box::pin(std::future::ready(Err(Self::error())))
     }
 
@@ -176,6 +176,6 @@ pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
 /// How many units of `policy` the books hold against `key`.
 pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
     let decision = limiter.peek(key).await;
-    let verdict = decision.verdict(policy).expect(policy);
+    let verdict = decision.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }

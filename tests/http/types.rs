@@ -16,9 +16,9 @@ use hyper_util::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::{
-    AddressList, Admission, Check, Checking, Compared, ConfigError, Decision, Fallback, Key,
-    KeyList, Keys, Limiter, ManualClock, MemoryStore, OnStoreError, Policy, RateLimit,
-    RateLimitLayer, Refused, StoreError,
+    AddressList, Admission, Check, CheckFuture, ConfigError, Decision, Key, KeyList, Keys, Limiter,
+    LocalFallback, ManualClock, MemoryStore, OnStoreError, Policy, RateLimit, RateLimitLayer,
+    Rejected, ShadowStats, StoreError,
 };
 use tower::{
     Service, ServiceBuilder, ServiceExt,
@@ -51,17 +51,17 @@ fn what_is_shared_among_threads_and_printed_can_be() {
     shared::<Check>();
     shared::<Decision>();
     shared::<Admission>();
-    shared::<Refused>();
+    shared::<Rejected>();
     shared::<ConfigError>();
     shared::<StoreError>();
-    shared::<Fallback>();
+    shared::<LocalFallback>();
     shared::<OnStoreError>();
     shared::<MemoryStore>();
     shared::<ManualClock>();
     shared::<AddressList>();
     shared::<KeyList>();
-    shared::<Compared>();
-    owned::<Checking>();
+    shared::<ShadowStats>();
+    owned::<CheckFuture>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Future>();
     owned::<<RateLimit<Router> as Service<Request<Body>>>::Response>();
 }

@@ -28,7 +28,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
             limiter.peek(tollgate::Key::global()).await,
         ] {
             match fault(&decision) {
-                StoreError::Foreign { key: named, .. } => assert_eq!(*named, *key),
+                StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
                 other => panic!("{other:?}"),
             }
         }

@@ -11,7 +11,7 @@ use std::{
 use axum::{Router, body::Body, extract::State, routing::get};
 use http::{Request, Response};
 use http_body_util::BodyExt;
-use tollgate::{Admission, Hold, Key, Limiter, RateLimitLayer, Ruling};
+use tollgate::{Admission, DecisionKind, Key, Limiter, PermitGuard, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free};
@@ -66,7 +66,7 @@ async fn looks_and_refusals_hold_no_permit() {
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, PLACES);
         let refused = check(&limiter).await;
-        assert!(matches!(refused.ruling(), Ruling::Exhausted));
+        assert!(matches!(refused.kind(), DecisionKind::Rejected));
         drop(held);
         until_free(&limiter, PLACES).await;
         drop((look, refused));
@@ -114,7 +114,7 @@ fn request(path: &str) -> Request<Body> {
 /// What handlers leave behind.
 #[derive(Clone, Default)]
 struct Kept {
-    holds: Arc<Mutex<Vec<Hold>>>,
+    holds: Arc<Mutex<Vec<PermitGuard>>>,
     admissions: Arc<Mutex<Vec<Admission>>>,
 }
 
@@ -259,7 +259,7 @@ impl Drop for Witness {
         else {
             panic!("an answer at once");
         };
-        let free = decision.verdict("places").expect("a verdict").remaining();
+        let free = decision.policy("places").expect("a verdict").remaining();
         self.seen.lock().expect("no panic").push(free);
     }
 }

@@ -11,9 +11,9 @@ use std::{
 
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{
-    Clock, Concurrency, Decision, Key, Limiter, MemoryStore, Policy, Quota, StoreError, Timestamp,
-    Unfit,
-    store::{Account, Ask, Callers, Line, Reply, Store},
+    Clock, Concurrency, Decision, InvalidValue, Key, Limiter, MemoryStore, Policy, Quota,
+    StoreError, Timestamp,
+    store::{Account, Ask, CallersFuture, Line, Reply, Store},
     strategy::Rule,
 };
 
@@ -67,7 +67,7 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         self.inner.open(policy, rule)
     }
 
@@ -98,7 +98,7 @@ impl Store for Slow {
         })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         self.inner.callers(account, key)
     }
 

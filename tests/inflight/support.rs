@@ -11,8 +11,8 @@ use std::{
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Clock, Concurrency, Decision, Key, Limiter, ManualClock, MemoryStore, OnStoreError, Policy,
-    Quota, RedisStore, Source, Timestamp, extract,
+    Clock, Concurrency, Decision, DecisionSource, Key, Limiter, ManualClock, MemoryStore,
+    OnStoreError, Policy, Quota, RedisStore, Timestamp, extract,
 };
 
 pub(crate) use crate::{
@@ -141,7 +141,7 @@ pub(crate) fn build(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Limiter {
     let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
-    let builder = builder.on_store_error(OnStoreError::Refuse);
+    let builder = builder.on_store_error(OnStoreError::Reject);
     builder.build().expect("a limiter")
 }
 
@@ -165,8 +165,8 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 /// How many units of `policy` are left.
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    seen.verdict(policy).expect("its verdict").remaining()
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    seen.policy(policy).expect("its verdict").remaining()
 }
 
 /// How many places are free.

@@ -1,6 +1,6 @@
 //! Requests that take several places each.
 
-use tollgate::{Decision, Key, Refund, Retry};
+use tollgate::{Decision, Key, Refund, RetryAfter};
 
 use crate::support::{
     Books, LONG, PLACES, check, counted, fill, free, permits, places, until_free,
@@ -33,10 +33,10 @@ async fn what_costs_more_than_all_places_is_told_never() {
         let limiter = books.limiter([places(LONG)]);
         let decision = limiter.check(Key::global()).cost(PLACES + 1).await;
         assert!(!counted(&decision));
-        assert_eq!(decision.retry(), Retry::Never);
+        assert_eq!(decision.retry(), RetryAfter::Never);
         let all = limiter.check(Key::global()).cost(PLACES).await;
         assert!(counted(&all), "just as many as there are do fit");
-        assert!(matches!(check(&limiter).await.retry(), Retry::After(_)));
+        assert!(matches!(check(&limiter).await.retry(), RetryAfter::In(_)));
     }
 }
 

@@ -20,7 +20,7 @@ fn abuse() -> Policy {
 
 async fn refusals_left(limiter: &Limiter) -> u64 {
     let seen = limiter.peek([("abuse", Key::global())]).await;
-    seen.verdict("abuse").expect("its verdict").remaining()
+    seen.policy("abuse").expect("its verdict").remaining()
 }
 
 #[tokio::test(start_paused = true)]
@@ -53,7 +53,7 @@ async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
 
     let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
     assert_eq!(crowded.retry_after(), Some(TEN_MINUTES));
-    let refused = crowded.decision().verdicts().filter(|v| v.refused());
+    let refused = crowded.decision().policies().filter(|v| v.refused());
     let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
     assert_eq!(names, ["p", "abuse"]);
     // The one who waits is banned with it, and waits for that too.

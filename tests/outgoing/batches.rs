@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use std::future::IntoFuture;
-use tollgate::{Charge, Denied, FixedWindow, Key, Retry, SlidingLog, outcome};
+use tollgate::{Charge, Denied, FixedWindow, Key, RetryAfter, SlidingLog, outcome};
 
 use crate::support::{left, limiter, look, ms, policy, queued, wait};
 
@@ -32,8 +32,8 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
     let told = admissions.iter().map(|a| {
         let decision = &a.decisions()[0];
         assert_eq!(decision.admitted(), 1);
-        let verdict = decision.verdict("p").expect("its verdict");
-        (verdict.remaining(), verdict.retry() == Retry::Now)
+        let verdict = decision.policy("p").expect("its verdict");
+        (verdict.remaining(), verdict.retry() == RetryAfter::Now)
     });
     assert_eq!(
         told.collect::<Vec<_>>(),

@@ -18,7 +18,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tokio::net::TcpListener;
-use tollgate::{Admission, Key, OutgoingLayer, Refused, outgoing::InExtensions};
+use tollgate::{Admission, Key, OutgoingLayer, Rejected, outgoing::InExtensions};
 use tonic::transport::{Channel, Endpoint};
 use tower::{
     Layer, Service, ServiceBuilder, ServiceExt, retry::Retry, service_fn, util::BoxCloneService,
@@ -68,7 +68,7 @@ async fn an_http_client_waits_its_turn_and_is_refused_when_that_takes_too_long()
     }
     assert!(time.passed() >= ms(40));
     let error = client.oneshot(to(address)).await.expect_err("refused");
-    let refused: &Refused = error.downcast_ref().expect("a refusal");
+    let refused: &Rejected = error.downcast_ref().expect("a refusal");
     assert!(refused.retry_after() > Some(Duration::from_secs(3_600)));
     assert_eq!(served.load(Ordering::SeqCst), 3);
     assert_eq!(left(&limiter, "daily").await, 0);
@@ -148,7 +148,7 @@ async fn layers_and_clients_can_be_kept_in_structs_and_sent_to_other_threads() {
     let error = channel
         .oneshot(Request::new(tonic::body::Body::empty()))
         .await;
-    assert!(!error.expect_err("nobody listens").is::<Refused>());
+    assert!(!error.expect_err("nobody listens").is::<Rejected>());
 
     let http = reqwest::Client::new();
     let by_host = clients

@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 
 use tollgate::{
-    AddressList, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer, Refused, Ruling,
+    AddressList, DecisionKind, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer,
+    Rejected,
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
@@ -19,8 +20,8 @@ fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time
     (list(limiter).build().expect("a limiter"), time)
 }
 
-fn is_denied(refused: &Refused) -> bool {
-    matches!(refused.decision().ruling(), Ruling::Denied) && refused.retry_after().is_none()
+fn is_denied(refused: &Rejected) -> bool {
+    matches!(refused.decision().kind(), DecisionKind::DenyListed) && refused.retry_after().is_none()
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,7 +61,7 @@ async fn a_call_that_is_denied_is_not_made() {
     }
     assert_eq!(time.passed(), ms(1_000));
     let error = calls.oneshot("mallory").await.expect_err("denied");
-    let refused = error.downcast_ref::<Refused>().expect("a refusal");
+    let refused = error.downcast_ref::<Rejected>().expect("a refusal");
     assert!(is_denied(refused), "{refused:?}");
     assert_eq!(time.passed(), ms(1_000));
 }

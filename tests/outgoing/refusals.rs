@@ -1,8 +1,8 @@
 //! Who is refused, and when.
 
 use tollgate::{
-    FixedWindow, Key, Limiter, MissingKey, OnStoreError, RedisStore, Refused, Ruling, Source,
-    extract,
+    DecisionKind, DecisionSource, FixedWindow, Key, Limiter, MissingKey, OnStoreError, RedisStore,
+    Rejected, extract,
 };
 
 use crate::support::{PATIENCE, left, limiter, limiter_on, look, ms, policy, queued, wait};
@@ -33,7 +33,7 @@ async fn who_comes_behind_others_is_refused_at_once_too() {
     let refused = limiter.wait(Key::global(), ms(599)).await;
     let refused = refused.expect_err("too late");
     assert_eq!(refused.retry_after(), Some(ms(600)));
-    assert_eq!(refused.decision().source(), Source::Cache);
+    assert_eq!(refused.decision().source(), DecisionSource::RejectionCache);
     assert_eq!(time.questions(), asked, "what the first was told is known");
     assert_eq!(time.passed(), ms(400));
     assert!(look(&mut head).is_none());
@@ -114,12 +114,12 @@ async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_missing_key_is_no_reason_to_wait() {
-    let named = policy("p", "1/s").missing_key(MissingKey::Refuse);
+    let named = policy("p", "1/s").missing_key(MissingKey::Reject);
     let (limiter, _) = limiter([named, policy("q", "1/s").key(extract::global())]);
     let refused = limiter.wait([("q", Key::global())], PATIENCE).await;
     let refused = refused.expect_err("no key");
-    let ruling = refused.decision().ruling().clone();
-    assert!(matches!(ruling, Ruling::MissingKey { policy } if &*policy == "p"));
+    let ruling = refused.decision().kind().clone();
+    assert!(matches!(ruling, DecisionKind::MissingKey { policy } if &*policy == "p"));
 }
 
 /// Nothing listens there.
@@ -136,8 +136,11 @@ async fn a_fault_of_the_store_is_no_reason_to_wait() {
     let waits = (0..20).map(|_| wait(&refusing));
     let turns = futures_util::future::join_all(waits.map(IntoFuture::into_future)).await;
     for turn in turns {
-        let refused: Refused = turn.expect_err("a fault");
-        assert!(matches!(refused.decision().ruling(), Ruling::Fault(_)));
+        let refused: Rejected = turn.expect_err("a fault");
+        assert!(matches!(
+            refused.decision().kind(),
+            DecisionKind::StoreFailed(_)
+        ));
     }
     let admitting = Limiter::builder()
         .store(no_store())
@@ -147,6 +150,6 @@ async fn a_fault_of_the_store_is_no_reason_to_wait() {
     let waits = (0..20).map(|_| wait(&admitting).into_future());
     for turn in futures_util::future::join_all(waits).await {
         let admission = turn.expect("let in");
-        assert_eq!(admission.decisions()[0].source(), Source::Fallback);
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Fallback);
     }
 }

@@ -16,8 +16,8 @@ use std::{
 use futures_util::FutureExt;
 use http::{Response, StatusCode};
 use tollgate::{
-    Admission, Charge, FixedWindow, Key, OutgoingLayer, Policy, Quota, Refused, outcome,
-    outgoing::{Beside, BoxError, InExtensions},
+    Admission, Charge, FixedWindow, Key, OutgoingLayer, Policy, Quota, Rejected, outcome,
+    outgoing::{AsTuple, BoxError, InExtensions},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
@@ -97,7 +97,7 @@ async fn a_refusal_is_an_error_that_says_so_and_the_service_is_not_called() {
     let error: BoxError = service.clone().oneshot(()).await.expect_err("it fails");
     assert!(error.is::<io::Error>(), "{error:?}");
     let error: BoxError = service.oneshot(()).await.expect_err("refused");
-    let refused: &Refused = error.downcast_ref().expect("a refusal");
+    let refused: &Rejected = error.downcast_ref().expect("a refusal");
     assert!(refused.retry_after() > Some(Duration::from_secs(3_599)));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
@@ -144,7 +144,7 @@ async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
     assert_eq!(ask("a", 3).await.expect("rows"), 3);
     assert_eq!(time.passed(), ms(1_000));
     let error = ask("a", 11).await.expect_err("too much");
-    assert!(error.is::<Refused>());
+    assert!(error.is::<Rejected>());
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,7 +152,7 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
     let (limiter, _) = limiter([policy("tokens", "100/s").strategy(FixedWindow)]);
     let layer = OutgoingLayer::new(limiter.clone())
         .cost(50)
-        .hand_over(Beside);
+        .hand_over(AsTuple);
     let model = layer.layer(service_fn(async |prompt: &'static str| {
         Ok::<_, Infallible>(prompt.len() as u64)
     }));
@@ -177,7 +177,7 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
 async fn switched_off_it_lets_everything_pass_uncounted() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let layer = OutgoingLayer::new(limiter.clone())
-        .hand_over(Beside)
+        .hand_over(AsTuple)
         .enabled(false);
     let echo = layer.layer(service_fn(async |n: u32| Ok::<_, Infallible>(n)));
     for n in 0..3 {
@@ -267,7 +267,7 @@ async fn a_place_in_flight_is_held_until_there_is_a_response() {
 
     // Or for as long as the admission lives.
     let beside = layer
-        .hand_over(Beside)
+        .hand_over(AsTuple)
         .layer(service_fn(async |()| Ok::<_, Infallible>(())));
     let ((), admission) = beside.oneshot(()).await.expect("an answer");
     assert_eq!(left(&limiter, "places").await, 0);

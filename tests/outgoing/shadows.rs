@@ -23,7 +23,7 @@ fn compared(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await;
-    let verdict = seen.verdict(policy).expect(policy);
+    let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
 
@@ -107,7 +107,7 @@ async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
         .collect();
     let told = turns.iter().map(|admission| {
         let decisions = admission.decisions();
-        let shadow = decisions[0].verdict("new").expect("a verdict");
+        let shadow = decisions[0].policy("new").expect("a verdict");
         (shadow.would_refuse(), shadow.remaining())
     });
     assert_eq!(

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tollgate::{
-    FixedWindow, Key, Limiter, MemoryStore, Unfit,
-    store::{Account, Ask, Callers, Line, Reply, Store},
+    FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
+    store::{Account, Ask, CallersFuture, Line, Reply, Store},
     strategy::Rule,
 };
 
@@ -32,7 +32,7 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         self.inner.open(policy, rule)
     }
 
@@ -50,7 +50,7 @@ impl Store for Slow {
         }
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         self.inner.callers(account, key)
     }
 

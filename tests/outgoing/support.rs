@@ -13,7 +13,7 @@ use std::{
 use futures_util::FutureExt;
 use tokio::time::Instant;
 use tollgate::{
-    Admission, Clock, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Refused, Timestamp,
+    Admission, Clock, Key, Limiter, MemoryStore, OnStoreError, Policy, Quota, Rejected, Timestamp,
     Wait, extract,
 };
 
@@ -76,7 +76,7 @@ pub(crate) fn limiter_on(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Limiter {
     let builder = Limiter::builder().store(store);
-    let builder = builder.on_store_error(OnStoreError::Refuse);
+    let builder = builder.on_store_error(OnStoreError::Reject);
     let builder = policies.into_iter().fold(builder, |b, p| b.policy(p));
     builder.build().expect("a limiter")
 }
@@ -88,11 +88,11 @@ pub(crate) fn wait(limiter: &Limiter) -> Wait {
 /// Units left under the policy of that name.
 pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await;
-    seen.verdict(policy).expect("its verdict").remaining()
+    seen.policy(policy).expect("its verdict").remaining()
 }
 
 /// Somebody who waits, polled when the test says so.
-pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Refused>> + Send>>;
+pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
 
 /// Joins the queue.
 #[track_caller]
@@ -104,7 +104,7 @@ pub(crate) fn queued(wait: Wait) -> Waiter {
 }
 
 /// Polls it once.
-pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Refused>> {
+pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
     waiter.now_or_never()
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use testkit::{Clock as ServerClock, Server};
-use tollgate::{Key, Limiter, Policy, Quota, RedisStore, Source};
+use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
 
 use crate::{
     denials::{BOUND, epoch_is_read, hear, key, store, three_a_minute, use_up, world},
@@ -28,10 +28,10 @@ async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
     };
     // Asked for once more, now that the epoch is known.
     clock.advance(BOUND);
-    read(Source::Store).await;
+    read(DecisionSource::Store).await;
     for _ in 0..4 {
         clock.advance(BOUND / 2);
-        read(Source::Cache).await;
+        read(DecisionSource::RejectionCache).await;
     }
     limiter
 }
@@ -45,7 +45,7 @@ async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &Serve
             return;
         }
         assert!(
-            decision.source() != Source::Cache || step < 4,
+            decision.source() != DecisionSource::RejectionCache || step < 4,
             "rejected from memory {step} quarters of the bound later"
         );
         // Time for what is read meanwhile, on a new connection.
@@ -97,7 +97,7 @@ async fn a_reset_ends_rejections_under_every_quota_of_the_key() {
         limiter.check(key()).quota_of("p", quota).into_future()
     };
     assert!(as_tier().await.is_admitted());
-    for source in [Source::Store, Source::Cache] {
+    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
         let rejected = as_tier().await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
@@ -111,13 +111,16 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_rejecti
     let store = store(&server, &clock);
     let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
     use_up(&here).await;
-    assert_eq!(here.check(key()).await.source(), Source::Cache);
+    assert_eq!(
+        here.check(key()).await.source(),
+        DecisionSource::RejectionCache
+    );
     there.reset(key()).await;
     let paid = there.check(key()).await.into_result().expect("admitted");
     for _ in 0..2 {
         assert!(here.check(key()).await.is_admitted());
     }
-    for source in [Source::Store, Source::Cache] {
+    for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
         assert_eq!(here.check(key()).await.source(), source);
     }
     paid.refund(1).await.expect("a refund");

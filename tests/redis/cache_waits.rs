@@ -3,14 +3,14 @@
 use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Clock, Server};
-use tollgate::{Decision, Key, Limiter, Policy, Quota, Source};
+use tollgate::{Decision, DecisionSource, Key, Limiter, Policy, Quota};
 
 use crate::{
     denials::{BOUND, epoch_is_read, key, ms, store, world},
     support::{By, EACH, limiter, store as forgetful},
 };
 
-fn told(rejected: Decision) -> (Source, Option<Duration>) {
+fn told(rejected: Decision) -> (DecisionSource, Option<Duration>) {
     let source = rejected.source();
     let error = rejected.into_result().expect_err("a rejection");
     (source, error.retry_after())
@@ -45,12 +45,12 @@ async fn a_larger_cost_is_told_what_the_store_tells() {
                 "{by:?} {cost}"
             );
             if of_any_cost {
-                assert_eq!(source, Source::Cache, "{by:?} {cost}");
+                assert_eq!(source, DecisionSource::RejectionCache, "{by:?} {cost}");
             }
             // An equal one is always known.
             assert_eq!(
                 told(check(cost).await),
-                (Source::Cache, wait),
+                (DecisionSource::RejectionCache, wait),
                 "{by:?} {cost}"
             );
         }
@@ -84,20 +84,20 @@ async fn a_policy_of_which_nothing_is_known_is_asked_about() {
     let limiter = by_address_and_tenant(&server, &clock);
     assert!(limiter.check(from("a", "t")).await.is_admitted());
     let rejected = told(limiter.check(from("a", "t")).await);
-    assert_eq!(rejected, (Source::Store, Some(ms(20_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
     use_up_tenant(&server, &clock, "u").await;
     clock.advance(ms(2));
     let rejected = told(limiter.check(from("a", "u")).await);
-    assert_eq!(rejected, (Source::Store, Some(ms(29_998))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(29_998))));
     let rejected = told(limiter.check(from("a", "t")).await);
-    assert_eq!(rejected, (Source::Cache, Some(ms(19_998))));
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
 }
 
 /// Has the epoch read by a check, and tells what that says.
 async fn reads(
     server: &Server,
     check: impl Future<Output = Decision>,
-) -> (Source, Option<Duration>) {
+) -> (DecisionSource, Option<Duration>) {
     let reads = server.calls("get");
     let told = told(check.await);
     epoch_is_read(server, reads + 1).await;
@@ -111,17 +111,20 @@ async fn a_policy_that_had_room_is_asked_about_again_when_the_bound_has_passed()
     let check = || limiter.check(from("a", "t")).into_future();
     assert!(check().await.is_admitted());
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(20_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
     // Asked for once more, now that the epoch is known.
     clock.advance(BOUND);
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(19_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
     use_up_tenant(&server, &clock, "t").await;
     clock.advance(BOUND / 2);
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Cache, Some(ms(18_500))));
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
-    assert_eq!(told(check().await), (Source::Store, Some(ms(28_000))));
+    assert_eq!(
+        told(check().await),
+        (DecisionSource::Store, Some(ms(28_000)))
+    );
 }
 
 /// Two limiters of three a minute, in processes of their own.
@@ -139,16 +142,19 @@ async fn while_smaller_requests_may_pass_a_wait_is_no_older_than_the_bound() {
     let dear = || here.check(key()).cost(3).into_future();
     assert!(here.check(key()).await.is_admitted());
     let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(20_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
     clock.advance(BOUND);
     let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(19_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
     assert!(there.check(key()).cost(2).await.is_admitted());
     clock.advance(BOUND / 2);
     let rejected = reads(&server, dear()).await;
-    assert_eq!(rejected, (Source::Cache, Some(ms(18_500))));
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
-    assert_eq!(told(dear().await), (Source::Store, Some(ms(58_000))));
+    assert_eq!(
+        told(dear().await),
+        (DecisionSource::Store, Some(ms(58_000)))
+    );
 }
 
 /// Such as what a response turns out to cost.
@@ -159,16 +165,19 @@ async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_
     let check = || here.check(key()).into_future();
     assert!(here.check(key()).cost(3).await.is_admitted());
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(20_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
     clock.advance(BOUND);
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Store, Some(ms(19_000))));
-    assert_eq!(there.charge(key(), 3).await.source(), Source::Store);
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
+    assert_eq!(there.charge(key(), 3).await.source(), DecisionSource::Store);
     clock.advance(BOUND / 2);
     let rejected = reads(&server, check()).await;
-    assert_eq!(rejected, (Source::Cache, Some(ms(18_500))));
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
-    assert_eq!(told(check().await), (Source::Store, Some(ms(78_000))));
+    assert_eq!(
+        told(check().await),
+        (DecisionSource::Store, Some(ms(78_000)))
+    );
 }
 
 #[tokio::test]
@@ -178,8 +187,11 @@ async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
     assert!(limiter.check(key()).cost(3).await.is_admitted());
     assert!(!limiter.check(key()).await.is_admitted());
     let rejected = told(limiter.check(key()).await);
-    assert_eq!(rejected, (Source::Cache, Some(ms(20_000))));
-    assert_eq!(limiter.charge(key(), 3).await.source(), Source::Store);
+    assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
+    assert_eq!(
+        limiter.charge(key(), 3).await.source(),
+        DecisionSource::Store
+    );
     let rejected = told(limiter.check(key()).await);
-    assert_eq!(rejected, (Source::Store, Some(ms(80_000))));
+    assert_eq!(rejected, (DecisionSource::Store, Some(ms(80_000))));
 }

@@ -221,7 +221,7 @@ fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHa
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
                 let decision = limiter.check(Key::new(task.to_string())).await;
-                sent += u64::from(decision.source() == tollgate::Source::Store);
+                sent += u64::from(decision.source() == tollgate::DecisionSource::Store);
             }
             sent
         })
@@ -307,7 +307,7 @@ async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not()
     assert!(!decision.is_admitted(), "{decision:?}");
     drop(held);
     crate::support::until("the lane has its connection", async || {
-        limiter.peek(Key::new("key")).await.source() == tollgate::Source::Store
+        limiter.peek(Key::new("key")).await.source() == tollgate::DecisionSource::Store
     })
     .await;
     assert_eq!(used(&limiter, Key::new("key")).await, [0]);

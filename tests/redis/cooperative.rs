@@ -13,8 +13,8 @@ use http::{Request, StatusCode};
 use testkit::Server;
 use tokio::task::yield_now;
 use tollgate::{
-    Fallback, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Source,
-    extract,
+    DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer,
+    RedisStore, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -141,7 +141,7 @@ async fn rejections_that_are_remembered_do() {
         .build()
         .expect("a limiter");
     until("it is rejected from memory", async || {
-        limiter.check(KEY).await.source() == Source::Cache
+        limiter.check(KEY).await.source() == DecisionSource::RejectionCache
     })
     .await;
     leaves_turns("remembered", async || {
@@ -152,8 +152,8 @@ async fn rejections_that_are_remembered_do() {
 
 #[tokio::test]
 async fn answers_in_place_of_a_store_that_failed_do() {
-    let fallback = Fallback::across(1).into();
-    for answer in [OnStoreError::Admit, OnStoreError::Refuse, fallback] {
+    let fallback = LocalFallback::across(1).into();
+    for answer in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
         let port = testkit::free_port();
         let store = RedisStore::open(format!("redis://127.0.0.1:{port}")).expect("a store");
         let limiter = Limiter::builder()
@@ -164,13 +164,13 @@ async fn answers_in_place_of_a_store_that_failed_do() {
             .expect("a limiter");
         // From the fourth on they are answered without a try.
         for _ in 0..4 {
-            assert_eq!(limiter.check(KEY).await.source(), Source::Fallback);
+            assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         }
-        if answer == OnStoreError::Refuse {
+        if answer == OnStoreError::Reject {
             fault(&limiter.check(KEY).await);
         }
         leaves_turns(&format!("{answer:?}"), async || {
-            assert_eq!(limiter.check(KEY).await.source(), Source::Fallback);
+            assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Fallback);
         })
         .await;
     }

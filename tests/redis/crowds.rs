@@ -11,7 +11,7 @@ use std::{
 };
 
 use testkit::Server;
-use tollgate::{Decision, Key, Keys, Limiter, Policy, RedisStore, Source};
+use tollgate::{Decision, DecisionSource, Key, Keys, Limiter, Policy, RedisStore};
 
 use crate::support::{By, EACH, PATIENCE, limiter, on_a_clock, until};
 
@@ -54,13 +54,13 @@ impl Sum {
 
     fn note(&mut self, decision: &Decision) {
         match (decision.source(), decision.is_admitted()) {
-            (Source::Store, true) => self.admitted += 1,
-            (Source::Store, false) => self.refused += 1,
-            (Source::Cache, false) => {
+            (DecisionSource::Store, true) => self.admitted += 1,
+            (DecisionSource::Store, false) => self.refused += 1,
+            (DecisionSource::RejectionCache, false) => {
                 self.refused += 1;
                 self.remembered += 1;
             }
-            (Source::Fallback, false) => self.failed += 1,
+            (DecisionSource::Fallback, false) => self.failed += 1,
             _ => panic!("{decision:?}"),
         }
     }
@@ -161,7 +161,7 @@ async fn crowd_under_fire(
 /// Waits until a limiter's store answers.
 async fn answers(limiter: &Limiter, keys: Keys) {
     until("it answers", async || {
-        limiter.peek(keys.clone()).await.source() == Source::Store
+        limiter.peek(keys.clone()).await.source() == DecisionSource::Store
     })
     .await;
 }

@@ -8,7 +8,8 @@ use tokio::{
     net::TcpStream,
 };
 use tollgate::{
-    Clock, Decision, Denied, Key, Limiter, Policy, Quota, RedisStore, Retry, Source, Timestamp,
+    Clock, Decision, DecisionSource, Denied, Key, Limiter, Policy, Quota, RedisStore, RetryAfter,
+    Timestamp,
 };
 
 use crate::support::{PATIENCE, START, limiter, until};
@@ -50,8 +51,8 @@ pub(crate) fn key() -> Key {
 }
 
 pub(crate) fn wait(decision: &Decision) -> Option<Duration> {
-    match decision.verdict("p")?.retry() {
-        Retry::After(wait) => Some(wait),
+    match decision.policy("p")?.retry() {
+        RetryAfter::In(wait) => Some(wait),
         _ => None,
     }
 }
@@ -63,7 +64,7 @@ pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
     let refused = limiter.check(key()).await;
     assert_eq!(
         (refused.is_admitted(), refused.source()),
-        (false, Source::Store)
+        (false, DecisionSource::Store)
     );
     refused
 }
@@ -98,9 +99,9 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
     clock.advance(ms(400));
     for _ in 0..100 {
         let refused = limiter.check(key()).await;
-        assert_eq!(refused.source(), Source::Cache);
+        assert_eq!(refused.source(), DecisionSource::RejectionCache);
         assert_eq!(wait(&refused), Some(ms(19_600)));
-        assert_eq!(refused.verdict("p").expect("a verdict").remaining(), 0);
+        assert_eq!(refused.policy("p").expect("a verdict").remaining(), 0);
     }
     assert_eq!(server.calls("evalsha"), 0);
     let mut asked = 0;
@@ -109,7 +110,7 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
         let reads = server.calls("get");
         let refused = limiter.check(key()).await;
         assert!(!refused.is_admitted());
-        asked += u64::from(refused.source() == Source::Store);
+        asked += u64::from(refused.source() == DecisionSource::Store);
         // It's read when the last time is half a bound ago.
         if step % 2 == 1 {
             epoch_is_read(&server, reads + 1).await;
@@ -120,7 +121,7 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
     let admitted = limiter.check(key()).await;
     assert_eq!(
         (admitted.is_admitted(), admitted.source()),
-        (true, Source::Store)
+        (true, DecisionSource::Store)
     );
 }
 
@@ -138,7 +139,10 @@ async fn what_this_process_gives_back_is_had_at_once() {
         assert!(limiter.check(key()).await.is_admitted());
     }
     assert!(!limiter.check(key()).await.is_admitted());
-    assert_eq!(limiter.check(key()).await.source(), Source::Cache);
+    assert_eq!(
+        limiter.check(key()).await.source(),
+        DecisionSource::RejectionCache
+    );
     assert_eq!(paid.refund(1).await.expect("an answer")[0].units(), 1);
     assert!(limiter.check(key()).await.is_admitted());
 }
@@ -152,9 +156,12 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
     epoch_is_read(&server, 1).await;
     // Asked for once more, since the epoch is known.
     clock.advance(BOUND);
-    assert_eq!(here.check(key()).await.source(), Source::Store);
+    assert_eq!(here.check(key()).await.source(), DecisionSource::Store);
     there.reset(key()).await;
-    assert_eq!(here.check(key()).await.source(), Source::Cache);
+    assert_eq!(
+        here.check(key()).await.source(),
+        DecisionSource::RejectionCache
+    );
     clock.advance(BOUND);
     assert!(here.check(key()).await.is_admitted());
 }
@@ -169,15 +176,15 @@ async fn a_rejection_that_is_remembered_says_of_each_policy_what_the_store_said(
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());
     let said = |decision: &Decision| {
-        let verdicts = decision.verdicts();
+        let verdicts = decision.policies();
         let verdicts = verdicts.map(|verdict| (verdict.policy().to_owned(), verdict.remaining()));
         (decision.source(), verdicts.collect::<Vec<_>>())
     };
     let each = vec![("few".to_owned(), 0), ("many".to_owned(), 8)];
     let refused = limiter.check(key()).await;
-    assert_eq!(said(&refused), (Source::Store, each.clone()));
+    assert_eq!(said(&refused), (DecisionSource::Store, each.clone()));
     let refused = limiter.check(key()).await;
-    assert_eq!(said(&refused), (Source::Cache, each));
+    assert_eq!(said(&refused), (DecisionSource::RejectionCache, each));
     let error = refused.into_result().expect_err("a refusal");
     assert_eq!(error.retry_after(), Some(ms(60_000)));
 }
@@ -195,7 +202,7 @@ async fn refusals_that_count_and_limits_in_flight_are_always_asked() {
             let refused = limiter.check(key()).await;
             assert_eq!(
                 (refused.is_admitted(), refused.source()),
-                (false, Source::Store)
+                (false, DecisionSource::Store)
             );
         }
         drop(admitted);
@@ -220,7 +227,7 @@ async fn limits_hold_under_512_tasks_while_connections_are_cut() {
                     let key = Key::new(format!("{}", (task + round) % 12));
                     let decision = limiter.check(key).await;
                     match decision.source() {
-                        Source::Store | Source::Cache => {
+                        DecisionSource::Store | DecisionSource::RejectionCache => {
                             admitted += u64::from(decision.is_admitted())
                         }
                         _ => faults += 1,

@@ -2,7 +2,7 @@
 
 use std::{future::IntoFuture, time::Duration};
 
-use tollgate::{Key, Retry};
+use tollgate::{Key, RetryAfter};
 
 use crate::support::{
     By, EACH, START, TWO, counted, each_with, hammer, limiter, on_a_clock, quotas, single, store,
@@ -169,13 +169,13 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
                     clock.advance(apart);
                     refused = check().await;
                 }
-                let Retry::After(wait) = refused.retry() else {
+                let RetryAfter::In(wait) = refused.retry() else {
                     panic!("{by:?} {quota}: {refused:?}");
                 };
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);
                 // A server may remove a key as soon as its last millisecond begins.
                 let ends = server.expires_at(&server.only_key()) as u64 * 1_000;
-                let verdict = refused.verdict("p").expect("a verdict");
+                let verdict = refused.policy("p").expect("a verdict");
                 if ends < now + verdict.reset_after().as_micros() as u64 {
                     failures.push(format!(
                         "{by:?} {quota}, round {round}: {ends} ends at {now}"

@@ -8,7 +8,7 @@ use std::{
 use http::{Request, StatusCode};
 use testkit::Server;
 use tollgate::{
-    Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, Source, StoreError, extract,
+    DecisionSource, Key, Limiter, OnStoreError, RateLimitLayer, RedisStore, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -47,7 +47,7 @@ async fn resumed(limiter: &Limiter) {
 
 async fn resumed_on(limiter: &Limiter, key: &str) {
     until("the store counts again", async || {
-        limiter.check(Key::new(key)).await.source() == Source::Store
+        limiter.check(Key::new(key)).await.source() == DecisionSource::Store
     })
     .await;
 }
@@ -56,7 +56,7 @@ async fn resumed_on(limiter: &Limiter, key: &str) {
 async fn a_killed_redis_is_answered_for_as_told_and_taken_up_again_when_it_is_back() {
     let server = Server::start();
     let admitting = impatient(&server, OnStoreError::Admit, FAST);
-    let refusing = impatient(&server, OnStoreError::Refuse, SLOW);
+    let refusing = impatient(&server, OnStoreError::Reject, SLOW);
     for _ in 0..2 {
         resumed(&admitting).await;
         resumed(&refusing).await;
@@ -65,11 +65,11 @@ async fn a_killed_redis_is_answered_for_as_told_and_taken_up_again_when_it_is_ba
             let key = Key::new(key.to_string());
             let decision = admitting.check(key).await;
             assert!(decision.is_admitted(), "{decision:?}");
-            assert_eq!(decision.source(), Source::Fallback);
-            assert_eq!(decision.verdicts().len(), 0);
+            assert_eq!(decision.source(), DecisionSource::Fallback);
+            assert_eq!(decision.policies().len(), 0);
 
             let decision = refusing.check(key).await;
-            assert_eq!(decision.source(), Source::Fallback);
+            assert_eq!(decision.source(), DecisionSource::Fallback);
             let error = fault(&decision);
             assert!(matches!(error, StoreError::Connection(_)), "{error:?}");
         }
@@ -91,7 +91,7 @@ async fn a_restarted_redis_costs_a_key_one_request_at_most() {
             assert!(counted(&limiter.check(Key::new("key")).await));
             server.restart();
             let first = limiter.check(Key::new("key")).await;
-            if first.source() != Source::Store {
+            if first.source() != DecisionSource::Store {
                 assert!(matches!(fault(&first), StoreError::Connection(_)));
             }
             assert!(counted(&limiter.check(Key::new("key")).await));
@@ -102,7 +102,7 @@ async fn a_restarted_redis_costs_a_key_one_request_at_most() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
     resumed(&limiter).await;
     let tasks: Vec<_> = (0..32)
         .map(|task: u64| {
@@ -115,7 +115,7 @@ async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
                     let decision = limiter.check(Key::new(task.to_string())).await;
                     slowest = slowest.max(start.elapsed());
                     match decision.source() {
-                        Source::Store => counted += 1,
+                        DecisionSource::Store => counted += 1,
                         _ => faults += 1,
                     }
                 }
@@ -153,7 +153,7 @@ async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
                     for _ in 0..200 {
                         let decision = limiter.check(Key::new("key")).await;
                         match decision.source() {
-                            Source::Store => admitted += u64::from(decision.is_admitted()),
+                            DecisionSource::Store => admitted += u64::from(decision.is_admitted()),
                             _ => faults += 1,
                         }
                     }
@@ -216,7 +216,7 @@ async fn behind_a_layer_a_fault_is_a_503_or_no_matter_as_told() {
     let server = Server::start();
     server.kill();
     for (answer, status) in [
-        (OnStoreError::Refuse, StatusCode::SERVICE_UNAVAILABLE),
+        (OnStoreError::Reject, StatusCode::SERVICE_UNAVAILABLE),
         (OnStoreError::Admit, StatusCode::OK),
     ] {
         let policy = By::Gcra.policy("p", "10/h").key(extract::global());
@@ -241,7 +241,7 @@ async fn all_answered(limiter: &Limiter) {
         .collect();
     for task in tasks {
         let decision = task.await.expect("an answer");
-        assert_eq!(decision.source(), Source::Fallback, "{decision:?}");
+        assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
         assert!(matches!(fault(&decision), StoreError::Timeout));
     }
     let took = start.elapsed();
@@ -251,7 +251,7 @@ async fn all_answered(limiter: &Limiter) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
     // First it hangs before there is a connection, then with all connections made.
     for _ in 0..2 {
         server.pause();
@@ -266,7 +266,7 @@ async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_comes_later_waits_no_longer_for_a_silent_redis() {
     let server = Server::start();
-    let limiter = impatient(&server, OnStoreError::Refuse, FAST);
+    let limiter = impatient(&server, OnStoreError::Reject, FAST);
     resumed(&limiter).await;
     server.pause();
     let mut tasks = Vec::new();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use testkit::Server;
-use tollgate::{Key, Limiter, OnStoreError, Source, StoreError};
+use tollgate::{DecisionSource, Key, Limiter, OnStoreError, StoreError};
 
 use crate::support::{
     EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
@@ -54,7 +54,7 @@ fn plantings(server: &Server, key: &str, mut with: impl FnMut(&str)) {
 fn assert_foreign(decision: &tollgate::Decision, name: &str) {
     let error = fault(decision);
     assert!(
-        matches!(&error, StoreError::Foreign { key, .. } if key.contains(name)),
+        matches!(&error, StoreError::CorruptKey { key, .. } if key.contains(name)),
         "{error:?}"
     );
 }
@@ -123,7 +123,7 @@ fn nothing_that_can_be_asked_changes_a_foreign_value() {
                 }
                 let refund = charged.refund(1).await;
                 assert!(
-                    matches!(refund, Err(StoreError::Foreign { .. })),
+                    matches!(refund, Err(StoreError::CorruptKey { .. })),
                     "{value:?}: {refund:?}"
                 );
             });
@@ -223,8 +223,8 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
         plantings(&server, &name, |value| {
             let decision = check();
             assert!(decision.is_admitted(), "{value:?}: {decision:?}");
-            assert_eq!(decision.source(), Source::Fallback, "{value:?}");
-            assert_eq!(decision.verdicts().len(), 0);
+            assert_eq!(decision.source(), DecisionSource::Fallback, "{value:?}");
+            assert_eq!(decision.policies().len(), 0);
         });
         let text = log.text();
         let mut lines = text.lines();

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 
 use testkit::Server;
-use tollgate::{Key, Limiter, Source};
+use tollgate::{DecisionSource, Key, Limiter};
 
 use crate::support::{By, TWO, counted, fault, limiter, single, until};
 
@@ -120,5 +120,5 @@ async fn a_flood_on_a_silent_redis_is_forgotten_with_its_deadline() {
 }
 
 async fn counted_or_fault(limiter: &Limiter, key: Key) -> bool {
-    limiter.check(key).await.source() == Source::Store
+    limiter.check(key).await.source() == DecisionSource::Store
 }

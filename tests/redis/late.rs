@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Proxy, Server};
 use tokio::time::sleep;
-use tollgate::{Key, RedisStore, Source, StoreError};
+use tollgate::{DecisionSource, Key, RedisStore, StoreError};
 
 use crate::support::{By, counted, fault, limiter, on_a_clock, until};
 
@@ -41,7 +41,7 @@ async fn who_ran_out_of_time_while_his_trip_was_connecting_leaves_it() {
         }
         proxy.pass();
         let decision = last.await.expect("an answer");
-        if decision.source() != Source::Store {
+        if decision.source() != DecisionSource::Store {
             // The machine was busy elsewhere.
             assert!(try_again < 5, "{decision:?}");
             continue;

@@ -6,7 +6,8 @@ use http::{Request, Response, StatusCode};
 use testkit::{Proxy, Server};
 use tokio::time::timeout;
 use tollgate::{
-    Ban, Charge, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Source, extract,
+    Ban, Charge, DecisionSource, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
+    extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -17,7 +18,7 @@ use crate::{
     support::{By, PATIENCE, limiter, until},
 };
 
-async fn source(limiter: &Limiter) -> Source {
+async fn source(limiter: &Limiter) -> DecisionSource {
     limiter.check(key()).await.source()
 }
 
@@ -29,10 +30,10 @@ async fn what_is_not_told_otherwise_remembers() {
     // The machine may be busy for longer than a request has time.
     until("it is refused", async || {
         let decision = limiter.check(key()).await;
-        decision.source() == Source::Store && !decision.is_admitted()
+        decision.source() == DecisionSource::Store && !decision.is_admitted()
     })
     .await;
-    assert_eq!(source(&limiter).await, Source::Cache);
+    assert_eq!(source(&limiter).await, DecisionSource::RejectionCache);
 }
 
 #[tokio::test]
@@ -44,7 +45,7 @@ async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
     let refused = check(3).await;
     assert_eq!(
         (wait(&refused), refused.source()),
-        (Some(ms(20_000)), Source::Store)
+        (Some(ms(20_000)), DecisionSource::Store)
     );
     let calls = server.calls("evalsha");
     clock.advance(ms(300));
@@ -52,30 +53,33 @@ async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
         let refused = check(3).await;
         assert_eq!(
             (wait(&refused), refused.source()),
-            (Some(ms(19_700)), Source::Cache)
+            (Some(ms(19_700)), DecisionSource::RejectionCache)
         );
         // More than there ever is: no wait helps.
         let never = check(4).await;
-        assert_eq!((wait(&never), never.source()), (None, Source::Cache));
-        assert_eq!(never.verdict("p").expect("a verdict").retry_after(), None);
+        assert_eq!(
+            (wait(&never), never.source()),
+            (None, DecisionSource::RejectionCache)
+        );
+        assert_eq!(never.policy("p").expect("a verdict").retry_after(), None);
     }
     assert_eq!(server.calls("evalsha"), calls);
     let admitted = check(2).await;
     assert_eq!(
         (admitted.is_admitted(), admitted.source()),
-        (true, Source::Store)
+        (true, DecisionSource::Store)
     );
     // Of what is refused for less, more is known.
     let refused = check(1).await;
     assert_eq!(
         (wait(&refused), refused.source()),
-        (Some(ms(19_700)), Source::Store)
+        (Some(ms(19_700)), DecisionSource::Store)
     );
     for (cost, millis) in [(1, 19_700), (2, 39_700), (3, 59_700)] {
         let refused = check(cost).await;
         assert_eq!(
             (wait(&refused), refused.source()),
-            (Some(ms(millis)), Source::Cache)
+            (Some(ms(millis)), DecisionSource::RejectionCache)
         );
     }
 }
@@ -88,14 +92,14 @@ async fn a_quota_that_was_raised_is_had_at_once() {
     let of = |quota| limiter(store.clone(), [By::Fixed.policy("p", quota)]);
     let three = of("3/min");
     use_up(&three).await;
-    assert_eq!(source(&three).await, Source::Cache);
+    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
     // The caller's own, and the policy's, by a limiter that was built anew.
     let tier = three
         .check(key())
         .quota_of("p", "4/min".parse().expect("a quota"));
     assert!(tier.await.is_admitted());
     assert!(of("5/min").check(key()).await.is_admitted());
-    assert_eq!(source(&three).await, Source::Cache);
+    assert_eq!(source(&three).await, DecisionSource::RejectionCache);
 }
 
 /// By a ban that another process lifts; nothing of it is remembered.
@@ -119,14 +123,14 @@ async fn who_is_unblocked_elsewhere_passes_at_once() {
         let refused = here.check(key()).await;
         assert_eq!(
             (refused.is_admitted(), refused.source()),
-            (false, Source::Store)
+            (false, DecisionSource::Store)
         );
     }
     there.unblock(key()).await.expect("none");
     assert!(here.check(key()).await.is_admitted());
     // Nor is what is refused beside it, for a ban has to count that.
     for _ in 0..3 {
-        assert_eq!(source(&here).await, Source::Store);
+        assert_eq!(source(&here).await, DecisionSource::Store);
     }
 }
 
@@ -147,7 +151,7 @@ async fn what_a_response_gives_back_is_had_at_once() {
     let service = layer.layer(service_fn(move |_: Request<()>| {
         let limiter = limiter.clone();
         async move {
-            for expected in [Source::Store, Source::Cache] {
+            for expected in [DecisionSource::Store, DecisionSource::RejectionCache] {
                 let refused = limiter.check(Key::global()).await;
                 assert_eq!((refused.is_admitted(), refused.source()), (false, expected));
             }
@@ -173,7 +177,7 @@ async fn who_is_judged_before_what_lifts_his_refusal_is_not_remembered_after_it(
         limiter.check(key()),
     );
     assert!(other.is_admitted() && !refused.is_admitted());
-    assert_eq!(refused.source(), Source::Store);
+    assert_eq!(refused.source(), DecisionSource::Store);
     assert!(limiter.check(key()).await.is_admitted());
 }
 
@@ -194,7 +198,7 @@ async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
         // All are connected by now.
         for key in 0..100 {
             let key = Key::new(key.to_string());
-            assert_eq!(limiter.peek(key).await.source(), Source::Store);
+            assert_eq!(limiter.peek(key).await.source(), DecisionSource::Store);
         }
         let calls = server.calls("evalsha");
         proxy.delay(Duration::from_secs(2));
@@ -213,9 +217,12 @@ async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
         };
         assert_eq!(
             (refused.is_admitted(), refused.source()),
-            (false, Source::Store)
+            (false, DecisionSource::Store)
         );
-        assert_eq!(limiter.check([b]).await.source(), Source::Cache);
+        assert_eq!(
+            limiter.check([b]).await.source(),
+            DecisionSource::RejectionCache
+        );
         gone.abort();
         until("it is had", async || limiter.check([b]).await.is_admitted()).await;
         return;
@@ -238,13 +245,13 @@ async fn what_another_process_gives_back_is_told_by_its_word() {
         assert_eq!(source(&here).await, source_now);
         epoch_is_read(&server, reads + 1).await;
     };
-    read(Source::Store).await;
+    read(DecisionSource::Store).await;
     // It's read when the last time is half a bound ago.
     let half_a_bound = async || {
         clock.advance(STEP);
-        assert_eq!(source(&here).await, Source::Cache);
+        assert_eq!(source(&here).await, DecisionSource::RejectionCache);
         clock.advance(STEP);
-        read(Source::Cache).await;
+        read(DecisionSource::RejectionCache).await;
     };
     for _ in 0..6 {
         half_a_bound().await;
@@ -278,7 +285,10 @@ async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_
     for step in 1..=40 {
         clock.advance(BOUND / 10);
         for key in keys() {
-            assert_eq!(limiter.check(key).await.source(), Source::Cache);
+            assert_eq!(
+                limiter.check(key).await.source(),
+                DecisionSource::RejectionCache
+            );
         }
         if step % 5 == 0 {
             read += 1;
@@ -299,6 +309,6 @@ async fn beside_a_policy_whose_refusals_count_nothing_is_remembered() {
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());
     for _ in 0..3 {
-        assert_eq!(source(&limiter).await, Source::Store);
+        assert_eq!(source(&limiter).await, DecisionSource::Store);
     }
 }

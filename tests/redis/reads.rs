@@ -4,7 +4,9 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::{Proxy, Server};
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore, Source, Timestamp};
+use tollgate::{
+    Decision, DecisionSource, Key, Limiter, ManualClock, Policy, Quota, RedisStore, Timestamp,
+};
 
 use crate::support::{PATIENCE, limiter, until};
 
@@ -42,7 +44,7 @@ async fn refused(limiter: &Limiter) {
     let refused = ask(limiter).await;
     assert_eq!(
         (refused.is_admitted(), refused.source()),
-        (false, Source::Store)
+        (false, DecisionSource::Store)
     );
 }
 
@@ -64,7 +66,7 @@ async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
     until("it is asked for", async || turned_away(&server, "eval") > 0).await;
     for _ in 0..20 {
         for _ in 0..20 {
-            assert_eq!(ask(&limiter).await.source(), Source::Cache);
+            assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
         }
         // Whoever reads gets to it.
         server.command(&["PING"]).ok();
@@ -72,7 +74,7 @@ async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
     }
     assert_eq!(turned_away(&server, "eval"), 1);
     clock.advance(BOUND / 2);
-    assert_eq!(ask(&limiter).await.source(), Source::Cache);
+    assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
     until("it is tried again", async || {
         turned_away(&server, "eval") == 2
     })
@@ -90,7 +92,7 @@ fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
         until("it is read", async || server.calls("get") > 0).await;
         clock.advance(BOUND / 2);
         proxy.hold();
-        assert_eq!(ask(&limiter).await.source(), Source::Cache);
+        assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
     });
     drop(first);
     proxy.pass();
@@ -98,7 +100,7 @@ fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
     server.reset_stats();
     runtime().block_on(async {
         let asked = limiter.check(Key::new("k")).into_future();
-        assert_eq!(asked.await.source(), Source::Store);
+        assert_eq!(asked.await.source(), DecisionSource::Store);
         until("it is read again", async || server.calls("eval") > 0).await;
     });
 }
@@ -111,10 +113,10 @@ async fn without_the_right_to_info_a_rejection_is_remembered_for_the_bound() {
     let limiter = one_a_week(server.url_as("few", "pw"), &clock);
     refused(&limiter).await;
     for _ in 0..4 {
-        assert_eq!(ask(&limiter).await.source(), Source::Cache);
+        assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
         let calls = server.calls("eval");
         clock.advance(BOUND);
-        assert_eq!(ask(&limiter).await.source(), Source::Store);
+        assert_eq!(ask(&limiter).await.source(), DecisionSource::Store);
         until("it is asked for", async || server.calls("eval") > calls).await;
     }
 }

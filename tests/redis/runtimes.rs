@@ -4,7 +4,7 @@ use std::{future::IntoFuture, sync::mpsc, thread};
 
 use testkit::Server;
 use tokio::runtime::{Builder, Runtime};
-use tollgate::{Key, Limiter, Ruling};
+use tollgate::{DecisionKind, Key, Limiter};
 
 use crate::support::{By, counted, hammer, single, store, used};
 
@@ -164,8 +164,8 @@ fn asked_outside_any_runtime_it_says_so() {
     let decision = poll_outside(&limiter);
     assert!(
         matches!(
-            decision.ruling(),
-            Ruling::Fault(tollgate::StoreError::Unsupported(_))
+            decision.kind(),
+            DecisionKind::StoreFailed(tollgate::StoreError::Unsupported(_))
         ),
         "{decision:?}"
     );

@@ -25,7 +25,7 @@ use tokio::{
     time::timeout,
 };
 use tollgate::{
-    Checking, Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer,
+    CheckFuture, Concurrency, Decision, Key, Limiter, OnStoreError, Policy, Quota, RateLimitLayer,
     RedisStore, StoreError, extract,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -72,7 +72,7 @@ async fn poll_once<F: Future + Unpin>(future: &mut F) {
 }
 
 /// A check that is asked in `runtime`, and is not sent yet.
-fn asked_in(runtime: &Runtime, limiter: &Limiter) -> Checking {
+fn asked_in(runtime: &Runtime, limiter: &Limiter) -> CheckFuture {
     runtime.block_on(async {
         let mut check = limiter.check(KEY).into_future();
         poll_once(&mut check).await;
@@ -81,7 +81,7 @@ fn asked_in(runtime: &Runtime, limiter: &Limiter) -> Checking {
 }
 
 /// What a check is answered on another runtime.
-fn awaited_in(runtime: &Runtime, check: Checking) -> Decision {
+fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
     runtime
         .block_on(async { timeout(PATIENCE, check).await })
         .expect("an answer by the deadline")
@@ -155,7 +155,7 @@ fn a_layers_request_that_is_awaited_on_another_runtime_is_answered_by_its_deadli
     let layer = RateLimitLayer::builder()
         .store(store(&server, DEADLINE))
         .policy(Policy::new("p", Quota::requests(9).per_month()).key(extract::global()))
-        .on_store_error(OnStoreError::Refuse);
+        .on_store_error(OnStoreError::Reject);
     let layer = layer.build().expect("a layer");
     let mut service = layer.layer(service_fn(hello));
     let response = still.block_on(async {

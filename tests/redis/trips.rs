@@ -5,7 +5,7 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 use futures_util::future::join_all;
 use testkit::{Clock, Server};
 use tokio::join;
-use tollgate::{Check, Decision, Key, Keys, Limiter, Retry, Source};
+use tollgate::{Check, Decision, DecisionSource, Key, Keys, Limiter, RetryAfter};
 
 use crate::support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used};
 
@@ -175,11 +175,11 @@ impl Before {
 }
 
 /// What a caller is told, except for how long it takes for all to be free again: those who come after him move that.
-fn told(decision: &Decision) -> (bool, Option<(u64, Retry)>) {
-    let verdict = decision.verdicts().next();
+fn told(decision: &Decision) -> (bool, Option<(u64, RetryAfter)>) {
+    let verdict = decision.policies().next();
     let left = verdict.map(|verdict| (verdict.remaining(), verdict.retry()));
     (
-        decision.source() == Source::Store && decision.is_admitted(),
+        decision.source() == DecisionSource::Store && decision.is_admitted(),
         left,
     )
 }
@@ -215,7 +215,7 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
                             let look = |key| ask(Question::Look, key);
                             let (together, apart) = join!(look("together"), look("apart"));
                             let [together, apart] = [together, apart].map(|seen| {
-                                let verdict = seen.verdicts().next().expect("a verdict");
+                                let verdict = seen.policies().next().expect("a verdict");
                                 (told(&seen), verdict.reset_after())
                             });
                             if together != apart {
@@ -270,7 +270,7 @@ fn equal_requests_in_one_trip_are_served_first_come_first_served() {
                 let answers = join!(check(), check(), check(), check(), check());
                 let answers = [answers.0, answers.1, answers.2, answers.3, answers.4];
                 let left = answers.iter().map(|answer| {
-                    let verdict = answer.verdicts().next().expect("a verdict");
+                    let verdict = answer.policies().next().expect("a verdict");
                     (counted(answer), verdict.remaining())
                 });
                 let expected = [(true, 2), (true, 1), (true, 0), (false, 0), (false, 0)];
@@ -316,7 +316,7 @@ fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
             assert!(counted(&x) && counted(&y) && counted(&charged));
             assert!(!counted(&z), "41 of 50 are taken: {z:?}");
             let remaining = |decision: &tollgate::Decision| {
-                let verdicts = decision.verdicts();
+                let verdicts = decision.policies();
                 verdicts
                     .map(|v| (v.policy().to_owned(), v.remaining()))
                     .collect::<Vec<_>>()

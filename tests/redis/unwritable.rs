@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use testkit::{Clock, Server};
-use tollgate::{Key, Ruling, Source, StoreError};
+use tollgate::{DecisionKind, DecisionSource, Key, StoreError};
 
 use crate::support::{
     EACH, PAIRS, PERIODS, START, contents, counted, each_with, fault, limiter, on_a_clock, pair,
@@ -63,7 +63,7 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
         }
         // No memory is needed to refuse or to look.
         assert!(!counted(&spent) && counted(&seen));
-        assert!(both.charge(Key::new("begun"), 1).await.source() == Source::Fallback);
+        assert!(both.charge(Key::new("begun"), 1).await.source() == DecisionSource::Fallback);
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         assert_eq!(after, before, "{order:?}, {quota}");
 
@@ -73,7 +73,8 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
             both.check(Key::new("begun")).cost(2)
         );
         assert!(counted(&reset));
-        let more = 2 * u64::from(charged.source() == Source::Store && charged.is_admitted());
+        let more =
+            2 * u64::from(charged.source() == DecisionSource::Store && charged.is_admitted());
 
         free(&server);
         assert_eq!(
@@ -174,9 +175,9 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
                     lacking.check(Key::new("begun"))
                 );
                 for (decision, charged) in [new, begun].into_iter().zip(&mut expected) {
-                    match decision.ruling() {
-                        Ruling::Admitted => *charged += 1,
-                        Ruling::Fault(StoreError::Server { code, message }) => {
+                    match decision.kind() {
+                        DecisionKind::Admitted => *charged += 1,
+                        DecisionKind::StoreFailed(StoreError::Server { code, message }) => {
                             needed.insert(command);
                             assert_eq!(&**code, "NOPERM", "without {command}: {message}");
                         }

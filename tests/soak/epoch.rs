@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{Decision, Key, Source};
+use tollgate::{Decision, DecisionSource, Key};
 
 use crate::PROCESSES;
 
@@ -66,7 +66,7 @@ impl Epoch {
         self.slowest.fetch_max(took, Relaxed);
         let admitted = u64::from(decision.is_admitted());
         counts.admitted.fetch_add(admitted, Relaxed);
-        let is_fault = decision.source() == Source::Fallback;
+        let is_fault = decision.source() == DecisionSource::Fallback;
         let (all, ours) = match is_fault {
             true => (&counts.in_process, &counts.shared_in_process),
             false => (&counts.by_store, &counts.shared_by_store),
@@ -87,7 +87,7 @@ impl Epoch {
     pub(crate) fn note_debt(&self, process: usize, decision: &Decision, asked: bool) {
         let counts = &self.counts[process];
         let admitted = u64::from(decision.is_admitted());
-        if decision.source() == Source::Fallback {
+        if decision.source() == DecisionSource::Fallback {
             counts.debt_in_process.fetch_add(admitted, Relaxed);
             counts.debt_sent.fetch_add(asked.into(), Relaxed);
         } else {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tokio::{runtime::Handle, task::block_in_place};
 use tollgate::{
-    Concurrency, Fallback, FixedWindow, Key, Limiter, OnStoreError, Policy, Quota, Source,
+    Concurrency, DecisionSource, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota,
 };
 
 use crate::{DEADLINE, PROCESSES, ground::Ground};
@@ -110,12 +111,12 @@ impl Process {
             gate: limiter()
                 .policy(Policy::new("narrow", narrow))
                 .policy(Policy::new("wide", wide).strategy(FixedWindow))
-                .on_store_error(Fallback::across(processes))
+                .on_store_error(LocalFallback::across(processes))
                 .build()
                 .expect("a limiter"),
             debt: limiter()
                 .policy(Policy::new("debt", debt).strategy(FixedWindow))
-                .on_store_error(Fallback::across(processes).write_back(true))
+                .on_store_error(LocalFallback::across(processes).write_back(true))
                 .build()
                 .expect("a limiter"),
             flight: limiter()
@@ -123,7 +124,7 @@ impl Process {
                     Policy::new("flight", Quota::concurrent(PLACES))
                         .strategy(Concurrency::life(LIFE)),
                 )
-                .on_store_error(OnStoreError::Refuse)
+                .on_store_error(OnStoreError::Reject)
                 .build()
                 .expect("a limiter"),
         }
@@ -133,6 +134,6 @@ impl Process {
 /// How many units of a key are used under a policy; `None` if the store can't say now.
 async fn used(limiter: &Limiter, key: Key, policy: &str) -> Option<u64> {
     let seen = limiter.peek(key).await;
-    let verdict = seen.verdict(policy)?;
-    (seen.source() == Source::Store).then(|| verdict.limit() - verdict.remaining())
+    let verdict = seen.policy(policy)?;
+    (seen.source() == DecisionSource::Store).then(|| verdict.limit() - verdict.remaining())
 }

@@ -92,7 +92,7 @@ impl Api {
 
     async fn left(&self) -> u64 {
         let seen = self.layer.limiter().peek(Key::global()).await;
-        seen.verdict("pages").expect("its verdict").remaining()
+        seen.policy("pages").expect("its verdict").remaining()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use tollgate::{AddressList, Key, KeyList, Limiter, List, Refused};
+use tollgate::{AccessList, AddressList, Key, KeyList, Limiter, Rejected};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -24,7 +24,7 @@ fn assert_denied(status: &Status) {
     }
 }
 
-fn limiter_that_denies(world: &World, list: impl Into<List>) -> Limiter {
+fn limiter_that_denies(world: &World, list: impl Into<AccessList>) -> Limiter {
     let builder = Limiter::builder().policy(hourly("calls", 9)).deny(list);
     let builder = match world {
         World::Memory(store, _) => builder.store(store.clone()),
@@ -75,5 +75,5 @@ async fn a_handlers_denial_becomes_the_same_status() {
     let status = Status::from(refused.expect_err("denied"));
     assert_denied(&status);
     let source = status.source().expect("a source");
-    assert!(source.downcast_ref::<Refused>().is_some());
+    assert!(source.downcast_ref::<Rejected>().is_some());
 }

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{Router, body::Body, response::Response};
-use tollgate::outcome::End;
+use tollgate::outcome::RequestEnd;
 use tonic::{Code, transport::Server};
 use tower_http::timeout::ResponseBodyTimeoutLayer;
 
@@ -230,7 +230,7 @@ async fn a_stream_that_breaks_further_in_has_failed() {
         let answers = client.server_streaming("one wait").await.expect("a head");
         let (_, code) = answers.rest().await;
         assert_ne!(code, Code::Ok);
-        let ended = Some((End::BodyFailed, Some(200), None));
+        let ended = Some((RequestEnd::BodyFailed, Some(200), None));
         assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
     }
 }
@@ -252,7 +252,7 @@ async fn an_answer_that_ends_without_trailers_has_failed() {
         let mut client = Client::connect(address).await;
         let answers = client.server_streaming("word").await.expect("a head");
         let _ = answers.rest().await;
-        let ended = Some((End::Completed, Some(200), None));
+        let ended = Some((RequestEnd::Completed, Some(200), None));
         assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
     }
 }

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use tollgate::{
     FixedWindow, Key, Limiter, MissingKey, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore,
-    Refused, extract,
+    Rejected, extract,
 };
 use tonic::{
     Code, Status,
@@ -162,7 +162,7 @@ fn closed() -> Limiter {
     let limiter = Limiter::builder().store(RedisStore::open(url).expect("a store"));
     let limiter = limiter
         .policy(hourly("burst", 9))
-        .on_store_error(OnStoreError::Refuse);
+        .on_store_error(OnStoreError::Reject);
     limiter.build().expect("a limiter")
 }
 
@@ -187,7 +187,7 @@ async fn a_store_at_fault_is_unavailable_and_nobody_learns_where_it_is() {
 async fn a_missing_key_is_an_invalid_argument() {
     for host in HOSTS {
         let tenants = hourly("tenants", 9).key(extract::header("x-tenant"));
-        let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Refuse));
+        let limiter = Limiter::builder().policy(tenants.missing_key(MissingKey::Reject));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
         for answer in call_all(&mut client).await {
             let status = answer.expect_err("refused");
@@ -222,8 +222,8 @@ async fn a_handlers_refusal_becomes_the_status_that_the_layers_own_is() {
     assert!(retry_delay(&status) <= retry_delay(&layers));
     assert!(pushback(&status).is_some());
     let source = std::error::Error::source(&status).expect("a source");
-    let refused = source.downcast_ref::<Refused>().expect("a refusal");
-    assert!(refused.decision().verdict("calls").is_some());
+    let refused = source.downcast_ref::<Rejected>().expect("a refusal");
+    assert!(refused.decision().policy("calls").is_some());
 
     for (limiter, code) in [(closed(), Code::Unavailable)] {
         let refused = limiter.check(Key::global()).await.into_result();
@@ -324,7 +324,7 @@ async fn a_refusal_is_trailers_only_on_the_wire() {
     }
 }
 
-async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Refused> {
+async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
     limiter.check(Key::global()).await.into_result()?;
     Ok("hello")
 }

@@ -1,7 +1,7 @@
 //! Streams that come to their end: judged by their trailers, and holding their place until then.
 
 use futures_util::stream;
-use tollgate::{RateLimitLayer, outcome::End};
+use tollgate::{RateLimitLayer, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
@@ -16,7 +16,10 @@ fn words(words: &str) -> Vec<String> {
 /// How a call is settled whose answer was sent in full, with this code.
 fn settled(code: i32) -> (Charged, Option<Ended>) {
     let charged = if code == 0 { SUCCESS } else { FAILURE };
-    (charged, Some((End::Completed, Some(200), Some(code))))
+    (
+        charged,
+        Some((RequestEnd::Completed, Some(200), Some(code))),
+    )
 }
 
 #[tokio::test]

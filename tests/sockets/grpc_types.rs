@@ -4,7 +4,7 @@ use std::{error::Error, net::SocketAddr, time::Duration};
 
 use axum::{Router, routing::get};
 use http::uri::PathAndQuery;
-use tollgate::{Key, Limiter, OutgoingLayer, RateLimitLayer, Refused, outgoing::Outgoing};
+use tollgate::{Key, Limiter, OutgoingLayer, RateLimitLayer, Rejected, outgoing::Outgoing};
 use tonic::{
     Code, Request, Response, Status,
     client::Grpc,
@@ -146,7 +146,7 @@ async fn a_grpc_client_waits_its_turn_and_learns_from_its_status_when_that_takes
     assert_eq!(status.code(), Code::Unknown);
     let refused = status
         .source()
-        .and_then(|source| source.downcast_ref::<Refused>());
+        .and_then(|source| source.downcast_ref::<Rejected>());
     let wait = refused.expect("a refusal").retry_after().expect("a wait");
     assert!(wait > Duration::from_secs(3_000), "{wait:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Charge, RateLimitLayer, outcome, outcome::End};
+use tollgate::{Charge, RateLimitLayer, outcome, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
@@ -17,7 +17,7 @@ async fn a_call_that_succeeds_is_a_success() {
             served.client.unary("word").await.expect("an answer"),
             "word"
         );
-        let ended = Some((End::Completed, Some(200), Some(0)));
+        let ended = Some((RequestEnd::Completed, Some(200), Some(0)));
         assert_eq!(
             served.books.settled().await,
             (SUCCESS, ended),
@@ -33,7 +33,7 @@ async fn a_call_that_fails_at_once_has_failed_by_its_head() {
         for (word, code) in [("fail:7", 7), ("fail:16", 16), ("fail:1", 1)] {
             let status = served.client.unary(word).await.expect_err("an error");
             assert_eq!(status.code(), Code::from(code));
-            let ended = Some((End::Completed, Some(200), Some(code)));
+            let ended = Some((RequestEnd::Completed, Some(200), Some(code)));
             assert_eq!(
                 served.books.settled().await,
                 (FAILURE, ended),
@@ -50,7 +50,7 @@ async fn a_call_to_a_method_that_is_not_there_has_failed() {
         let request = tonic::Request::new("word".to_owned());
         let answer = served.client.unary_at("/test.Calls/Nothing", request).await;
         assert_eq!(answer.expect_err("an error").code(), Code::Unimplemented);
-        let ended = Some((End::Completed, Some(200), Some(12)));
+        let ended = Some((RequestEnd::Completed, Some(200), Some(12)));
         assert_eq!(
             served.books.settled().await,
             (FAILURE, ended),
@@ -65,7 +65,7 @@ async fn a_call_that_fails_after_its_head_has_failed_by_its_trailers() {
     for mut served in Served::everywhere().await {
         let status = served.client.unary("mumble").await;
         assert_eq!(status.expect_err("an error").code(), Code::Internal);
-        let ended = Some((End::Completed, Some(200), Some(13)));
+        let ended = Some((RequestEnd::Completed, Some(200), Some(13)));
         assert_eq!(
             served.books.settled().await,
             (FAILURE, ended),
@@ -82,7 +82,7 @@ async fn a_call_that_fails_after_its_answer_has_failed_by_its_trailers() {
         let request = tonic::Request::new("word fail:14".to_owned());
         let answer = served.client.unary_at(SERVER_STREAMING, request).await;
         assert_eq!(answer.expect_err("an error").code(), Code::Unavailable);
-        let ended = Some((End::Completed, Some(200), Some(14)));
+        let ended = Some((RequestEnd::Completed, Some(200), Some(14)));
         assert_eq!(
             served.books.settled().await,
             (FAILURE, ended),

@@ -11,9 +11,9 @@ use std::{
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Charge, Clock, Concurrency, FixedWindow, Key, Limiter, LimiterBuilder, ManualClock,
-    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Source, Timestamp,
-    extract, outcome, outcome::End,
+    Charge, Clock, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder,
+    ManualClock, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Timestamp,
+    extract, outcome, outcome::RequestEnd,
 };
 
 use crate::until::PATIENCE;
@@ -82,7 +82,7 @@ impl World {
     /// A limiter that shows faults.
     #[track_caller]
     pub(crate) fn limiter(&self, policies: impl IntoIterator<Item = Policy>) -> Limiter {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Refuse);
+        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
         let builder = match self {
             Self::Memory(store, _) => builder.store(store.clone()),
             Self::Redis(store, ..) => builder.store(store.clone()),
@@ -126,8 +126,8 @@ pub(crate) fn hourly(name: &str, n: u64) -> Policy {
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     let seen = limiter.peek(Key::global()).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let verdict = seen.verdict(policy).expect(policy);
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
 
@@ -158,7 +158,7 @@ const CHARGES: [&str; 4] = [
 ];
 
 /// How a request ended, with its HTTP status and its gRPC code.
-pub(crate) type Ended = (End, Option<u16>, Option<i32>);
+pub(crate) type Ended = (RequestEnd, Option<u16>, Option<i32>);
 
 /// A layer with a policy of every mode and judge, and a place, by which is seen when a request is over.
 pub(crate) struct Books {
@@ -206,9 +206,9 @@ impl Books {
 
     async fn charged(&self) -> Charged {
         let seen = self.layer.limiter().peek(Key::global()).await;
-        assert_eq!(seen.source(), Source::Store, "{seen:?}");
+        assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
         CHARGES.map(|name| {
-            let verdict = seen.verdict(name).expect(name);
+            let verdict = seen.policy(name).expect(name);
             verdict.limit() - verdict.remaining()
         })
     }

@@ -11,7 +11,7 @@ use axum::{
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{WebSocketStream, client_async, tungstenite};
-use tollgate::{Admission, Limiter, RateLimitLayer, outcome::End};
+use tollgate::{Admission, Limiter, RateLimitLayer, outcome::RequestEnd};
 
 use crate::{
     grpc::serve,
@@ -227,7 +227,7 @@ async fn a_socket_is_charged_by_its_handshake_whether_it_is_held_or_not() {
     for world in World::both() {
         let books = Books::new(&world);
         let address = serve_sockets(books.layer.clone()).await;
-        let ended = Some((End::Completed, Some(101), None));
+        let ended = Some((RequestEnd::Completed, Some(101), None));
 
         let mut loose = Socket::opened(address, "/loose").await;
         assert_eq!(books.settled().await, (SUCCESS, ended), "{}", world.name());
@@ -244,7 +244,7 @@ async fn a_socket_is_charged_by_its_handshake_whether_it_is_held_or_not() {
         assert_eq!(books.settled().await, (SUCCESS, ended), "{}", world.name());
 
         assert_eq!(Socket::open(address, "/nothing").await.err(), Some(404));
-        let ended = Some((End::Completed, Some(404), None));
+        let ended = Some((RequestEnd::Completed, Some(404), None));
         assert_eq!(books.settled().await, (FAILURE, ended), "{}", world.name());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures_util::future::join_all;
 use proptest::{prelude::*, sample::Index};
 use tollgate::{
-    Admission, Decision, Denied, Limiter, Policy, RateLimitLayer, Refund, Retry, extract,
+    Admission, Decision, Denied, Limiter, Policy, RateLimitLayer, Refund, RetryAfter, extract,
 };
 
 use crate::{
@@ -220,7 +220,7 @@ impl Case {
                 assert_eq!(counted(&decision), admitted > 0, "{text}");
                 assert_eq!(decision.admitted(), admitted, "{text}");
                 if before.iter().any(|q| !q.is_shadow && cost > q.capacity) {
-                    assert_eq!(decision.retry(), Retry::Never, "{text}");
+                    assert_eq!(decision.retry(), RetryAfter::Never, "{text}");
                 }
                 let skipped = vec![false; left.len()];
                 let by = Charger::Decision(decision);
@@ -265,7 +265,7 @@ impl Case {
             Step::Settle(of, how, units) => self.settle(of, *how, *units, &text).await,
         }
         let seen = self.limiter.peek(KEY).cost(1).await;
-        let remaining: Vec<_> = seen.verdicts().chain(seen.shadows()).collect();
+        let remaining: Vec<_> = seen.policies().chain(seen.shadows()).collect();
         let remaining: Vec<_> = remaining
             .iter()
             .map(|verdict| verdict.remaining())

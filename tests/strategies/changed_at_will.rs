@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Quota, Retry};
+use tollgate::{Quota, RetryAfter};
 
 use crate::{
     changes::{Change, NOW},
@@ -70,7 +70,8 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                         let told = change.wait().await;
                         assert!(told <= longest(by, quota), "{case}: {told:?}");
                         let admitted = change.new.check(change.key).times(1_000).await.admitted();
-                        let Retry::After(wait) = change.new.check(change.key).await.retry() else {
+                        let RetryAfter::In(wait) = change.new.check(change.key).await.retry()
+                        else {
                             panic!("{case}");
                         };
                         assert!(admitted <= quota.capacity(), "{case}: {admitted}");
@@ -185,7 +186,7 @@ async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
         let key = fresh_key();
         assert_eq!(ask(&limiter, key, 20).await, 10);
         let seen = limiter.peek(key).await;
-        let ends = seen.verdicts().next().expect("a verdict").reset_after();
+        let ends = seen.policies().next().expect("a verdict").reset_after();
         for name in world.server().keys() {
             world.server().command(&["PERSIST", &name]).ok();
         }

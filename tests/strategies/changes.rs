@@ -41,7 +41,7 @@ impl Change {
     /// The wait that who asks under the new policy is told; zero if he passes.
     pub(crate) async fn wait(&self) -> Duration {
         let seen = self.new.peek(self.key).await;
-        let verdict = seen.verdicts().next().expect("a verdict");
+        let verdict = seen.policies().next().expect("a verdict");
         verdict.retry_after().expect("a wait")
     }
 }

@@ -11,8 +11,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tollgate::{
-    Ban, Charge, Concurrency, Fallback, Gcra, Key, Limiter, OnStoreError, Policy, Quota,
-    RateLimitLayer, RedisStore, Retry, Source, extract,
+    Ban, Charge, Concurrency, DecisionSource, Gcra, Key, Limiter, LocalFallback, OnStoreError,
+    Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
 };
 use tower::{Layer, ServiceExt};
 
@@ -80,8 +80,8 @@ async fn a_huge_cost_is_refused_for_ever_and_charges_nothing() {
                     let text = format!("{cost} under {by:?} on {}", world.name());
                     let refused = limiter.check(KEY).cost(cost).await;
                     assert!(!counted(&refused), "{text}");
-                    assert_eq!(refused.retry(), Retry::Never, "{text}");
-                    let verdict = refused.verdicts().next().expect("a verdict");
+                    assert_eq!(refused.retry(), RetryAfter::Never, "{text}");
+                    let verdict = refused.policies().next().expect("a verdict");
                     assert_eq!(verdict.cost(), cost, "{text}");
                     assert!(!limiter.peek(KEY).cost(cost).await.is_admitted(), "{text}");
                     let many = limiter.check(KEY).cost(cost).times(cost).await;
@@ -293,7 +293,7 @@ async fn a_huge_number_of_refusals_by_hand_bans_once() {
             assert!(counted(&limiter.charge([("ban", KEY)], units).await));
             let refused = limiter.check(KEY).await;
             assert!(!counted(&refused), "{units} on {}", world.name());
-            assert_eq!(refused.retry(), Retry::After(secs(60)));
+            assert_eq!(refused.retry(), RetryAfter::In(secs(60)));
         }
     }
 }
@@ -304,14 +304,14 @@ async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
     let limiter = Limiter::builder()
         .store(store.expect("a store"))
         .policy(Policy::new("p", Quota::requests(10).per_minute()).strategy(Gcra))
-        .on_store_error(OnStoreError::Fallback(Fallback::across(1)))
+        .on_store_error(OnStoreError::LocalFallback(LocalFallback::across(1)))
         .build()
         .expect("a limiter");
     for cost in huge() {
         let refused = limiter.check(KEY).cost(cost).await;
-        assert_eq!(refused.source(), Source::Fallback);
+        assert_eq!(refused.source(), DecisionSource::Fallback);
         assert!(!refused.is_admitted(), "{cost}");
-        assert_eq!(refused.retry(), Retry::Never, "{cost}");
+        assert_eq!(refused.retry(), RetryAfter::Never, "{cost}");
     }
     assert!(limiter.charge(KEY, u64::MAX).await.is_admitted());
     assert!(!limiter.check(KEY).await.is_admitted());

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::JoinSet;
 use tollgate::{
-    Key, Policy, Quota, StoreError, Timestamp, Unfit,
+    InvalidValue, Key, Policy, Quota, StoreError, Timestamp,
     strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
 };
 
@@ -55,7 +55,7 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
                     |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
                 let used = async |trial: Key, ours: Key| {
                     let seen = limiter.peek([("trial", trial), ("ours", ours)]).await;
-                    let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
+                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("trial").expect("a verdict"),
                         used("ours").expect("a verdict"),
@@ -151,7 +151,7 @@ const BROKEN: &str = r"
 ";
 
 impl Strategy for Broken {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Bound {
             units: quota.units(),
             script: Some(Script {
@@ -184,8 +184,8 @@ impl Rule for Bound {
         Outlook {
             remaining: left,
             retry: match cost <= left {
-                true => tollgate::Retry::Now,
-                false => tollgate::Retry::After(secs(60)),
+                true => tollgate::RetryAfter::Now,
+                false => tollgate::RetryAfter::In(secs(60)),
             },
             reset_after: secs(60),
         }
@@ -218,7 +218,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 let limiter = world.limiter(policies);
                 let used = async || {
                     let seen = limiter.peek(KEY).await;
-                    let used = |name| seen.verdict(name).map(|v| v.limit() - v.remaining());
+                    let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("ours").expect("a verdict"),
                         used("broken").expect("a verdict"),
@@ -228,7 +228,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 let failed = limiter.check(KEY).cost(2).await;
                 assert!(matches!(
                     fault(&failed),
-                    StoreError::Foreign { .. } | StoreError::Server { .. }
+                    StoreError::CorruptKey { .. } | StoreError::Server { .. }
                 ));
                 let (ours, broken) = used().await;
                 assert_eq!(ours, 3, "{by:?}, broken first: {first}");
@@ -247,7 +247,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 let charged: u64 = decisions
                     .iter()
                     .filter(|decision| decision.is_admitted())
-                    .map(|decision| decision.verdicts().next().expect("a verdict").cost())
+                    .map(|decision| decision.policies().next().expect("a verdict").cost())
                     .sum();
                 assert_eq!(used().await.0, 3 + charged, "{by:?}, broken first: {first}");
                 assert_eq!(world.server().immortal_keys(), [""; 0]);
@@ -273,7 +273,7 @@ fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
 struct Local;
 
 impl Strategy for Local {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Local))
     }
 }
@@ -321,8 +321,8 @@ impl Rule for Local {
         Outlook {
             remaining: 1 - used as u64,
             retry: match used {
-                0 => tollgate::Retry::Now,
-                _ => tollgate::Retry::Never,
+                0 => tollgate::RetryAfter::Now,
+                _ => tollgate::RetryAfter::Never,
             },
             reset_after: Duration::ZERO,
         }

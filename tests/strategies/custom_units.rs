@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use tollgate::{
-    Key, Limiter, Policy, Quota, Retry, StoreError, Timestamp, Unfit,
-    store::{Account, Ask, Callers, Line, Reply, Store, Units},
+    InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, StoreError, Timestamp,
+    store::{Account, Ask, CallersFuture, Line, Reply, Store, Units},
     strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
 };
 
@@ -18,7 +18,7 @@ use crate::{
 struct Recorder(Arc<Mutex<Vec<Units>>>);
 
 impl Store for Recorder {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         Ok(Account::new(policy, rule, ()))
     }
 
@@ -28,7 +28,7 @@ impl Store for Recorder {
         Reply::Now(Err(StoreError::Unsupported("counting")))
     }
 
-    fn callers(&self, _account: &Account, _key: &Key) -> Callers {
+    fn callers(&self, _account: &Account, _key: &Key) -> CallersFuture {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
@@ -62,7 +62,7 @@ async fn no_store_is_asked_for_more_units_than_it_may_assume() {
 struct OfCapacity(u64);
 
 impl Strategy for OfCapacity {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -79,7 +79,7 @@ impl Rule for OfCapacity {
     fn outlook(&self, _seen: &Seen, _now: Timestamp, _cost: u64) -> Outlook {
         Outlook {
             remaining: self.0,
-            retry: Retry::Now,
+            retry: RetryAfter::Now,
             reset_after: secs(0),
         }
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tollgate::{
-    Ban, Gcra, Policy, Quota, Timestamp, Unfit,
+    Ban, Gcra, InvalidValue, Policy, Quota, Timestamp,
     strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
 };
 
@@ -28,7 +28,7 @@ impl Tagged {
 }
 
 impl Strategy for Tagged {
-    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, _quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(self.clone()))
     }
 }
@@ -92,7 +92,7 @@ fn a_state_format_is_a_lowercase_letter_and_a_digit() {
 struct Halved;
 
 impl Strategy for Halved {
-    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, Unfit> {
+    fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let half = Quota::requests(quota.units() / 2).per(quota.period());
         Gcra.bind(&half)
     }

@@ -1,7 +1,7 @@
 //! GCRA's fast path on Redis where arrival times, rounds and rights end.
 
 use testkit::{Clock, Server};
-use tollgate::{Ruling, StoreError};
+use tollgate::{DecisionKind, StoreError};
 
 use crate::{
     laps::without,
@@ -49,7 +49,7 @@ async fn a_value_just_past_a_round_is_left_alone() {
     let value = "4500000000000001";
     world.server().command(&["SET", &key, value]).ok();
     let decision = limiter.check(KEY).await;
-    let found = matches!(fault(&decision), StoreError::Foreign { .. });
+    let found = matches!(fault(&decision), StoreError::CorruptKey { .. });
     assert!(found, "{decision:?}");
     assert_eq!(world.server().command(&["GET", &key]).text(), value);
 }
@@ -72,7 +72,7 @@ async fn a_charge_that_fails_at_the_second_policy_leaves_both_keys_as_they_were(
     let limiter = without(&server, &["-set", "-pexpireat"], &quotas);
     let decision = limiter.check(KEY).times(3).await;
     assert!(
-        matches!(decision.ruling(), Ruling::Fault(_)),
+        matches!(decision.kind(), DecisionKind::StoreFailed(_)),
         "{decision:?}"
     );
     assert_eq!(values(), before);

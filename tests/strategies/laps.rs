@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use testkit::Server;
 use tokio::task::JoinSet;
-use tollgate::{Key, Limiter, RedisStore, Retry, Ruling};
+use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
 
 use crate::support::{By, KEY, START, World, ask, left, secs};
 
@@ -184,9 +184,9 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
             world.server().command(&["PERSIST", &key]).ok();
             world.advance(secs(age));
             let wait = match limiter.peek(KEY).await.retry() {
-                Retry::Now => 0,
-                Retry::After(wait) => wait.as_micros() as u64,
-                Retry::Never => panic!("{quota}"),
+                RetryAfter::Now => 0,
+                RetryAfter::In(wait) => wait.as_micros() as u64,
+                RetryAfter::Never => panic!("{quota}"),
             };
             assert!(
                 wait <= (refill + interval) * 1_000_000,
@@ -228,7 +228,7 @@ async fn if_one_policy_refuses_no_other_is_charged() {
         assert_eq!(ask(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
         let seen = limiter.peek(KEY).await;
-        let left: Vec<_> = seen.verdicts().map(|verdict| verdict.remaining()).collect();
+        let left: Vec<_> = seen.policies().map(|verdict| verdict.remaining()).collect();
         assert_eq!(left, [997, 0, 497], "{}", world.name());
         let key = Key::new("other");
         assert_eq!(limiter.check(key).times(10).await.admitted(), 3);
@@ -266,7 +266,7 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
     let url = server.url().replace("redis://", "redis://gate:any@");
     let store = RedisStore::builder().url(url).denials(Duration::ZERO);
     let limiter = Limiter::builder().store(store.build().expect("a store"));
-    let limiter = limiter.on_store_error(tollgate::OnStoreError::Refuse);
+    let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
     let policies = quotas.iter().map(|quota| By::Gcra.policy(quota, quota));
     let limiter = policies.fold(limiter, |on, policy| on.policy(policy));
     limiter.build().expect("a limiter")
@@ -306,7 +306,7 @@ async fn whoever_may_not_move_ends_counts_all_the_same() {
         assert_eq!(ask(&limiter, KEY, 20).await, 20);
         let seen = limiter.peek(KEY).await;
         assert!(
-            seen.verdicts()
+            seen.policies()
                 .all(|verdict| verdict.limit() - verdict.remaining() == 20),
             "{seen:?}"
         );
@@ -328,7 +328,7 @@ async fn whoever_may_not_set_leaves_no_key_behind() {
         server.reset_stats();
         for _ in 0..3 {
             let decision = limiter.check(KEY).await;
-            let fault = matches!(decision.ruling(), Ruling::Fault(_));
+            let fault = matches!(decision.kind(), DecisionKind::StoreFailed(_));
             assert!(fault, "{decision:?}");
         }
         assert!(server.calls("incrby") > 0);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::{runtime::Runtime, task::JoinSet};
-use tollgate::{Decision, Key, Limiter, Retry, Source};
+use tollgate::{Decision, DecisionSource, Key, Limiter, RetryAfter};
 
 use crate::support::{By, START, World, counted, fresh_key};
 
@@ -109,9 +109,9 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
         match &step.what {
             What::Take { n, cost } => {
                 for decision in from_tasks(limiter, key, *n, *cost).await {
-                    assert_eq!(decision.source(), Source::Store, "{decision:?}");
+                    assert_eq!(decision.source(), DecisionSource::Store, "{decision:?}");
                     if decision.is_admitted() {
-                        let verdict = decision.verdicts().next().expect("a verdict");
+                        let verdict = decision.policies().next().expect("a verdict");
                         taken.push(Net {
                             at_ms: now,
                             ends_ms: now + verdict.reset_after().as_millis() as u64,
@@ -247,7 +247,7 @@ fn retry_after_is_honest_for_every_strategy_and_every_cost() {
                     }
                     refused = limiter.check(key).cost(cost).await;
                 }
-                let Retry::After(wait) = refused.retry() else {
+                let RetryAfter::In(wait) = refused.retry() else {
                     panic!("{refused:?}");
                 };
                 assert!(!wait.is_zero());

@@ -195,7 +195,7 @@ async fn a_reset_tells_what_was_there() {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
             assert!(counted(&limiter.check(KEY).cost(7).await));
             let was = limiter.reset(KEY).await;
-            let was = was.verdicts().next().expect("a verdict").remaining();
+            let was = was.policies().next().expect("a verdict").remaining();
             assert_eq!(was, 3, "{by:?} on {}", world.name());
             assert_eq!(left(&limiter, KEY).await, 10, "{by:?}");
             if let Some(server) = world.redis_server() {
@@ -247,7 +247,7 @@ async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alon
                 limiter.peek(KEY).await,
             ] {
                 match fault(&decision) {
-                    StoreError::Foreign { key: named, .. } => assert_eq!(*named, *key),
+                    StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
                     other => panic!("{by:?} {foreign:?}: {other}"),
                 }
             }

@@ -1,6 +1,6 @@
 //! What a request costs is what it says: nothing, more than there can be, or what a closure finds.
 
-use tollgate::{Policy, RateLimitLayer, Retry, extract};
+use tollgate::{Policy, RateLimitLayer, RetryAfter, extract};
 use tower::{Layer, ServiceExt};
 
 use crate::support::{By, KEY, World, ask, counted, left};
@@ -16,12 +16,12 @@ async fn what_costs_nothing_passes_free_even_when_all_is_used_up() {
             for _ in 0..20 {
                 let free = limiter.check(KEY).cost(0).await;
                 assert!(counted(&free), "{by:?} on {}", world.name());
-                assert_eq!(free.retry(), Retry::Now);
+                assert_eq!(free.retry(), RetryAfter::Now);
             }
             assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
             assert!(!counted(&limiter.check(KEY).await));
             let seen = limiter.reset(KEY).await;
-            assert_eq!(seen.verdicts().next().expect("a verdict").limit(), 10);
+            assert_eq!(seen.policies().next().expect("a verdict").limit(), 10);
             assert_eq!(left(&limiter, KEY).await, 10);
         }
     }
@@ -35,7 +35,7 @@ async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
             for cost in [11, 1_000, u64::from(u32::MAX)] {
                 let refused = limiter.check(KEY).cost(cost).await;
                 assert!(!counted(&refused));
-                assert_eq!(refused.retry(), Retry::Never, "{by:?}");
+                assert_eq!(refused.retry(), RetryAfter::Never, "{by:?}");
                 let refused = refused.into_result().expect_err("a refusal");
                 assert_eq!(refused.retry_after(), None);
             }
@@ -44,7 +44,7 @@ async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
             // Used up, it is still never, and not after some time.
             assert_eq!(
                 limiter.check(KEY).cost(11).await.retry(),
-                Retry::Never,
+                RetryAfter::Never,
                 "{by:?}"
             );
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use testkit::Server;
 use tokio::task::JoinSet;
-use tollgate::{Key, Limiter, Source};
+use tollgate::{DecisionSource, Key, Limiter};
 
 pub(crate) use crate::{
     answers::{counted, fault},
@@ -64,7 +64,7 @@ pub(crate) async fn ask_at_once(limiter: &Limiter, key: Key, n: u64) -> u64 {
 /// What is left under the first policy.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
     let seen = limiter.peek(key).await;
-    assert_eq!(seen.source(), Source::Store, "{seen:?}");
-    let left = seen.verdicts().next().map(|verdict| verdict.remaining());
+    assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
+    let left = seen.policies().next().map(|verdict| verdict.remaining());
     left.expect("a verdict")
 }

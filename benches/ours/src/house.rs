@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Decision, Key, Limiter, LimiterBuilder, Policy, RedisStore, Source};
+use tollgate::{Decision, DecisionSource, Key, Limiter, LimiterBuilder, Policy, RedisStore};
 
 use crate::{
     drive::{Contender, Dice},
@@ -89,8 +89,8 @@ impl House {
     fn passed(&self, decision: &Decision) -> bool {
         // Whoever answers without having counted is fast, and of no use.
         let counted = match decision.source() {
-            Source::Store => true,
-            Source::Cache => self.cached && !decision.is_admitted(),
+            DecisionSource::Store => true,
+            DecisionSource::RejectionCache => self.cached && !decision.is_admitted(),
             _ => false,
         };
         assert!(counted, "{decision:?}");

@@ -1,6 +1,6 @@
 //! In process: many keys, and one.
 
-use tollgate::{Headers, Policy, RateLimitLayer};
+use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 use tollgate_bench::{
     bout::{Entrant, Expect, Measure, bout},
     drive::Load,
@@ -40,9 +40,9 @@ pub(crate) async fn layer(plan: Plan) -> Vec<Outcome> {
         let bare = bare_layer(rule).layer(Bare);
         let headers = header_layer(rule).layer(Bare);
         let entrants = vec![
-            Entrant::new("tollgate", ours(Headers::none())),
+            Entrant::new("tollgate", ours(RateLimitHeaders::none())),
             Entrant::new("tower_governor", Layered::new(bare, keys)),
-            Entrant::new("tollgate, headers", ours(Headers::draft())),
+            Entrant::new("tollgate, headers", ours(RateLimitHeaders::draft())),
             Entrant::new("tower_governor, headers", Layered::new(headers, keys)),
         ];
         outcomes.push(turns(&plan, "layer", "through the layer", keys, entrants).await);

@@ -17,8 +17,8 @@ use self::shard::{Denial, DeniedLine, Shard};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    store::{Account, Answer, Ask, LineAnswer, Manner, Source, Units},
-    strategy::Retry,
+    store::{Account, Answer, Ask, DecisionSource, LineAnswer, Manner, Units},
+    strategy::RetryAfter,
 };
 
 mod epoch;
@@ -130,7 +130,7 @@ impl Denials {
             at: denial.judged,
             age: now.since(denial.answered),
             later: 0,
-            source: Source::Cache,
+            source: DecisionSource::RejectionCache,
             lines: lines.map(|line| LineAnswer::of(0, line.seen)).collect(),
         })
     }
@@ -178,14 +178,14 @@ impl Denials {
             }
             // A place of an in-flight limit may be free at any moment.
             let own = match retry(line.units) {
-                Retry::After(own) if rule.life().is_none() => Some(own),
+                RetryAfter::In(own) if rule.life().is_none() => Some(own),
                 _ => None,
             };
             // Until then every cost is rejected.
             let any = match own {
                 Some(_) if line.units == Units::ONE => own,
                 Some(_) if rule.seen_is_of_any_cost() => match retry(Units::ONE) {
-                    Retry::After(any) => Some(any),
+                    RetryAfter::In(any) => Some(any),
                     _ => None,
                 },
                 _ => None,

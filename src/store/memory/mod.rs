@@ -19,11 +19,12 @@ use self::{
     shard::Shard,
 };
 use super::{
-    Account, Answer, Ask, Callers, Glance, Line, LineAnswer, Manner, Reply, Source, Store, Units,
+    Account, Answer, Ask, CallersFuture, DecisionSource, Glance, Line, LineAnswer, Manner, Reply,
+    Store, Units,
 };
 use crate::{
     clock::{Clock, Timestamp},
-    error::{StoreError, Unfit},
+    error::{InvalidValue, StoreError},
     key::Key,
     strategy::{AnyMemory, Receipt, Rule, Seen, table::hash},
 };
@@ -196,7 +197,7 @@ impl MemoryStore {
             at: clocks.now,
             age: Duration::ZERO,
             later: 0,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines: answers,
         })
     }
@@ -289,9 +290,9 @@ fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {
 }
 
 impl Store for MemoryStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         let Some(memory) = rule.memory() else {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{rule:?}, which counts on Redis alone"),
                 "a strategy with an in-process half, or a RedisStore",
             ));
@@ -306,7 +307,7 @@ impl Store for MemoryStore {
             .position(|(name, tag)| **name == *policy && *tag == rule.tag());
         let place = match known {
             Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
-                return Err(Unfit::new(
+                return Err(InvalidValue::new(
                     format!("{rule:?}, whose tag {:?} is another's", rule.tag()),
                     "a strategy of your own has a tag of its own",
                 ));
@@ -336,7 +337,7 @@ impl Store for MemoryStore {
                 at,
                 age: Duration::ZERO,
                 later: 0,
-                source: Source::Store,
+                source: DecisionSource::Store,
                 lines: SmallVec::from_buf([LineAnswer::of(line.units.of(admitted), seen)]),
             }));
         }
@@ -351,7 +352,7 @@ impl Store for MemoryStore {
         Some(Glance { fits, at, seen })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         let line = Line {
             account,
             key: *key,

@@ -184,7 +184,7 @@ impl RedisStoreBuilder {
 
     /// Stops asking when so many calls in a row failed for all who were on them: three unless set.
     ///
-    /// From then on questions are answered at once, with [`StoreError::Open`](crate::StoreError::Open), and the limiter does
+    /// From then on questions are answered at once, with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and the limiter does
     /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time asks the
     /// server whether it counts: after 50 ms at first, later after up to a second, each time a random part of the pause
     /// earlier. As soon as one is answered, questions are asked again. A probe waits as long as a request, and the next one

@@ -326,7 +326,7 @@ mod tests {
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{Account, Line, LineAnswer, Source},
+        store::{Account, DecisionSource, Line, LineAnswer},
         strategy::{Gcra, Strategy},
     };
 
@@ -342,7 +342,7 @@ mod tests {
             at: Timestamp::default(),
             age: Duration::ZERO,
             later: 0,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines: [LineAnswer::of(0, [1_200_000_000, 0, 0])].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {

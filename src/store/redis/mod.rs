@@ -21,10 +21,10 @@ use self::{
     route::Servers,
     script::{Half, Script, Scripts},
 };
-use super::{Account, Ask, Callers, Later, Line, Pinging, Reply, Store};
+use super::{Account, Ask, CallersFuture, HealthFuture, Later, Line, Reply, Store};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
-    error::{ConfigError, StoreError, Unfit},
+    error::{ConfigError, InvalidValue, StoreError},
     guard::{
         breaker::Breaker,
         denials::{Asked, Denials},
@@ -259,9 +259,9 @@ const CALLERS: &str = "
 ";
 
 impl Store for RedisStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         let Some(script) = rule.script() else {
-            return Err(Unfit::new(
+            return Err(InvalidValue::new(
                 format!("{rule:?}, which counts in process alone"),
                 "a strategy with a half for Redis, or a MemoryStore",
             ));
@@ -298,7 +298,7 @@ impl Store for RedisStore {
         }
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         let rule = account.rule();
         let name = account
             .context::<Known>()
@@ -320,7 +320,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn ping(&self, accounts: &[Account]) -> Pinging {
+    fn ping(&self, accounts: &[Account]) -> HealthFuture {
         let (store, accounts) = (self.clone(), accounts.to_vec());
         Box::pin(async move {
             let mut health = store.look(&accounts).await;

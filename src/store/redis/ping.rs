@@ -9,7 +9,7 @@ use super::{RedisStore, route::Servers};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
-    health::{Health, Problem},
+    health::{HealthIssue, HealthReport},
     store::Account,
 };
 
@@ -30,15 +30,15 @@ pub(super) struct Place {
 
 impl RedisStore {
     /// Asks each server, and tries each account there.
-    pub(super) async fn look(&self, accounts: &[Account]) -> Health {
-        let mut health = Health::default();
+    pub(super) async fn look(&self, accounts: &[Account]) -> HealthReport {
+        let mut health = HealthReport::default();
         let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
             Ok(Ok(places)) => places,
             failed => {
                 let server = "the cluster".into();
                 let error = failed.ok().and_then(Result::err);
                 let error = error.unwrap_or(StoreError::Timeout);
-                health.note(Problem::Unreachable { server, error });
+                health.note(HealthIssue::Unreachable { server, error });
                 return health;
             }
         };
@@ -48,7 +48,7 @@ impl RedisStore {
         for place in &places {
             if let Err(error) = self.look_at(place, &mut health).await {
                 let server = place.name.clone();
-                health.note(Problem::Unreachable { server, error });
+                health.note(HealthIssue::Unreachable { server, error });
                 continue;
             }
             for account in accounts {
@@ -59,7 +59,7 @@ impl RedisStore {
     }
 
     /// What a server says of itself.
-    async fn look_at(&self, place: &Place, health: &mut Health) -> Result<(), StoreError> {
+    async fn look_at(&self, place: &Place, health: &mut HealthReport) -> Result<(), StoreError> {
         self.run::<String>(place.tag, cmd("PING")).await?;
         let server = || place.name.clone();
         match self.run::<String>(place.tag, cmd("INFO")).await {
@@ -81,7 +81,7 @@ impl RedisStore {
             let by = theirs.since(after).max(before.since(theirs));
             if by > APART {
                 let server = server();
-                health.note(Problem::Clock { server, by, ahead });
+                health.note(HealthIssue::ClockSkew { server, by, ahead });
             }
         }
         Ok(())
@@ -115,11 +115,11 @@ impl Told<'_> {
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
     }
 
-    pub(super) fn judge(&self, server: &Arc<str>, health: &mut Health) {
+    pub(super) fn judge(&self, server: &Arc<str>, health: &mut HealthReport) {
         match self.field("redis_version") {
             None => health.note_unchecked("version"),
             Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {
-                health.note(Problem::OldServer {
+                health.note(HealthIssue::UnsupportedVersion {
                     server: server.clone(),
                     version: version.into(),
                 });
@@ -130,7 +130,7 @@ impl Told<'_> {
             None => health.note_unchecked("eviction"),
             // Without a limit nothing is ever evicted.
             Some(policy) if policy != "noeviction" && self.field("maxmemory") != Some("0") => {
-                health.note(Problem::Evicts {
+                health.note(HealthIssue::EvictionEnabled {
                     server: server.clone(),
                     policy: policy.into(),
                 });
@@ -139,7 +139,7 @@ impl Told<'_> {
         }
         if self.field("role") == Some("slave") {
             let server = server.clone();
-            health.note(Problem::Replica { server });
+            health.note(HealthIssue::Replica { server });
         }
     }
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     fn problems(info: &str) -> Vec<String> {
-        let mut health = Health::default();
+        let mut health = HealthReport::default();
         Told(info).judge(&"the server".into(), &mut health);
         health.problems().iter().map(ToString::to_string).collect()
     }

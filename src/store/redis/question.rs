@@ -228,7 +228,7 @@ mod tests {
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{Account, Line, Source},
+        store::{Account, DecisionSource, Line},
         strategy::{Gcra, Strategy},
     };
 
@@ -245,7 +245,7 @@ mod tests {
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
             later: 0,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines: SmallVec::new(),
         }
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer, Manner, Source},
+    store::{Answer, Ask, DecisionSource, LineAnswer, Manner},
     strategy::Seen,
 };
 
@@ -113,7 +113,7 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
             at,
             age: Duration::ZERO,
             later,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines,
         };
         question.answer(answer);
@@ -166,7 +166,7 @@ impl Reply<'_> {
             .iter()
             .filter_map(|line| Some(line.account.context::<Known>()?.names.of(&line.key)))
             .collect();
-        Ok(StoreError::Foreign {
+        Ok(StoreError::CorruptKey {
             key: keys.join(" or ").into(),
             message: if code == "FOREIGN" { rest } else { &message }.into(),
         })

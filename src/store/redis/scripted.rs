@@ -22,10 +22,10 @@ use super::{
     reply,
 };
 use crate::{
-    Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, Health, Key, Limiter,
-    ListWindow, Policy, Quota, RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
-    Unfit, extract,
-    store::{Account, Ask, Callers, Line, Reply, Store},
+    Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, HealthReport,
+    InvalidValue, Key, Limiter, ListWindow, Policy, Quota, RateLimitLayer, SlidingLog,
+    SlidingWindow, StoreError, TokenBucket, extract,
+    store::{Account, Ask, CallersFuture, Line, Reply, Store},
     strategy::Rule,
 };
 
@@ -37,7 +37,7 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, Unfit> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
         self.store.open(policy, rule)
     }
 
@@ -65,7 +65,7 @@ impl Store for Scripted {
         })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> Callers {
+    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
         self.store.callers(account, key)
     }
 
@@ -192,7 +192,7 @@ pub fn other_reply(bytes: &[u8]) {
         }
     }
     let info = String::from_utf8_lossy(bytes);
-    let mut health = Health::default();
+    let mut health = HealthReport::default();
     ping::Told(&info).judge(&"server".into(), &mut health);
     let _ = health.problems().iter().map(ToString::to_string).count();
     if let Some(key) = Key::from_books(bytes) {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::StoreError,
-    health::{Health, Problem},
+    health::{HealthIssue, HealthReport},
     key::Key,
     store::{Account, Answer, Ask, Line},
 };
@@ -27,7 +27,12 @@ const UNNAMED: &str = "user executing the script can't run this command";
 impl RedisStore {
     /// Asks all that may be asked about a key under an account, looks whether the user may run each command that takes, and
     /// removes the key.
-    pub(super) async fn try_out(&self, place: &Place, account: &Account, health: &mut Health) {
+    pub(super) async fn try_out(
+        &self,
+        place: &Place,
+        account: &Account,
+        health: &mut HealthReport,
+    ) {
         let Some(known) = account.context::<Known>() else {
             return;
         };
@@ -38,7 +43,7 @@ impl RedisStore {
         let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
         let (policy, server): (Arc<str>, _) = (account.policy().into(), place.name.clone());
-        let right = |message: Arc<str>| Problem::Right {
+        let right = |message: Arc<str>| HealthIssue::MissingPermission {
             policy: policy.clone(),
             server: server.clone(),
             message,
@@ -59,7 +64,7 @@ impl RedisStore {
             }
             Err(error) => {
                 let (policy, server) = (policy.clone(), server.clone());
-                health.note(Problem::Policy {
+                health.note(HealthIssue::PolicyFailed {
                     policy,
                     server,
                     error,
@@ -149,7 +154,7 @@ impl RedisStore {
     }
 
     /// Whether the user may read and write the key of the epoch, which stays what it is.
-    pub(super) async fn try_epoch(&self, server: &Arc<str>, health: &mut Health) {
+    pub(super) async fn try_epoch(&self, server: &Arc<str>, health: &mut HealthReport) {
         let Some(key) = &self.inner.shared.epoch else {
             return;
         };
@@ -164,7 +169,7 @@ impl RedisStore {
             && (&*code == "NOPERM" || message.contains("user executing the script can't"))
         {
             let (server, key) = (server.clone(), key.name().into());
-            health.note(Problem::Unheard {
+            health.note(HealthIssue::NoInvalidationKey {
                 server,
                 key,
                 message,

@@ -124,7 +124,7 @@ async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) 
         assert!(used <= LIMIT, "{used} units admitted");
     }
     let seen = limiter.peek(KEY).await;
-    let reset_after = seen.verdict("p").expect("a verdict").reset_after();
+    let reset_after = seen.policy("p").expect("a verdict").reset_after();
     assert!(
         reset_after <= longest(scene.by),
         "stranded for {reset_after:?}"
@@ -135,10 +135,10 @@ async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) 
 /// Once what is told has passed, all is free again, and nothing is left in the store.
 async fn all_comes_back(world: &World, limiter: &Limiter, by: By) {
     let seen = limiter.peek(KEY).await;
-    let reset_after = seen.verdict("p").expect("a verdict").reset_after();
+    let reset_after = seen.policy("p").expect("a verdict").reset_after();
     world.advance(reset_after);
     let seen = limiter.peek(KEY).await;
-    let left = seen.verdict("p").expect("a verdict").remaining();
+    let left = seen.policy("p").expect("a verdict").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
     // What was given back at last left a key for one window more, to the end of its last millisecond.
     world.advance(longest(by) + ms(1));

@@ -115,7 +115,7 @@ fn one_that_is_killed() {
         .build();
     let store = store.expect("a store");
     let limiter = |policy| {
-        let builder = Limiter::builder().on_store_error(OnStoreError::Refuse);
+        let builder = Limiter::builder().on_store_error(OnStoreError::Reject);
         let builder = builder.store(store.clone()).policy(policy);
         builder.build().expect("a limiter")
     };

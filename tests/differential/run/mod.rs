@@ -147,7 +147,7 @@ fn build(
     policies: impl IntoIterator<Item = Policy>,
 ) -> Result<Limiter, tollgate::ConfigError> {
     let builder = policies.into_iter().fold(builder, LimiterBuilder::policy);
-    builder.on_store_error(OnStoreError::Refuse).build()
+    builder.on_store_error(OnStoreError::Reject).build()
 }
 
 impl Side {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Check, Checking, Decision, Key, Keys as RequestKeys, Limiter};
+use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
 
 use super::{BOUND, Outcome, Side, Telling, UNUSED};
 use crate::{
@@ -40,7 +40,7 @@ impl Telling<'_> {
         each.collect::<Vec<(String, Key)>>().into()
     }
 
-    fn asked(&self, side: &Side, request: &Request) -> Checking {
+    fn asked(&self, side: &Side, request: &Request) -> CheckFuture {
         let check = side.limiter.check(self.keys_of(request.key));
         self.dress(check, request).into_future()
     }
@@ -107,7 +107,7 @@ impl Telling<'_> {
     ) -> Outcome {
         let (mut by_redis, mut by_memory) = (Told::of(redis, true)?, Told::of(memory, true)?);
         let mut by_model = model.cloned();
-        if let Some(wait) = memory.verdicts().filter_map(|v| v.retry_after()).max() {
+        if let Some(wait) = memory.policies().filter_map(|v| v.retry_after()).max() {
             self.told = if wait.is_zero() { self.told } else { wait };
         }
         if is_cached(redis) {

@@ -1,6 +1,6 @@
 //! In process, through the layer.
 
-use tollgate::{Headers, Policy, RateLimit, RateLimitLayer};
+use tollgate::{Policy, RateLimit, RateLimitHeaders, RateLimitLayer};
 use tower::Layer;
 
 use super::{busy, keys};
@@ -22,7 +22,7 @@ const WITHOUT: [usize; 2] = [0, 1];
 const WITH: [usize; 2] = [2, 3];
 
 /// The same policy as the others': by the socket's peer, in process.
-fn ours(rule: Rule, headers: Headers) -> RateLimit<Bare> {
+fn ours(rule: Rule, headers: RateLimitHeaders) -> RateLimit<Bare> {
     let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
     let layer = layer.headers(headers).build().expect("a layer");
     layer.layer(Bare)
@@ -44,7 +44,7 @@ pub(super) async fn refusing(plan: Plan) -> Vec<Outcome> {
 /// Both layers, without headers and with. Where all are to be refused, each client has asked once before.
 async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
     let n = plan.keys;
-    let ours = [Headers::none(), Headers::draft()].map(|headers| {
+    let ours = [RateLimitHeaders::none(), RateLimitHeaders::draft()].map(|headers| {
         let service = ours(rule, headers);
         Layered::new(service, n)
     });
@@ -95,7 +95,7 @@ pub(super) async fn added(plan: Plan) -> Vec<Outcome> {
 }
 
 async fn added_by(plan: &Plan, n: usize, rule: Rule, target: Target) -> Outcome {
-    let layered = Layered::new(ours(rule, Headers::draft()), n);
+    let layered = Layered::new(ours(rule, RateLimitHeaders::draft()), n);
     let entrants = vec![
         Entrant::new("behind the layer", layered),
         Entrant::new("bare service", Layered::new(Bare, n)),

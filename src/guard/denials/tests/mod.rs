@@ -55,7 +55,7 @@ impl World {
             at: self.clock.now(),
             age: Duration::ZERO,
             later: 0,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines: SmallVec::from_buf([LineAnswer::of(0, [tolerance, 0, 0])]),
         };
         self.denials.note(self.line(key, units), &answer, mark, age);
@@ -69,13 +69,16 @@ impl World {
     /// How long such a question is told to wait, if it's refused here.
     fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
         let answer = self.denials.find(Ask::Take(1), self.line(key, units))?;
-        assert_eq!((answer.admitted, answer.source), (0, Source::Cache));
+        assert_eq!(
+            (answer.admitted, answer.source),
+            (0, DecisionSource::RejectionCache)
+        );
         let mut outlook = self
             .account
             .outlook(&answer.lines[0].seen, answer.at, Units::new(units));
         outlook.pass(answer.age);
         match outlook.retry {
-            Retry::After(wait) => Some(wait),
+            RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),
         }
     }

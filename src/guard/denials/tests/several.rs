@@ -48,7 +48,7 @@ impl<'a> Several<'a> {
             at,
             age: Duration::ZERO,
             later: 0,
-            source: Source::Store,
+            source: DecisionSource::Store,
             lines: seen.collect(),
         };
         let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
@@ -56,7 +56,7 @@ impl<'a> Several<'a> {
     }
 
     /// What each policy says, if it is rejected here.
-    fn waits(&self, units: &[u64]) -> Option<Vec<Retry>> {
+    fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
         let lines = self.lines(units);
         let answer = self.world.denials.find(Ask::Take(1), lines.clone())?;
         let waits = lines.zip(&answer.lines).map(|(line, judged)| {
@@ -69,8 +69,8 @@ impl<'a> Several<'a> {
     }
 }
 
-const fn after(millis: u64) -> Retry {
-    Retry::After(ms(millis))
+const fn after(millis: u64) -> RetryAfter {
+    RetryAfter::In(ms(millis))
 }
 
 #[test]
@@ -79,13 +79,19 @@ fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
     let both = Several::new(&world, &["a", "b"]);
     both.refuse(&[1, 1], &[(6, 20), (2, 40)], ms(100));
     world.clock.advance(ms(500));
-    assert_eq!(both.waits(&[1, 1]), Some(vec![after(19_500), Retry::Now]));
+    assert_eq!(
+        both.waits(&[1, 1]),
+        Some(vec![after(19_500), RetryAfter::Now])
+    );
     // What there is room for, a larger cost may wait for.
     assert_eq!(
         both.waits(&[1, 5]),
         Some(vec![after(19_500), after(39_500)])
     );
-    assert_eq!(both.waits(&[2, 7]), Some(vec![after(19_500), Retry::Never]));
+    assert_eq!(
+        both.waits(&[2, 7]),
+        Some(vec![after(19_500), RetryAfter::Never])
+    );
     for other in [&[0, 1], &[1, 0]] {
         assert_eq!(both.waits(other), None, "a smaller cost");
     }

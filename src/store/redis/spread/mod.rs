@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    store::{Answer, Ask, LineAnswer, Manner, Reply, Source, Units},
+    store::{Answer, Ask, DecisionSource, LineAnswer, Manner, Reply, Units},
 };
 
 /// The lines of a request whose keys share a slot, and their places in the request.
@@ -183,7 +183,7 @@ fn join(answered: &mut [Answered], count: usize) -> Answer {
         at: Timestamp::default(),
         age: Default::default(),
         later: u64::MAX,
-        source: Source::Store,
+        source: DecisionSource::Store,
         lines: SmallVec::from_elem(LineAnswer::of(0, [0; 3]), count),
     };
     let instants = answered.iter_mut();

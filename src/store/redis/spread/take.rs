@@ -16,7 +16,7 @@ use crate::{
             line::{Lines, OwnLine},
         },
     },
-    strategy::{Retry, Seen},
+    strategy::{RetryAfter, Seen},
 };
 
 /// What is being taken.
@@ -250,6 +250,6 @@ impl Outcome {
             Manner::ChargeRefused => Units::ONE,
             _ => line.units,
         };
-        line.account.outlook(&seen, at, units).retry == Retry::Now
+        line.account.outlook(&seen, at, units).retry == RetryAfter::Now
     }
 }
