@@ -12,7 +12,10 @@ use std::{env, error::Error, sync::Arc, time::Duration};
 
 use tollgate::{
     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
-    strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
 };
 
 /// So many units, and then never again, until nobody has asked for a period.
@@ -64,7 +67,7 @@ impl Once {
     }
 }
 
-impl Memory for Once {
+impl LocalRule for Once {
     type State = Used;
 
     fn room(&self, state: &mut Used, now: Timestamp) -> i64 {
@@ -78,14 +81,21 @@ impl Memory for Once {
         };
     }
 
-    fn refund(&self, state: &mut Used, now: Timestamp, _: &Receipt, want: u64, _by: &Key) -> u64 {
+    fn refund(
+        &self,
+        state: &mut Used,
+        now: Timestamp,
+        _: &ChargeReceipt,
+        want: u64,
+        _by: &Key,
+    ) -> u64 {
         let used = self.used(state, now);
         let back = want.min(used);
         state.used = used - back;
         back
     }
 
-    fn seen(&self, state: &Used, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
         let left = state.kept_until.since(now).as_micros();
         [self.used(state, now) as i64, left as i64, 0]
     }
@@ -101,10 +111,10 @@ impl Rule for Once {
         self.units
     }
 
-    fn outlook(&self, &[used, kept, _]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[used, kept, _]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.units.saturating_sub(used as u64);
         let forgotten = Duration::from_micros(kept.max(0) as u64);
-        Outlook {
+        QuotaStatus {
             remaining: left,
             retry: match () {
                 () if cost > self.units => RetryAfter::Never,
@@ -115,8 +125,8 @@ impl Rule for Once {
         }
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: r"
                 -- p: 1 units, 2 how long a key is kept, in ms
                 local function room(key, p)
@@ -155,7 +165,7 @@ impl Rule for Once {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

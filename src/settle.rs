@@ -6,8 +6,8 @@ use crate::{
     admission::Admission,
     decision::{Books, Counted, Part, Refund},
     error::StoreError,
-    store::{Ask, Units},
-    strategy::Receipt,
+    store::{Op, Units},
+    strategy::ChargeReceipt,
 };
 
 /// A handler's handle to what its request was charged, under every policy or [one of them](Admission::policy).
@@ -168,7 +168,7 @@ impl PolicyAdmission {
                 // Should this future be dropped, it is charged all the same, and counts for what comes later.
                 counted.receipts.add_unanswered(units);
                 counted.receipts.settle();
-                books.adjust(Ask::Force, counted, Receipt::NONE, units.get())
+                books.adjust(Op::ForceAcquire, counted, ChargeReceipt::NONE, units.get())
             })
         });
         if let Some(Some(adjusting)) = asked {

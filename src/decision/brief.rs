@@ -7,7 +7,7 @@ use crate::{
     clock::Timestamp,
     key::Key,
     store::DecisionSource,
-    strategy::{Receipt, Seen},
+    strategy::{ChargeReceipt, Snapshot},
 };
 
 /// That a request was admitted by the store, under the first policy, which is enforced and charges on arrival. It is a third of
@@ -17,7 +17,7 @@ pub(crate) struct Brief {
     pub(crate) key: Key,
     pub(crate) cost: u64,
     pub(crate) at: Timestamp,
-    pub(crate) seen: Seen,
+    pub(crate) seen: Snapshot,
     /// Of the receipt.
     pub(crate) mark: i64,
 }
@@ -27,8 +27,8 @@ impl Brief {
     pub(crate) fn decision(self) -> Decision {
         let Self { cost, at, mark, .. } = self;
         let counted = Counted {
-            standing: Standing::Seen(self.seen),
-            receipts: Receipt {
+            standing: Standing::Snapshot(self.seen),
+            receipts: ChargeReceipt {
                 at,
                 left: cost,
                 mark,

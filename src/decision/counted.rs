@@ -4,7 +4,7 @@ use super::{Adjusted, Books, Receipts};
 use crate::{
     key::Key,
     store::Units,
-    strategy::{Outlook, Receipt, RetryAfter, Seen},
+    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot},
     tier::Tier,
 };
 
@@ -29,8 +29,8 @@ pub(crate) struct Counted {
 /// Most never do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Standing {
-    Seen(Seen),
-    Told(Outlook),
+    Snapshot(Snapshot),
+    Told(QuotaStatus),
 }
 
 /// What a policy has to say in a decision. In this order they stand in it.
@@ -63,8 +63,8 @@ impl Counted {
             key,
             by,
             tier,
-            standing: Standing::Seen([0; 3]),
-            receipts: Receipt::NONE.into(),
+            standing: Standing::Snapshot([0; 3]),
+            receipts: ChargeReceipt::NONE.into(),
         }
     }
 
@@ -74,15 +74,15 @@ impl Counted {
     }
 
     /// What may be expected, as far as is known.
-    pub(crate) fn outlook(&self, books: &dyn Books) -> Outlook {
+    pub(crate) fn outlook(&self, books: &dyn Books) -> QuotaStatus {
         match &self.standing {
-            Standing::Seen(seen) => books.outlook(self, seen),
+            Standing::Snapshot(seen) => books.outlook(self, seen),
             Standing::Told(outlook) => *outlook,
         }
     }
 
     /// Notes what more is known of what may be expected.
-    pub(crate) fn amend(&mut self, books: &dyn Books, by: impl FnOnce(&mut Outlook)) {
+    pub(crate) fn amend(&mut self, books: &dyn Books, by: impl FnOnce(&mut QuotaStatus)) {
         let mut outlook = self.outlook(books);
         by(&mut outlook);
         self.standing = Standing::Told(outlook);

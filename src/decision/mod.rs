@@ -9,8 +9,8 @@ use crate::{
     error::StoreError,
     outcome,
     quota::Quota,
-    store::{Ask, DecisionSource},
-    strategy::{Outlook, Receipt, RetryAfter, Seen},
+    store::{DecisionSource, Op},
+    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot},
 };
 
 mod brief;
@@ -73,11 +73,11 @@ pub(crate) trait Books: Send + Sync {
     /// The quota that was applied, and the most units that can pass at once.
     fn quota(&self, counted: &Counted) -> (Quota, u64);
     /// What a state that was seen on arrival says to who was counted so.
-    fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook;
+    fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus;
     /// When it was judged, by a wall clock.
     fn judged_at(&self, counted: &Counted) -> Timestamp;
     /// Charges past what is left, or gives units of a receipt back.
-    fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting;
+    fn adjust(&self, ask: Op, counted: &Counted, receipt: ChargeReceipt, units: u64) -> Adjusting;
     /// Refunds what was charged, without waiting for it.
     fn give_back(&self, counted: &mut [Counted]);
     /// Whether the charge depends on what becomes of the request.
@@ -103,9 +103,9 @@ pub(crate) struct Adjusted {
     /// How many units were.
     pub(crate) units: u64,
     /// Of a charge.
-    pub(crate) receipt: Receipt,
+    pub(crate) receipt: ChargeReceipt,
     /// How it stands since then.
-    pub(crate) outlook: Outlook,
+    pub(crate) outlook: QuotaStatus,
 }
 
 impl Decision {

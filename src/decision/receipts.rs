@@ -7,14 +7,14 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::{store::Units, strategy::Receipt};
+use crate::{store::Units, strategy::ChargeReceipt};
 
 /// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, whichever clone is
 /// asked for it.
 #[derive(Debug)]
 pub(crate) struct Receipts {
     /// The charge on arrival. How much is left of it, the ledger says, if there is one.
-    first: Receipt,
+    first: ChargeReceipt,
     /// Made by the first clone, refund or later charge; most requests have none.
     ledger: OnceLock<Arc<Mutex<Ledger>>>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Receipts {
 #[derive(Debug)]
 struct Ledger {
     /// The oldest first. They keep their places, also when nothing is left of them.
-    receipts: SmallVec<[Receipt; 2]>,
+    receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Whether the handler has settled the charge by itself.
     settled: bool,
     /// Units that are charged without a receipt: by the response, or by a charge that has not been answered.
@@ -36,13 +36,13 @@ pub(crate) struct Piece {
     /// Which receipt it is.
     pub(crate) place: usize,
     /// The receipt before this piece was taken off it.
-    pub(crate) receipt: Receipt,
+    pub(crate) receipt: ChargeReceipt,
     /// How much of it is to be refunded.
     pub(crate) units: u64,
 }
 
-impl From<Receipt> for Receipts {
-    fn from(first: Receipt) -> Self {
+impl From<ChargeReceipt> for Receipts {
+    fn from(first: ChargeReceipt) -> Self {
         let ledger = OnceLock::new();
         Self { first, ledger }
     }
@@ -63,7 +63,7 @@ impl Clone for Receipts {
 
 impl Receipts {
     /// The charge on arrival, with the units that it had then.
-    pub(crate) fn first(&self) -> Receipt {
+    pub(crate) fn first(&self) -> ChargeReceipt {
         self.first
     }
 
@@ -74,7 +74,7 @@ impl Receipts {
 
     /// Receipts of `units` of the charge on arrival, which are refunded apart from these.
     pub(crate) fn part(&self, units: u64) -> Self {
-        Self::from(Receipt {
+        Self::from(ChargeReceipt {
             left: units,
             ..self.first
         })
@@ -103,9 +103,9 @@ impl Receipts {
     }
 
     /// Takes off all units that are left, for them to be refunded; returns their receipts.
-    pub(crate) fn take(&mut self) -> SmallVec<[Receipt; 1]> {
+    pub(crate) fn take(&mut self) -> SmallVec<[ChargeReceipt; 1]> {
         let mut taken = SmallVec::new();
-        let mut take = |receipt: &mut Receipt| {
+        let mut take = |receipt: &mut ChargeReceipt| {
             if receipt.left > 0 {
                 taken.push(*receipt);
                 receipt.left = 0;
@@ -142,7 +142,7 @@ impl Receipts {
     }
 
     /// Adds a charge that was made afterwards.
-    pub(crate) fn add(&self, receipt: Receipt) {
+    pub(crate) fn add(&self, receipt: ChargeReceipt) {
         self.ledger().receipts.push(receipt);
     }
 
@@ -175,7 +175,7 @@ mod tests {
     use crate::clock::Timestamp;
 
     fn of(units: u64) -> Receipts {
-        Receipts::from(Receipt {
+        Receipts::from(ChargeReceipt {
             at: Timestamp::from_micros(1),
             left: units,
             mark: 0,
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn what_is_put_back_goes_to_the_receipt_that_it_came_from() {
         let mut charged = of(1);
-        charged.add(Receipt {
+        charged.add(ChargeReceipt {
             left: 2,
             ..charged.first()
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::task::coop::consume_budget;
 
 use super::{Books, Counted, Decision, Standing};
-use crate::{error::StoreError, store::Ask};
+use crate::{error::StoreError, store::Op};
 
 /// What a refund gave back under one policy: see [`Decision::refund`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ impl Counted {
         let (mut refunded, mut before) = (0, usize::MAX);
         while let Some(piece) = self.receipts.take_piece(before, units) {
             (units, before) = (units - piece.units, piece.place);
-            let adjusting = books.adjust(Ask::Refund, self, piece.receipt, piece.units);
+            let adjusting = books.adjust(Op::Refund, self, piece.receipt, piece.units);
             let adjusted = adjusting.await?;
             self.receipts.put_back(&piece, adjusted.units);
             self.standing = Standing::Told(adjusted.outlook);

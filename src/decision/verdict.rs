@@ -4,7 +4,7 @@ use super::{Decision, DecisionKind, counted::Counted};
 use crate::{
     clock::Timestamp,
     quota::Quota,
-    strategy::{Outlook, RetryAfter},
+    strategy::{QuotaStatus, RetryAfter},
 };
 
 /// How a request stands with one policy.
@@ -16,7 +16,7 @@ pub struct PolicyDecision<'a> {
 
 impl<'a> PolicyDecision<'a> {
     /// What the caller may expect, all of it.
-    pub(crate) fn outlook(&self) -> Outlook {
+    pub(crate) fn outlook(&self) -> QuotaStatus {
         self.counted.outlook(&*self.decision.books)
     }
 

@@ -8,7 +8,7 @@ use super::{Bound, Keys, Limiter};
 use crate::{
     error::StoreError,
     key::Key,
-    store::{Account, Ask, Line, Reply},
+    store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
 
 /// What a limiter that bans nobody says.
@@ -55,7 +55,8 @@ impl Limiter {
                 .open(bound.policy.name(), rule.map_err(unfit)?)
                 .map_err(unfit)
         };
-        self.rule_bans(Ask::Force, &keys.into(), by_hand).await
+        self.rule_bans(Op::ForceAcquire, &keys.into(), by_hand)
+            .await
     }
 
     /// Lifts bans of a key in all processes, under every [ban](crate::Ban), or under those that are named, and forgets
@@ -66,18 +67,18 @@ impl Limiter {
     /// If the store can't answer, or no policy that is meant is a ban.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), StoreError> {
         let own = |bound: &Bound| Ok(bound.account.clone());
-        self.rule_bans(Ask::Reset, &keys.into(), own).await
+        self.rule_bans(Op::Reset, &keys.into(), own).await
     }
 
     async fn rule_bans(
         &self,
-        ask: Ask,
+        ask: Op,
         keys: &Keys,
-        account: impl Fn(&Bound) -> Result<Account, StoreError>,
+        account: impl Fn(&Bound) -> Result<LimitHandle, StoreError>,
     ) -> Result<(), StoreError> {
         let inner = self.desks.inner();
         keys.warn_of_strangers(|name| inner.policies.iter().any(|b| b.policy.name() == name));
-        let mut accounts: SmallVec<[(Account, Key); 1]> = SmallVec::new();
+        let mut accounts: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
         let bounds = (0..).zip(&inner.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
@@ -90,13 +91,13 @@ impl Limiter {
             return Err(NO_BANS);
         }
         let lines = accounts.iter();
-        let lines = lines.map(|(account, key)| Line::plain(account, *key));
+        let lines = lines.map(|(account, key)| CounterOp::plain(account, *key));
         let reply = inner.store.ask(ask, &lines.collect::<SmallVec<[_; 1]>>());
         match reply {
-            Reply::Now(answer) => answer?,
-            Reply::Later(answer) => answer.await?,
+            StoreResponse::Ready(answer) => answer?,
+            StoreResponse::Pending(answer) => answer.await?,
         };
-        if ask == Ask::Reset {
+        if ask == Op::Reset {
             inner.queues.lift(&under);
         }
         Ok(())

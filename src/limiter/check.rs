@@ -10,7 +10,7 @@ use std::{
 use tokio::task::coop::poll_proceed;
 
 use super::{Desk, Judged, Keys, Pending, judge::Own};
-use crate::{decision::Decision, quota::Quota, store::Ask};
+use crate::{decision::Decision, quota::Quota, store::Op};
 
 /// A question to a [`Limiter`](crate::Limiter), asked when it is awaited.
 #[must_use = "nothing is asked until this is awaited"]
@@ -18,13 +18,13 @@ use crate::{decision::Decision, quota::Quota, store::Ask};
 pub struct Check {
     /// None once it is asked.
     desk: Option<Arc<Desk>>,
-    ask: Ask,
+    ask: Op,
     keys: Keys,
     own: Option<Box<Own>>,
 }
 
 impl Check {
-    pub(super) fn new(desk: Arc<Desk>, ask: Ask, keys: Keys) -> Self {
+    pub(super) fn new(desk: Arc<Desk>, ask: Op, keys: Keys) -> Self {
         Self {
             desk: Some(desk),
             ask,
@@ -56,8 +56,8 @@ impl Check {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn times(mut self, n: u64) -> Self {
-        if let Ask::Take(_) = self.ask {
-            self.ask = Ask::Take(u32::try_from(n).unwrap_or(u32::MAX));
+        if let Op::Acquire(_) = self.ask {
+            self.ask = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
         }
         self
     }

@@ -8,20 +8,20 @@ use super::{Desk, draft::Draft, permit::Taken};
 use crate::{
     decision::{Counted, DecisionKind, Part, Receipts, Standing, retry},
     error::StoreError,
-    store::{Answer, Ask, DecisionSource, LineAnswer, Manner},
-    strategy::{Receipt, RetryAfter},
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult},
+    strategy::{ChargeReceipt, RetryAfter},
 };
 
 impl Desk {
     /// The store has answered.
     #[inline(always)]
-    pub(super) fn decide(&self, draft: &mut Draft, answer: Result<Answer, StoreError>) {
+    pub(super) fn decide(&self, draft: &mut Draft, answer: Result<OpResult, StoreError>) {
         match answer {
             Ok(answer) => {
                 if answer.source == DecisionSource::Store {
                     self.write_back();
                 }
-                if draft.ask == Ask::Reset {
+                if draft.ask == Op::Reset {
                     self.forget(draft);
                 }
                 self.note(draft, &answer);
@@ -40,13 +40,13 @@ impl Desk {
 
     /// Notes what was answered.
     #[inline(always)]
-    pub(super) fn note(&self, draft: &mut Draft, answer: &Answer) {
+    pub(super) fn note(&self, draft: &mut Draft, answer: &OpResult) {
         for (item, line) in draft.items.iter_mut().zip(&answer.lines) {
             self.note_line(item, line, answer);
         }
         draft.source = answer.source;
         draft.admitted = answer.admitted;
-        let takes = matches!(draft.ask, Ask::Take(_));
+        let takes = matches!(draft.ask, Op::Acquire(_));
         if takes && answer.admitted == 0 {
             self.refuse(draft);
         }
@@ -55,17 +55,17 @@ impl Desk {
             .items
             .last()
             .is_some_and(|last| last.part != Part::Live);
-        if draft.ask == Ask::Peek || beside || holds {
+        if draft.ask == Op::Peek || beside || holds {
             self.look_closer(draft);
         }
     }
 
     /// Notes what the store answered about one policy.
     #[inline(always)]
-    fn note_line(&self, item: &mut Counted, line: &LineAnswer, answer: &Answer) {
+    fn note_line(&self, item: &mut Counted, line: &CounterResult, answer: &OpResult) {
         let at = answer.at_line(line);
-        item.standing = Standing::Seen(line.seen);
-        item.receipts = Receipts::from(Receipt {
+        item.standing = Standing::Snapshot(line.seen);
+        item.receipts = Receipts::from(ChargeReceipt {
             at,
             left: line.units,
             mark: self.account(item).rule().mark(&line.seen, at),
@@ -74,7 +74,7 @@ impl Desk {
         if answer.later > 0 && item.part == Part::Live {
             // Equal requests were admitted after this one, so there was room for them.
             let later = match self.bound(item.policy).policy.manner() {
-                Manner::Check => 0,
+                CounterMode::Check => 0,
                 _ => item.units().of(answer.later),
             };
             item.amend(self, |outlook| {
@@ -99,14 +99,14 @@ impl Desk {
     /// What is particular to looks, bans, shadows and permits.
     #[cold]
     fn look_closer(&self, draft: &mut Draft) {
-        if draft.ask == Ask::Peek && retry(self, &draft.items) != RetryAfter::Now {
+        if draft.ask == Op::Peek && retry(self, &draft.items) != RetryAfter::Now {
             draft.kind = DecisionKind::Rejected;
         }
         if let Some(Part::Ban | Part::Shadow { .. }) = draft.items.last().map(|last| last.part) {
             self.look_beside(draft);
         }
         let admitted = matches!(draft.kind, DecisionKind::Admitted);
-        if matches!(draft.ask, Ask::Take(_)) && admitted && self.life < Duration::MAX {
+        if matches!(draft.ask, Op::Acquire(_)) && admitted && self.life < Duration::MAX {
             let counted = draft.items.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
             // Whichever of the two refunds a permit first, it is refunded once: it has a name of its own in the store.
@@ -120,10 +120,10 @@ impl Desk {
 
     /// What is particular to bans and shadows.
     fn look_beside(&self, draft: &mut Draft) {
-        if matches!(draft.ask, Ask::Take(_) | Ask::Peek) {
+        if matches!(draft.ask, Op::Acquire(_) | Op::Peek) {
             self.compare(draft);
         }
-        if matches!(draft.ask, Ask::Take(_)) {
+        if matches!(draft.ask, Op::Acquire(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
             draft.items.retain(|counted| {
                 counted.part != Part::Ban || counted.outlook(self).retry != RetryAfter::Now

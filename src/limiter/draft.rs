@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{Desk, Pending};
 use crate::{
     decision::{Counted, Decision, DecisionKind, Permit},
-    store::{Ask, DecisionSource},
+    store::{DecisionSource, Op},
 };
 
 /// What a request is counted by: one item for each policy that applies.
@@ -16,7 +16,7 @@ pub(super) type Items = SmallVec<[Counted; 1]>;
 /// A decision in the making: what is asked, and as much of the answer as is known. It stays where it is until it is made,
 /// since it is large and requests are many.
 pub(super) struct Draft {
-    pub(super) ask: Ask,
+    pub(super) ask: Op,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
     pub(super) retries: bool,
     /// What is known of them once the store has answered is not, before that.
@@ -35,7 +35,7 @@ pub(super) enum Judged {
 
 impl Draft {
     #[inline]
-    pub(super) fn new(ask: Ask, retries: bool) -> Self {
+    pub(super) fn new(ask: Op, retries: bool) -> Self {
         Self {
             ask,
             retries,

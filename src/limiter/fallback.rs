@@ -9,7 +9,7 @@ use crate::{
     on_store_error::LocalFallback,
     policy::Policy,
     quota::Quota,
-    store::{Account, Ask, DecisionSource, Reply, Store},
+    store::{DecisionSource, LimitHandle, Op, Store, StoreResponse},
     strategy::RetryAfter,
     tier::{Terms, Tier},
 };
@@ -30,7 +30,7 @@ impl Share {
         shares: &Shares,
         policy: &Policy,
         fallback: LocalFallback,
-        whole: &Account,
+        whole: &LimitHandle,
     ) -> Result<Self, InvalidValue> {
         let tiers = Known::default();
         let own = open(shares, policy, &tiers, fallback, policy.quota(), whole)?;
@@ -60,7 +60,7 @@ fn open(
     tiers: &Known,
     fallback: LocalFallback,
     quota: Quota,
-    whole: &Account,
+    whole: &LimitHandle,
 ) -> Result<Terms, InvalidValue> {
     let quota = fallback.share(quota);
     let rule = tiers.bind(policy, quota)?;
@@ -110,7 +110,7 @@ impl Desk {
         };
         let items = mem::take(&mut draft.items).into_iter();
         draft.items = items.filter_map(|item| self.shared(shares, item)).collect();
-        let Reply::Now(Ok(answer)) = self.ask_in(shares, draft) else {
+        let StoreResponse::Ready(Ok(answer)) = self.ask_in(shares, draft) else {
             draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
@@ -142,7 +142,7 @@ impl Desk {
             .iter()
             .filter_map(|item| self.shared(shares, item.clone()));
         for item in shared {
-            shares.tell(Ask::Reset, &[self.line(&item)]);
+            shares.tell(Op::Reset, &[self.line(&item)]);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     key::Key,
     policy::Tiers,
     quota::Quota,
-    store::{Ask, DecisionSource, Line, Reply, Store, Units},
+    store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
     tier::Tier,
 };
 
@@ -52,7 +52,7 @@ impl Desk {
     }
 
     fn judge_at_length(self: Arc<Self>, parts: &Parts) -> Judgement {
-        let mut draft = Draft::new(Ask::Take(1), false);
+        let mut draft = Draft::new(Op::Acquire(1), false);
         match self.draft_request(&mut draft, parts) {
             None => Judgement::Made(draft.finish(self)),
             Some(waits) => Judgement::Pending(Pending::new(self, draft, waits)),
@@ -61,8 +61,9 @@ impl Desk {
 
     /// Judges a request by keys that were found elsewhere.
     #[inline]
-    pub(super) fn judge_keys(self: Arc<Self>, ask: Ask, keys: &Keys, own: Option<&Own>) -> Judged {
-        if let (Ask::Take(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all()) {
+    pub(super) fn judge_keys(self: Arc<Self>, ask: Op, keys: &Keys, own: Option<&Own>) -> Judged {
+        if let (Op::Acquire(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all())
+        {
             let cost = bound.policy.plain_cost();
             return match self.judge_plain(key, cost) {
                 Judgement::Brief(brief) => Judged::Now(brief.decision()),
@@ -126,7 +127,7 @@ impl Desk {
                 .iter()
                 .any(|bound| bound.policy.name() == name)
         });
-        let asks = matches!(ask, Ask::Take(_) | Ask::Peek);
+        let asks = matches!(ask, Op::Acquire(_) | Op::Peek);
         if asks && let Some(kind) = self.rule_keys(keys, own.and_then(|own| own.address)) {
             draft.rule(kind, DecisionSource::NotChecked);
             return None;
@@ -135,11 +136,11 @@ impl Desk {
             let policy = &bound.policy;
             let found = keys.of(policy.name());
             let found = found.or_else(|| self.key_of_live(bound, keys));
-            if found.is_none() && !matches!(ask, Ask::Take(_)) {
+            if found.is_none() && !matches!(ask, Op::Acquire(_)) {
                 // Only those that are named are meant.
                 continue;
             }
-            if bound.is_ban() && ask == Ask::Force && !keys.name(policy.name()) {
+            if bound.is_ban() && ask == Op::ForceAcquire && !keys.name(policy.name()) {
                 continue;
             }
             let Some(key) = found.copied().or_else(|| bound.missing_key()) else {
@@ -149,7 +150,7 @@ impl Desk {
                 }
                 continue;
             };
-            let costs = own.filter(|_| !bound.is_ban() || ask == Ask::Force);
+            let costs = own.filter(|_| !bound.is_ban() || ask == Op::ForceAcquire);
             let cost = costs.and_then(|own| of(&own.costs, policy.name()).or(own.cost));
             let quota = own.and_then(|own| of(&own.quotas, policy.name()));
             let plain = || {
@@ -198,21 +199,21 @@ impl Desk {
             return None;
         }
         match self.ask(draft) {
-            Reply::Now(answer) => {
+            StoreResponse::Ready(answer) => {
                 self.decide(draft, answer);
                 None
             }
-            Reply::Later(answer) => Some(Waits::Store(answer)),
+            StoreResponse::Pending(answer) => Some(Waits::Store(answer)),
         }
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, draft: &Draft) -> Reply {
+    pub(super) fn ask(&self, draft: &Draft) -> StoreResponse {
         self.ask_in(&*self.store, draft)
     }
 
     #[inline(always)]
-    pub(super) fn ask_in(&self, store: &dyn Store, draft: &Draft) -> Reply {
+    pub(super) fn ask_in(&self, store: &dyn Store, draft: &Draft) -> StoreResponse {
         let Draft {
             ask,
             retries,
@@ -231,7 +232,7 @@ impl Desk {
         match &items[..] {
             [item] => store.ask(*ask, &[line(item)]),
             items => {
-                let lines: SmallVec<[Line<'_>; 4]> = items.iter().map(line).collect();
+                let lines: SmallVec<[CounterOp<'_>; 4]> = items.iter().map(line).collect();
                 store.ask(*ask, &lines)
             }
         }

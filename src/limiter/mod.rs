@@ -14,7 +14,7 @@ use crate::{
     on_store_error::OnStoreError,
     policy::Policy,
     skip::Skips,
-    store::{Account, Ask, Store},
+    store::{LimitHandle, Op, Store},
 };
 
 mod bans;
@@ -105,7 +105,7 @@ pub(crate) struct Inner {
 struct Bound {
     policy: Policy,
     role: Role,
-    account: Account,
+    account: LimitHandle,
     /// Quotas other than the policy's own.
     tiers: tiers::Known,
     on_store_error: OnStoreError,
@@ -151,12 +151,12 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.desk(), Ask::Take(1), keys.into())
+        Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 
     /// Tells how a request stands, and charges nothing. The decision is to admit if it would pass now.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.desk(), Ask::Peek, keys.into())
+        Check::new(self.desk(), Op::Peek, keys.into())
     }
 
     /// Charges `units` under every policy, past what is left if need be: down to a debt of at most one capacity, which
@@ -164,12 +164,12 @@ impl Limiter {
     ///
     /// A [ban](crate::Ban) is charged only if it is named: then so many refusals count.
     pub fn charge(&self, keys: impl Into<Keys>, units: u64) -> Check {
-        Check::new(self.desk(), Ask::Force, keys.into()).cost(units)
+        Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
     /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. The decision tells how it stood.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check {
-        Check::new(self.desk(), Ask::Reset, keys.into())
+        Check::new(self.desk(), Op::Reset, keys.into())
     }
 
     /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the

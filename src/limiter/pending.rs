@@ -16,7 +16,7 @@ use crate::{
     log::Seldom,
     policy::LookUp,
     quota::Quota,
-    store::{Later, Reply},
+    store::{PendingResponse, StoreResponse},
 };
 
 /// A decision that something is being waited for.
@@ -34,7 +34,7 @@ pub(super) enum Waits {
     /// For requests' own quotas.
     LookUp(LookUps),
     /// For the store.
-    Store(Later),
+    Store(PendingResponse),
 }
 
 impl Pending {
@@ -61,8 +61,8 @@ impl Future for Pending {
                         item.tier = desk.tier(desk.bound(item.policy), quota);
                     }
                     this.waits = Waits::Store(match desk.ask(draft) {
-                        Reply::Now(answer) => Later::now(answer),
-                        Reply::Later(answer) => answer,
+                        StoreResponse::Ready(answer) => PendingResponse::now(answer),
+                        StoreResponse::Pending(answer) => answer,
                     });
                 }
                 Waits::Store(answer) => {

@@ -17,7 +17,7 @@ use tokio::{
 use super::{Bound, Inner};
 use crate::{
     decision::{Counted, Permit},
-    store::{Account, Ask, Line, Manner, Reply, Units},
+    store::{CounterMode, CounterOp, LimitHandle, Op, StoreResponse, Units},
 };
 
 /// A permit is renewed this often in each of its lives.
@@ -232,8 +232,8 @@ impl Inner {
             let asked: Vec<_> = asked.collect();
             for (id, reply) in asked {
                 let answer = match reply {
-                    Reply::Now(answer) => answer,
-                    Reply::Later(answer) => answer.await,
+                    StoreResponse::Ready(answer) => answer,
+                    StoreResponse::Pending(answer) => answer.await,
                 };
                 if answer.is_err() {
                     failed.push(id);
@@ -243,26 +243,26 @@ impl Inner {
         failed
     }
 
-    fn ask_to_renew(&self, places: &Places) -> Reply {
-        let lines: SmallVec<[Line<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
+    fn ask_to_renew(&self, places: &Places) -> StoreResponse {
+        let lines: SmallVec<[CounterOp<'_>; 1]> = places.iter().map(|c| self.line(c)).collect();
         // Those of one decision were all taken in one place.
         let store = places
             .first()
             .map_or(&*self.store, |place| self.store_of(place));
-        store.ask(Ask::Renew, &lines)
+        store.ask(Op::Renew, &lines)
     }
 
     /// The line of what was charged on arrival.
     #[inline]
-    pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> Line<'a> {
+    pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> CounterOp<'a> {
         let receipt = counted.receipts.first();
-        Line {
+        CounterOp {
             account: self.account(counted),
             key: counted.key,
             units: Units::new(receipt.left),
             receipt,
             by: counted.by.as_deref().copied().unwrap_or(counted.key),
-            manner: Manner::Charge,
+            manner: CounterMode::Charge,
         }
     }
 
@@ -273,7 +273,7 @@ impl Inner {
 
     /// The account of a policy, or of a request's own quota under it.
     #[inline]
-    pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a Account {
+    pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a LimitHandle {
         match &counted.tier {
             Some(tier) => &tier.account,
             None => &self.bound(counted.policy).account,

@@ -1,5 +1,5 @@
 use super::{Bound, Limiter, write_back::Shares};
-use crate::{health::HealthReport, store::Account};
+use crate::{health::HealthReport, store::LimitHandle};
 
 impl Limiter {
     /// Asks the store how it is, and tries every policy on a key of its own, which is removed at once: all that may be asked
@@ -36,7 +36,7 @@ impl Limiter {
 
 impl Bound {
     /// Its own account, and those of quotas that requests brought along.
-    fn accounts(&self) -> Vec<Account> {
+    fn accounts(&self) -> Vec<LimitHandle> {
         let tiers = self.tiers.accounts();
         std::iter::once(self.account.clone()).chain(tiers).collect()
     }

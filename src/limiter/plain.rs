@@ -13,8 +13,8 @@ use crate::{
     lists::Lists,
     policy::Tiers,
     skip::is_preflight,
-    store::{Ask, DecisionSource, Glance, Manner, Units},
-    strategy::Receipt,
+    store::{CounterMode, DecisionSource, Glance, Op, Units},
+    strategy::ChargeReceipt,
 };
 
 /// Whether nothing but the key and the cost of a request has to be known.
@@ -24,7 +24,8 @@ pub(super) fn is_plain(policies: &[Bound], lists: &Lists) -> bool {
     };
     let policy = &only.policy;
     let arrival = policy.charges().when == When::Arrival;
-    let charges = matches!(only.role, Role::Live) && arrival && policy.manner() == Manner::Charge;
+    let charges =
+        matches!(only.role, Role::Live) && arrival && policy.manner() == CounterMode::Charge;
     let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
     charges && alike && !only.account.signs() && only.account.life().is_none()
 }
@@ -78,7 +79,7 @@ impl Desk {
         let counted = Counted {
             // It will be told more than once.
             standing: Standing::Told(account.outlook(&seen, at, Units::new(cost))),
-            receipts: Receipt {
+            receipts: ChargeReceipt {
                 at,
                 left: 0,
                 mark: account.rule().mark(&seen, at),
@@ -98,7 +99,7 @@ impl Desk {
 
     /// Asks the store as for any other request.
     fn judge_far(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
-        let mut draft = Draft::new(Ask::Take(1), false);
+        let mut draft = Draft::new(Op::Acquire(1), false);
         let item = Counted::unasked((0, Part::Live), key, cost, None, None);
         draft.items.push(item);
         match self.judge(&mut draft) {

@@ -12,7 +12,7 @@ use crate::{
     decision::{Counted, Decision, Part},
     extract::MissingKey,
     key::Key,
-    store::{Ask, Manner},
+    store::{CounterMode, Op},
     strategy::RetryAfter,
 };
 
@@ -48,7 +48,7 @@ impl Question {
     pub(super) fn is_shared(&self) -> bool {
         let mut policies = self.desk.policies.iter();
         policies.all(|bound| {
-            !bound.is_permit() && !matches!(bound.policy.manner(), Manner::ChargeDenied)
+            !bound.is_permit() && !matches!(bound.policy.manner(), CounterMode::ChargeRejectedToo)
         })
     }
 
@@ -56,7 +56,7 @@ impl Question {
     pub(super) fn ask(&self, n: u32) -> Judged {
         let own = Some(&self.own);
         let desk = self.desk.clone();
-        desk.judge_keys(Ask::Take(n), &self.keys, own)
+        desk.judge_keys(Op::Acquire(n), &self.keys, own)
     }
 
     /// Asks without a queue.
@@ -68,7 +68,7 @@ impl Question {
         match self
             .desk
             .clone()
-            .judge_keys(Ask::Take(1), &self.keys, Some(&once))
+            .judge_keys(Op::Acquire(1), &self.keys, Some(&once))
         {
             Judged::Now(decision) => decision,
             Judged::Later(mut pending) => answer(&mut pending).await,
@@ -132,7 +132,7 @@ impl Question {
 
     /// Whether what is left after those who were admitted together still counts them.
     pub(super) fn is_charged_on_arrival(&self, policy: u32) -> bool {
-        self.desk.bound(policy).policy.manner() != Manner::Check
+        self.desk.bound(policy).policy.manner() != CounterMode::Check
     }
 }
 

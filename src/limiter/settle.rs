@@ -8,8 +8,8 @@ use crate::{
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
-    store::{Ask, Line, Reply, Units},
-    strategy::{Outlook, Receipt, Seen},
+    store::{CounterOp, Op, StoreResponse, Units},
+    strategy::{ChargeReceipt, QuotaStatus, Snapshot},
 };
 
 impl Books for Desk {
@@ -27,7 +27,7 @@ impl Books for Desk {
         (quota, self.account(counted).rule().capacity())
     }
 
-    fn outlook(&self, counted: &Counted, seen: &Seen) -> Outlook {
+    fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus {
         let account = self.account(counted);
         account.outlook(seen, counted.receipts.first().at, counted.units())
     }
@@ -40,9 +40,9 @@ impl Books for Desk {
         self.store_of(counted).wall(at)
     }
 
-    fn adjust(&self, ask: Ask, counted: &Counted, receipt: Receipt, units: u64) -> Adjusting {
+    fn adjust(&self, ask: Op, counted: &Counted, receipt: ChargeReceipt, units: u64) -> Adjusting {
         let account = self.account(counted).clone();
-        let line = Line {
+        let line = CounterOp {
             units: Units::new(units),
             receipt,
             ..self.line(counted)
@@ -51,15 +51,15 @@ impl Books for Desk {
         let cost = counted.units();
         Box::pin(async move {
             let answer = match reply {
-                Reply::Now(answer) => answer?,
-                Reply::Later(answer) => answer.await?,
+                StoreResponse::Ready(answer) => answer?,
+                StoreResponse::Pending(answer) => answer.await?,
             };
             let line = answer.lines.first();
             let line = line.ok_or(StoreError::Unsupported("an answer without lines"))?;
             let at = answer.at_line(line);
             Ok(Adjusted {
                 units: line.units,
-                receipt: Receipt {
+                receipt: ChargeReceipt {
                     at,
                     left: line.units,
                     mark: account.rule().mark(&line.seen, at),
@@ -103,13 +103,18 @@ impl Books for Desk {
             When::Response if charges && !counted.receipts.is_settled() => {
                 counted.receipts.add_unanswered(counted.units());
                 if watches {
-                    return Some(self.adjust(Ask::Force, counted, Receipt::NONE, counted.cost));
+                    return Some(self.adjust(
+                        Op::ForceAcquire,
+                        counted,
+                        ChargeReceipt::NONE,
+                        counted.cost,
+                    ));
                 }
-                let line = Line {
+                let line = CounterOp {
                     units: counted.units(),
                     ..self.line(counted)
                 };
-                self.store_of(counted).tell(Ask::Force, &[line]);
+                self.store_of(counted).tell(Op::ForceAcquire, &[line]);
             }
             _ => {}
         }
@@ -132,7 +137,7 @@ impl Inner {
             let mut line = self.line(counted);
             line.receipt = *receipt;
             line.units = Units::new(receipt.left);
-            self.store_of(counted).tell(Ask::Refund, &[line]);
+            self.store_of(counted).tell(Op::Refund, &[line]);
         }
         let left = receipts.iter().map(|receipt| receipt.left);
         left.fold(0, u64::saturating_add)

@@ -9,7 +9,7 @@ use crate::{
     error::{ConfigError, InvalidValue},
     extract::MissingKey,
     key::Key,
-    store::{Ask, Manner, Reply},
+    store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
 };
 
@@ -150,13 +150,13 @@ impl Desk {
     /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
     /// it is admitted, not each time that it might have been.
     #[inline]
-    pub(super) fn manner(&self, item: &Counted, items: &[Counted], retries: bool) -> Manner {
+    pub(super) fn manner(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
         let bound = self.bound(item.policy);
         match bound.role {
             Role::Live => bound.policy.manner(),
-            Role::Ban => Manner::ChargeRefused,
-            Role::Shadow { of, .. } => Manner::Shadow {
-                of: of
+            Role::Ban => CounterMode::CountRejections,
+            Role::Shadow { of, .. } => CounterMode::Shadow {
+                replaces: of
                     .filter(|_| !retries)
                     .and_then(|live| items.iter().position(|item| item.policy == live)),
                 charges: bound.charges_on_arrival(),
@@ -190,7 +190,7 @@ impl Desk {
             };
             let refuses =
                 charged == 0 && item.cost > 0 && item.outlook(self).retry != RetryAfter::Now;
-            if let Ask::Take(times) = draft.ask {
+            if let Op::Acquire(times) = draft.ask {
                 let admitted = draft.admitted;
                 let times = if draft.retries {
                     admitted
@@ -240,11 +240,11 @@ impl Desk {
         line.units = item.units();
         // Nothing is in flight that a permit would be of.
         if !bound.charges_on_arrival() || bound.is_permit() {
-            line.manner = Manner::Check;
+            line.manner = CounterMode::Check;
         }
-        let answer = match self.store.ask(Ask::Take(1), &[line]) {
-            Reply::Now(answer) => answer,
-            Reply::Later(answer) => answer.await,
+        let answer = match self.store.ask(Op::Acquire(1), &[line]) {
+            StoreResponse::Ready(answer) => answer,
+            StoreResponse::Pending(answer) => answer.await,
         };
         answer.is_ok_and(|answer| answer.admitted > 0)
     }

@@ -10,7 +10,7 @@ use crate::{
     error::{ConfigError, InvalidValue},
     policy::Policy,
     quota::Quota,
-    store::{Account, Store},
+    store::{LimitHandle, Store},
     strategy::{Rule, TierRefills},
     tier::{Terms, Tier},
 };
@@ -88,7 +88,7 @@ impl Known {
     }
 
     /// The accounts of all of them.
-    pub(super) fn accounts(&self) -> Vec<Account> {
+    pub(super) fn accounts(&self) -> Vec<LimitHandle> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         known.values().map(|tier| tier.account.clone()).collect()
     }

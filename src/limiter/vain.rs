@@ -8,7 +8,7 @@ use super::{
 use crate::{
     decision::{Decision, DecisionKind, Part},
     key::Key,
-    store::Ask,
+    store::Op,
     strategy::RetryAfter,
 };
 
@@ -37,7 +37,11 @@ impl Question {
             cost: Some(1),
             ..Own::default()
         };
-        let counted = match self.desk.clone().judge_keys(Ask::Force, &keys, Some(&once)) {
+        let counted = match self
+            .desk
+            .clone()
+            .judge_keys(Op::ForceAcquire, &keys, Some(&once))
+        {
             Judged::Now(counted) => counted,
             Judged::Later(mut pending) => answer(&mut pending).await,
         };

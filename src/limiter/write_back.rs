@@ -15,8 +15,8 @@ use crate::{
     error::InvalidValue,
     key::Key,
     store::{
-        Account, Answer, Ask, CallersFuture, Line, LineAnswer, Manner, Reply, Store, Units,
-        memory::MemoryStore,
+        CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store,
+        StoreResponse, Units, memory::MemoryStore,
     },
     strategy::Rule,
 };
@@ -38,8 +38,8 @@ pub(super) struct Shares {
 
 /// The context of a share's account that is written back: where it is counted in process, and where in the store.
 struct WrittenBack {
-    local: Account,
-    whole: Account,
+    local: LimitHandle,
+    whole: LimitHandle,
 }
 
 /// Charges in process that the store has not been charged for, by the share's account and key.
@@ -54,7 +54,7 @@ struct Unwritten {
 
 #[derive(Debug)]
 struct Charged {
-    share: Account,
+    share: LimitHandle,
     units: u64,
 }
 
@@ -65,14 +65,14 @@ impl Shares {
         &self,
         policy: &str,
         rule: Arc<dyn Rule>,
-        whole: Option<&Account>,
-    ) -> Result<Account, InvalidValue> {
+        whole: Option<&LimitHandle>,
+    ) -> Result<LimitHandle, InvalidValue> {
         let local = self.counts.open(policy, rule.clone())?;
         match whole.filter(|_| rule.life().is_none() && !rule.counts_refusals()) {
             None => Ok(local),
             Some(whole) => {
                 let whole = whole.clone();
-                Ok(Account::new(policy, rule, WrittenBack { local, whole }))
+                Ok(LimitHandle::new(policy, rule, WrittenBack { local, whole }))
             }
         }
     }
@@ -83,23 +83,25 @@ impl Shares {
     }
 
     /// Notes what became of a line.
-    fn note(&self, ask: Ask, line: &Line<'_>, answer: &Answer, answered: &LineAnswer) {
+    fn note(&self, ask: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
         match ask {
-            Ask::Take(times) => {
+            Op::Acquire(times) => {
                 let refused = match line.manner {
-                    Manner::ChargeDenied => u64::from(times).saturating_sub(answer.admitted),
+                    CounterMode::ChargeRejectedToo => {
+                        u64::from(times).saturating_sub(answer.admitted)
+                    }
                     _ => 0,
                 };
                 let denied = line.units.of(refused);
                 self.add(line, answered.units.saturating_add(denied));
             }
-            Ask::Force => self.add(line, answered.units),
-            Ask::Refund => self.subtract(line, answered.units),
-            Ask::Peek | Ask::Reset | Ask::Renew => {}
+            Op::ForceAcquire => self.add(line, answered.units),
+            Op::Refund => self.subtract(line, answered.units),
+            Op::Peek | Op::Reset | Op::Renew => {}
         }
     }
 
-    fn add(&self, line: &Line<'_>, units: u64) {
+    fn add(&self, line: &CounterOp<'_>, units: u64) {
         if units == 0 {
             return;
         }
@@ -126,7 +128,7 @@ impl Shares {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    fn subtract(&self, line: &Line<'_>, units: u64) {
+    fn subtract(&self, line: &CounterOp<'_>, units: u64) {
         let mut unwritten = self.unwritten();
         let key = (line.account.number(), line.key);
         if let Some(charged) = unwritten.by_key.get_mut(&key) {
@@ -134,7 +136,7 @@ impl Shares {
         }
     }
 
-    fn forget(&self, line: &Line<'_>) {
+    fn forget(&self, line: &CounterOp<'_>) {
         let key = (line.account.number(), line.key);
         let forgotten = self.unwritten().by_key.remove(&key);
         drop(forgotten);
@@ -157,8 +159,10 @@ impl Shares {
     }
 
     /// How many units count now under a key.
-    fn used(&self, local: &Account, key: Key) -> u64 {
-        let Reply::Now(Ok(answer)) = self.counts.ask(Ask::Peek, &[Line::plain(local, key)]) else {
+    fn used(&self, local: &LimitHandle, key: Key) -> u64 {
+        let StoreResponse::Ready(Ok(answer)) =
+            self.counts.ask(Op::Peek, &[CounterOp::plain(local, key)])
+        else {
             return 0;
         };
         let left = answer.lines.first();
@@ -175,29 +179,29 @@ impl Shares {
 
 /// Whatever is done to a share is done here, so that nothing is charged and not noted.
 impl Store for Shares {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.open_share(policy, rule, None)
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        let written_back = |line: &&Line<'_>| line.account.context::<WrittenBack>().is_some();
-        if ask == Ask::Reset {
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+        let written_back = |line: &&CounterOp<'_>| line.account.context::<WrittenBack>().is_some();
+        if ask == Op::Reset {
             // First, so that what is charged meanwhile is forgotten with the rest, or written back, and not more than that.
             lines
                 .iter()
                 .filter(written_back)
                 .for_each(|line| self.forget(line));
         }
-        let local = lines.iter().map(|line| Line {
+        let local = lines.iter().map(|line| CounterOp {
             account: match line.account.context::<WrittenBack>() {
                 Some(share) => &share.local,
                 None => line.account,
             },
             ..*line
         });
-        let local: SmallVec<[Line<'_>; 4]> = local.collect();
+        let local: SmallVec<[CounterOp<'_>; 4]> = local.collect();
         let reply = self.counts.ask(ask, &local);
-        if let Reply::Now(Ok(answer)) = &reply {
+        if let StoreResponse::Ready(Ok(answer)) = &reply {
             let lines = lines.iter().zip(&answer.lines);
             let lines = lines.filter(|(line, _)| written_back(line));
             lines.for_each(|(line, answered)| self.note(ask, line, answer, answered));
@@ -205,13 +209,13 @@ impl Store for Shares {
         reply
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         let share = account.context::<WrittenBack>();
         let local = share.map_or(account, |share| &share.local);
         self.counts.callers(local, key)
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         // It is done at once.
         drop(self.ask(ask, lines));
     }
@@ -238,11 +242,11 @@ impl Inner {
             // What time has given back since is not charged.
             let units = charged.units.min(shares.used(local, key));
             if units > 0 {
-                let line = Line {
+                let line = CounterOp {
                     units: Units::new(units),
-                    ..Line::plain(whole, key)
+                    ..CounterOp::plain(whole, key)
                 };
-                self.store.tell(Ask::Force, &[line]);
+                self.store.tell(Op::ForceAcquire, &[line]);
             }
         }
     }
@@ -253,12 +257,12 @@ mod tests {
     use super::*;
     use crate::{
         quota::Quota,
-        strategy::{Concurrency, FixedWindow, Receipt, Strategy},
+        strategy::{ChargeReceipt, Concurrency, FixedWindow, Strategy},
     };
 
-    fn share(shares: &Shares, strategy: &dyn Strategy, quota: Quota) -> Account {
+    fn share(shares: &Shares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
         let rule = strategy.bind(&quota).expect("a rule");
-        let whole = Account::new("p", rule.clone(), ());
+        let whole = LimitHandle::new("p", rule.clone(), ());
         let account = shares.open_share("p", rule, Some(&whole));
         account.expect("a share")
     }
@@ -273,35 +277,37 @@ mod tests {
     fn what_is_charged_is_noted_and_what_is_refunded_or_reset_is_not() {
         let (shares, key) = (Shares::default(), Key::global());
         let account = share(&shares, &FixedWindow, Quota::requests(9).per_month());
-        let line = |units, receipt| Line {
+        let line = |units, receipt| CounterOp {
             units: Units::new(units),
             receipt,
-            ..Line::plain(&account, key)
+            ..CounterOp::plain(&account, key)
         };
         for (ask, units, noted) in [
-            (Ask::Peek, 1, vec![]),
-            (Ask::Reset, 1, vec![]),
-            (Ask::Take(2), 2, vec![4]),
+            (Op::Peek, 1, vec![]),
+            (Op::Reset, 1, vec![]),
+            (Op::Acquire(2), 2, vec![4]),
             // There is room for five more.
-            (Ask::Take(9), 2, vec![8]),
-            (Ask::Take(1), 2, vec![8]),
-            (Ask::Force, 3, vec![11]),
-            (Ask::Peek, 1, vec![11]),
-            (Ask::Reset, 1, vec![]),
-            (Ask::Take(1), 5, vec![5]),
+            (Op::Acquire(9), 2, vec![8]),
+            (Op::Acquire(1), 2, vec![8]),
+            (Op::ForceAcquire, 3, vec![11]),
+            (Op::Peek, 1, vec![11]),
+            (Op::Reset, 1, vec![]),
+            (Op::Acquire(1), 5, vec![5]),
         ] {
-            shares.tell(ask, &[line(units, Receipt::NONE)]);
+            shares.tell(ask, &[line(units, ChargeReceipt::NONE)]);
             assert_eq!(unwritten(&shares), noted, "{ask:?}");
         }
-        let Reply::Now(Ok(answer)) = shares.ask(Ask::Take(1), &[line(3, Receipt::NONE)]) else {
+        let StoreResponse::Ready(Ok(answer)) =
+            shares.ask(Op::Acquire(1), &[line(3, ChargeReceipt::NONE)])
+        else {
             panic!("it is answered at once");
         };
-        let receipt = Receipt {
+        let receipt = ChargeReceipt {
             at: answer.at,
             left: 3,
             mark: account.rule().mark(&answer.lines[0].seen, answer.at),
         };
-        shares.tell(Ask::Refund, &[line(2, receipt)]);
+        shares.tell(Op::Refund, &[line(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);
         assert_eq!(shares.take_some().len(), 1);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
@@ -314,7 +320,7 @@ mod tests {
     fn permits_are_counted_in_process_alone() {
         let shares = Shares::default();
         let account = share(&shares, &Concurrency::new(), Quota::concurrent(9));
-        shares.tell(Ask::Take(1), &[Line::plain(&account, Key::global())]);
+        shares.tell(Op::Acquire(1), &[CounterOp::plain(&account, Key::global())]);
         assert!(unwritten(&shares).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     on_store_error::OnStoreError,
     quota::Quota,
     skip::Skips,
-    store::Manner,
+    store::CounterMode,
     strategy::{Concurrency, Gcra, Strategy},
 };
 
@@ -373,11 +373,11 @@ impl Policy {
     }
 
     /// What a request's arrival does under this policy, where it is enforced.
-    pub(crate) fn manner(&self) -> Manner {
+    pub(crate) fn manner(&self) -> CounterMode {
         match (self.charge.when, self.denied) {
-            (When::Response, _) => Manner::Check,
-            (_, Denied::Counts) => Manner::ChargeDenied,
-            (_, Denied::Free) => Manner::Charge,
+            (When::Response, _) => CounterMode::Check,
+            (_, Denied::Counts) => CounterMode::ChargeRejectedToo,
+            (_, Denied::Free) => CounterMode::Charge,
         }
     }
 

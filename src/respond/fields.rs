@@ -14,7 +14,7 @@ use crate::{
     clock::Timestamp,
     decision::{Decision, PolicyDecision},
     quota::Quota,
-    strategy::{Outlook, RetryAfter},
+    strategy::{QuotaStatus, RetryAfter},
 };
 
 /// Adds the fields of `decision` to a response. Lists of layers further in stay: more lines of a list are one list (RFC
@@ -88,7 +88,7 @@ impl Told<'_> {
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
     /// quota is back.
-    fn wait(&self, outlook: Outlook) -> Duration {
+    fn wait(&self, outlook: QuotaStatus) -> Duration {
         match outlook.retry {
             RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
             _ => outlook.reset_after,
@@ -96,7 +96,7 @@ impl Told<'_> {
     }
 
     /// The same in whole seconds, never later than `Retry-After`.
-    fn seconds(&self, outlook: Outlook) -> u64 {
+    fn seconds(&self, outlook: QuotaStatus) -> u64 {
         whole_seconds(self.wait(outlook)).min(self.latest)
     }
 

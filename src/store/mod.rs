@@ -24,7 +24,7 @@ use crate::{
     error::{InvalidValue, StoreError},
     health::HealthReport,
     key::Key,
-    strategy::{Outlook, Receipt, RetryAfter, Rule, Seen},
+    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Rule, Snapshot},
 };
 
 pub mod memory;
@@ -39,26 +39,26 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If this store can't count by that rule.
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue>;
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
 
     /// Asks about one request: all of its lines at one instant, or none.
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply;
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse;
 
     /// Takes `units` for one request under one account that doesn't [sign](Rule::signs), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
     /// [`ask`](Store::ask) is asked for the same.
-    fn glance(&self, account: &Account, key: &Key, units: Units) -> Option<Glance> {
+    fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
         let _ = (account, key, units);
         None
     }
 
     /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
     /// [sign](Rule::signs) them.
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture;
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture;
 
     /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
     /// about anything finds nothing.
-    fn ping(&self, accounts: &[Account]) -> HealthFuture {
+    fn ping(&self, accounts: &[LimitHandle]) -> HealthFuture {
         let _ = accounts;
         Box::pin(std::future::ready(HealthReport::default()))
     }
@@ -69,12 +69,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]);
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]);
 }
 
 /// What a policy's rule is known by in its store. Cheap to clone.
 #[derive(Clone)]
-pub struct Account(Arc<Opened>);
+pub struct LimitHandle(Arc<Opened>);
 
 struct Opened {
     /// Told from every other's, also of accounts that are no more.
@@ -87,7 +87,7 @@ struct Opened {
     context: Box<dyn Any + Send + Sync>,
 }
 
-impl Account {
+impl LimitHandle {
     /// An account, and what its store needs to find it again.
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
         static ACCOUNTS: AtomicU64 = AtomicU64::new(0);
@@ -114,14 +114,14 @@ impl Account {
 
     /// What `seen` says to a caller who asks for `cost` units at `now`, by its rule. A request that costs nothing waits for
     /// nothing, also in debt.
-    pub fn outlook(&self, seen: &Seen, now: Timestamp, cost: Units) -> Outlook {
+    pub fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
         let outlook = self.rule().outlook(seen, now, cost.get());
         let retry = if cost.is_zero() {
             RetryAfter::Now
         } else {
             outlook.retry
         };
-        Outlook { retry, ..outlook }
+        QuotaStatus { retry, ..outlook }
     }
 
     /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
@@ -150,9 +150,9 @@ impl Account {
     }
 }
 
-impl fmt::Debug for Account {
+impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Account")
+        f.debug_struct("LimitHandle")
             .field("policy", &self.policy())
             .field("rule", &self.rule())
             .finish_non_exhaustive()
@@ -161,13 +161,13 @@ impl fmt::Debug for Account {
 
 /// What is asked about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ask {
+pub enum Op {
     /// Charge every line for as many of so many equal requests as there is room for under every one: one, as a rule.
-    Take(u32),
+    Acquire(u32),
     /// Charge nothing, and tell how it stands.
     Peek,
     /// Charge every line, past what is left if need be: down to a debt of at most one capacity.
-    Force,
+    ForceAcquire,
     /// Give units of each line's receipt back, as far as time has not, parts of a unit included.
     Refund,
     /// Forget each line's key, and tell how it stood.
@@ -176,48 +176,48 @@ pub enum Ask {
     Renew,
 }
 
-impl Ask {
+impl Op {
     /// Whether the wait of a request that was rejected before may be another one after it.
     #[cfg(feature = "redis")]
     pub(crate) fn lifts(self) -> bool {
-        matches!(self, Self::Refund | Self::Reset | Self::Force)
+        matches!(self, Self::Refund | Self::Reset | Self::ForceAcquire)
     }
 }
 
 /// One policy's part of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
+pub struct CounterOp<'a> {
     /// What it is counted by.
-    pub account: &'a Account,
+    pub account: &'a LimitHandle,
     /// Who is asking.
     pub key: Key,
     /// How many units of each request: any number up to [`Units::MAX`], also more than there can be room for.
     pub units: Units,
     /// Only to give back: what was charged.
-    pub receipt: Receipt,
+    pub receipt: ChargeReceipt,
     /// Who charges, where the rule [signs](Rule::signs).
     pub by: Key,
-    /// What a [`Take`](Ask::Take) does under this policy.
-    pub manner: Manner,
+    /// What a [`Acquire`](Op::Acquire) does under this policy.
+    pub manner: CounterMode,
 }
 
-impl<'a> Line<'a> {
+impl<'a> CounterOp<'a> {
     /// The line of a request for one unit, signed with its own key.
-    pub(crate) fn plain(account: &'a Account, key: Key) -> Self {
+    pub(crate) fn plain(account: &'a LimitHandle, key: Key) -> Self {
         Self {
             account,
             key,
             units: Units::ONE,
-            receipt: Receipt::NONE,
+            receipt: ChargeReceipt::NONE,
             by: key,
-            manner: Manner::Charge,
+            manner: CounterMode::Charge,
         }
     }
 }
 
-/// What a [`Take`](Ask::Take) does under one policy.
+/// What a [`Acquire`](Op::Acquire) does under one policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Manner {
+pub enum CounterMode {
     /// Charges what it admits.
     #[default]
     Charge,
@@ -225,24 +225,24 @@ pub enum Manner {
     Check,
     /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
     /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
-    ChargeDenied,
+    ChargeRejectedToo,
     /// Sees that there is room, and charges its units for each request that other lines refuse: under a rule that
     /// [counts refusals](Rule::counts_refusals). Without room it refuses, whatever its units are, and nothing is charged
     /// for what it refuses. It has no units where a request will be asked about again, so that it isn't refused yet.
     ///
     /// Whatever answers in place of the store must not keep refusals from such a line, unless it was this line that
     /// refused.
-    ChargeRefused,
+    CountRejections,
     /// Refuses nothing, and charges what it would admit if it stood in the place of another line, or beside them all.
     Shadow {
         /// The place of the line that it would stand for.
-        of: Option<usize>,
+        replaces: Option<usize>,
         /// Whether it charges, or only sees that there is room.
         charges: bool,
     },
 }
 
-impl Manner {
+impl CounterMode {
     /// Whether it refuses nothing, and counts by itself.
     pub(crate) fn is_shadow(self) -> bool {
         matches!(self, Self::Shadow { .. })
@@ -251,36 +251,36 @@ impl Manner {
 
 /// A store's answer, at once or later.
 #[must_use]
-pub enum Reply {
+pub enum StoreResponse {
     /// Known at once.
-    Now(Result<Answer, StoreError>),
+    Ready(Result<OpResult, StoreError>),
     /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
-    Later(Later),
+    Pending(PendingResponse),
 }
 
-impl Reply {
+impl StoreResponse {
     /// What a future will answer.
-    pub fn later(
-        answer: impl Future<Output = Result<Answer, StoreError>> + Send + 'static,
+    pub fn pending(
+        answer: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
     ) -> Self {
-        Self::Later(Later(Answering::Future(Box::pin(answer))))
+        Self::Pending(PendingResponse(Answering::Future(Box::pin(answer))))
     }
 }
 
 /// An answer that is being asked for.
 #[must_use = "dropping it withdraws the question"]
-pub struct Later(Answering);
+pub struct PendingResponse(Answering);
 
 enum Answering {
-    Future(Pin<Box<dyn Future<Output = Result<Answer, StoreError>> + Send>>),
+    Future(Pin<Box<dyn Future<Output = Result<OpResult, StoreError>> + Send>>),
     /// Which needs no memory beside the question's.
     #[cfg(feature = "redis")]
     Redis(redis::Awaited),
 }
 
-impl Later {
+impl PendingResponse {
     /// One that is there.
-    pub(crate) fn now(answer: Result<Answer, StoreError>) -> Self {
+    pub(crate) fn now(answer: Result<OpResult, StoreError>) -> Self {
         Self(Answering::Future(Box::pin(std::future::ready(answer))))
     }
 
@@ -291,8 +291,8 @@ impl Later {
     }
 }
 
-impl Future for Later {
-    type Output = Result<Answer, StoreError>;
+impl Future for PendingResponse {
+    type Output = Result<OpResult, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
@@ -303,9 +303,9 @@ impl Future for Later {
     }
 }
 
-impl fmt::Debug for Later {
+impl fmt::Debug for PendingResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Later").finish_non_exhaustive()
+        f.debug_struct("PendingResponse").finish_non_exhaustive()
     }
 }
 
@@ -317,7 +317,7 @@ pub struct Glance {
     /// The instant it was judged at, on the clock that the rule counts by.
     pub at: Timestamp,
     /// The key's state after it.
-    pub seen: Seen,
+    pub seen: Snapshot,
 }
 
 /// The callers that a store is asked for.
@@ -326,11 +326,11 @@ pub type CallersFuture = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError
 /// What a store finds out about itself.
 pub type HealthFuture = Pin<Box<dyn Future<Output = HealthReport> + Send>>;
 
-impl fmt::Debug for Reply {
+impl fmt::Debug for StoreResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Now(answer) => f.debug_tuple("Now").field(answer).finish(),
-            Self::Later(_) => f.debug_tuple("Later").finish_non_exhaustive(),
+            Self::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            Self::Pending(_) => f.debug_tuple("Pending").finish_non_exhaustive(),
         }
     }
 }
@@ -351,8 +351,8 @@ pub enum DecisionSource {
 
 /// What a store answers.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    /// How many requests of a [`Take`](Ask::Take) were charged.
+pub struct OpResult {
+    /// How many requests of a [`Acquire`](Op::Acquire) were charged.
     pub admitted: u64,
     /// The instant it was judged at, on the store's clock.
     pub at: Timestamp,
@@ -363,31 +363,31 @@ pub struct Answer {
     /// Where the answer came from.
     pub source: DecisionSource,
     /// One for each line, in order.
-    pub lines: SmallVec<[LineAnswer; 1]>,
+    pub lines: SmallVec<[CounterResult; 1]>,
 }
 
 /// What a store answers about one line.
 #[derive(Clone, Copy, Debug)]
-pub struct LineAnswer {
-    /// How many units were charged ([`Take`](Ask::Take), [`Force`](Ask::Force)), given back ([`Refund`](Ask::Refund)) or renewed.
+pub struct CounterResult {
+    /// How many units were charged ([`Acquire`](Op::Acquire), [`ForceAcquire`](Op::ForceAcquire)), given back ([`Refund`](Op::Refund)) or renewed.
     pub units: u64,
-    /// The key's state after it, or before a [`Reset`](Ask::Reset).
-    pub seen: Seen,
-    /// How much later than [the answer's instant](Answer::at) it was judged, in microseconds, by its own clock: several keys
+    /// The key's state after it, or before a [`Reset`](Op::Reset).
+    pub seen: Snapshot,
+    /// How much later than [the answer's instant](OpResult::at) it was judged, in microseconds, by its own clock: several keys
     /// may be on several servers, and a rule may [follow the wall clock](Rule::follows_wall_clock).
     pub lag_us: i64,
 }
 
-impl Answer {
+impl OpResult {
     /// The instant at which a line was judged.
-    pub(crate) fn at_line(&self, line: &LineAnswer) -> Timestamp {
+    pub(crate) fn at_line(&self, line: &CounterResult) -> Timestamp {
         self.at.shifted(line.lag_us)
     }
 }
 
-impl LineAnswer {
+impl CounterResult {
     /// What became of a line.
-    pub const fn of(units: u64, seen: Seen) -> Self {
+    pub const fn of(units: u64, seen: Snapshot) -> Self {
         Self {
             units,
             seen,

@@ -1,7 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy, window,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
+    State, Strategy, window,
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -190,7 +191,7 @@ impl Bans {
     }
 }
 
-impl Memory for Bans {
+impl LocalRule for Bans {
     type State = Record;
 
     fn room(&self, state: &mut Record, now: Timestamp) -> i64 {
@@ -234,7 +235,7 @@ impl Memory for Bans {
         &self,
         state: &mut Record,
         now: Timestamp,
-        _receipt: &Receipt,
+        _receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -248,7 +249,7 @@ impl Memory for Bans {
         back as u64
     }
 
-    fn seen(&self, state: &Record, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Record, now: Timestamp, _cost: u64) -> Snapshot {
         let record = self.current(state, now);
         [record.till, record.count * 100 + record.times, record.ends]
     }
@@ -263,17 +264,17 @@ impl Rule for Bans {
         self.refusals
     }
 
-    fn outlook(&self, &[till, marks, ends]: &Seen, now: Timestamp, _cost: u64) -> Outlook {
+    fn outlook(&self, &[till, marks, ends]: &Snapshot, now: Timestamp, _cost: u64) -> QuotaStatus {
         let banned = till > now.as_micros();
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         if banned {
-            return Outlook {
+            return QuotaStatus {
                 remaining: 0,
                 retry: RetryAfter::In(wait(till)),
                 reset_after: wait(till),
             };
         }
-        Outlook {
+        QuotaStatus {
             remaining: (self.refusals as i64 - marks / 100).max(1) as u64,
             retry: RetryAfter::Now,
             reset_after: if ends > 0 { wait(ends) } else { Duration::ZERO },
@@ -293,10 +294,10 @@ impl Rule for Bans {
         }))
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         let refusals = self.refusals as i64;
         let bans = [self.first, self.longest, self.by_hand];
-        Some(Script {
+        Some(LuaScript {
             source: include_str!("ban.lua"),
             shortcut: None,
             params: [&[refusals, self.period][..], &bans].concat(),
@@ -304,7 +305,7 @@ impl Rule for Bans {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

@@ -11,7 +11,8 @@ use jiff::{
 };
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+    Strategy,
     window::{self, MOST, Window},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -302,7 +303,7 @@ impl Calendar {
     }
 }
 
-impl Memory for Calendar {
+impl LocalRule for Calendar {
     type State = Counter;
 
     fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
@@ -322,7 +323,7 @@ impl Memory for Calendar {
         &self,
         state: &mut Counter,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -338,7 +339,7 @@ impl Memory for Calendar {
         back
     }
 
-    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let Counter { count, ends, .. } = self.current(state, now);
         [count as i64, ends, 0]
     }
@@ -357,7 +358,7 @@ impl Rule for Calendar {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, _]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[count, ends, _]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -370,7 +371,7 @@ impl Rule for Calendar {
         outlook
     }
 
-    fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
+    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -378,12 +379,12 @@ impl Rule for Calendar {
         true
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         let (period, offset) = match self.windows {
             Windows::Even { period, offset } => (period, offset),
             Windows::Calendar { .. } => (0, 0),
         };
-        Some(Script {
+        Some(LuaScript {
             source: include_str!("calendar_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, period, offset],
@@ -402,7 +403,7 @@ impl Rule for Calendar {
         vec![before, starts, ends, after]
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

@@ -1,6 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
-use super::{AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy};
+use super::{
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
+    State, Strategy,
+};
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// So many requests in flight at once, for [`Quota::concurrent`].
@@ -99,7 +102,7 @@ impl State for Permits {
     }
 }
 
-impl Memory for Places {
+impl LocalRule for Places {
     type State = Permits;
 
     fn room(&self, state: &mut Permits, now: Timestamp) -> i64 {
@@ -107,7 +110,7 @@ impl Memory for Places {
             // The clock stepped back: what would live for longer than a life lives for one.
             permit.expires = permit.expires.min(now + self.life);
         }
-        let [used, ..] = Memory::seen(self, state, now, 0);
+        let [used, ..] = LocalRule::seen(self, state, now, 0);
         self.concurrent as i64 - used
     }
 
@@ -124,7 +127,7 @@ impl Memory for Places {
         &self,
         state: &mut Permits,
         now: Timestamp,
-        _receipt: &Receipt,
+        _receipt: &ChargeReceipt,
         want: u64,
         by: &Key,
     ) -> u64 {
@@ -148,7 +151,7 @@ impl Memory for Places {
         })
     }
 
-    fn seen(&self, state: &Permits, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {
         let live = state.0.iter().filter(|permit| permit.expires > now);
         let used: u64 = live.map(|permit| permit.units).sum();
         [used as i64, 0, 0]
@@ -164,9 +167,9 @@ impl Rule for Places {
         self.concurrent
     }
 
-    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.concurrent as i64 - used;
-        Outlook {
+        QuotaStatus {
             remaining: left.max(0) as u64,
             retry: match () {
                 () if cost > self.concurrent => RetryAfter::Never,
@@ -189,8 +192,8 @@ impl Rule for Places {
         true
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("concurrency.lua"),
             shortcut: None,
             params: vec![self.concurrent as i64, self.life.as_micros() as i64],
@@ -198,7 +201,7 @@ impl Rule for Places {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+    Strategy,
     window::{self, Window},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -63,7 +64,7 @@ impl Fixed {
     }
 }
 
-impl Memory for Fixed {
+impl LocalRule for Fixed {
     type State = Counter;
 
     fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
@@ -84,7 +85,7 @@ impl Memory for Fixed {
         &self,
         state: &mut Counter,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -97,7 +98,7 @@ impl Memory for Fixed {
         back
     }
 
-    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
         [count as i64, ends, i64::from(fresh)]
     }
@@ -116,7 +117,7 @@ impl Rule for Fixed {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, fresh]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -125,12 +126,12 @@ impl Rule for Fixed {
         window.outlook(now, cost)
     }
 
-    fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
+    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("fixed_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
@@ -138,7 +139,7 @@ impl Rule for Fixed {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }
@@ -173,9 +174,9 @@ mod tests {
         };
         let mut state = Counter::default();
         let hour = Duration::from_secs(3_600);
-        Memory::take(&window, &mut state, NOW + hour, 1, &Key::global());
-        assert_eq!(Memory::room(&window, &mut state, NOW), 0);
+        LocalRule::take(&window, &mut state, NOW + hour, 1, &Key::global());
+        assert_eq!(LocalRule::room(&window, &mut state, NOW), 0);
         let minute = Duration::from_secs(60);
-        assert_eq!(Memory::room(&window, &mut state, NOW + minute), 1);
+        assert_eq!(LocalRule::room(&window, &mut state, NOW + minute), 1);
     }
 }

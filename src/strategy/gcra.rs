@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy, TierRefills,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+    Strategy, TierRefills,
     memory::admit,
     meter::{self, Meter},
 };
@@ -65,7 +66,7 @@ impl Cells {
     }
 }
 
-impl Memory for Cells {
+impl LocalRule for Cells {
     type State = Tat;
 
     fn room(&self, state: &mut Tat, now: Timestamp) -> i64 {
@@ -90,7 +91,7 @@ impl Memory for Cells {
         times: u64,
         units: u64,
         by: &Key,
-    ) -> (u64, Seen) {
+    ) -> (u64, Snapshot) {
         if times != 1 {
             return admit(self, state, now, times, units, by);
         }
@@ -109,12 +110,12 @@ impl Memory for Cells {
         &self,
         state: &mut Tat,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
         let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
-        Memory::room(self, state, now);
+        LocalRule::room(self, state, now);
         let ahead = self.ahead(state, now);
         if back > 0 && ahead > 0 {
             *state = self.tat(ahead.saturating_sub(back), now);
@@ -122,7 +123,7 @@ impl Memory for Cells {
         given
     }
 
-    fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Snapshot {
         [self.ahead(state, now) as i64, 0, 0]
     }
 }
@@ -140,12 +141,12 @@ impl Rule for Cells {
         self.0.burst
     }
 
-    fn outlook(&self, &[ahead, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[ahead, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         self.0.outlook(ahead, cost)
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("gcra.lua"),
             shortcut: Some(include_str!("gcra_short.lua")),
             params: self.0.params(),
@@ -157,7 +158,7 @@ impl Rule for Cells {
         self.0.deepest_of_others()
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }
@@ -204,12 +205,12 @@ mod tests {
         };
         let (large, small) = (tier("10000/day"), tier("10/min"));
         let mut state = Tat::default();
-        Memory::take(&large, &mut state, NOW, 20_000, &BY);
-        assert!(Memory::room(&small, &mut state, NOW) < 0);
-        assert_eq!(Memory::room(&large, &mut state, NOW), -10_000);
+        LocalRule::take(&large, &mut state, NOW, 20_000, &BY);
+        assert!(LocalRule::room(&small, &mut state, NOW) < 0);
+        assert_eq!(LocalRule::room(&large, &mut state, NOW), -10_000);
         // One unit more is no debt that any tier allows.
-        Memory::take(&large, &mut state, NOW, 1, &BY);
-        assert_eq!(Memory::room(&small, &mut state, NOW), 0);
+        LocalRule::take(&large, &mut state, NOW, 1, &BY);
+        assert_eq!(LocalRule::room(&small, &mut state, NOW), 0);
     }
 
     #[test]
@@ -217,14 +218,14 @@ mod tests {
         // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
         let meter = cells("10/min");
         let mut state = Tat::default();
-        Memory::take(
+        LocalRule::take(
             &meter,
             &mut state,
             NOW + Duration::from_secs(3_600),
             10,
             &BY,
         );
-        let seen = Memory::seen(&meter, &state, NOW, 1);
+        let seen = LocalRule::seen(&meter, &state, NOW, 1);
         assert_eq!(
             meter.outlook(&seen, NOW, 1).retry,
             RetryAfter::In(Duration::from_secs(6))
@@ -246,10 +247,10 @@ mod tests {
         let (mut now, end) = (NOW, NOW + period * periods);
         let mut taken = 0;
         while now < end {
-            let room = Memory::room(meter, &mut state, now).max(0) as u64;
-            Memory::take(meter, &mut state, now, room, &BY);
+            let room = LocalRule::room(meter, &mut state, now).max(0) as u64;
+            LocalRule::take(meter, &mut state, now, room, &BY);
             taken += room;
-            let seen = Memory::seen(meter, &state, now, 1);
+            let seen = LocalRule::seen(meter, &state, now, 1);
             now = match meter.outlook(&seen, now, 1).retry {
                 RetryAfter::In(wait) => now + wait,
                 _ => now,
@@ -312,10 +313,10 @@ mod tests {
             // Debts, and states of a clock that stepped, included.
             let meter = cells("10/min burst 20");
             let mut state = Tat::default();
-            Memory::take(&meter, &mut state, NOW, used, &BY);
+            LocalRule::take(&meter, &mut state, NOW, used, &BY);
             let now = Timestamp::from_micros(NOW.as_micros() + step);
             let mut other = Tat(state.0);
-            let glance = Memory::admit(&meter, &mut state, now, times, units, &BY);
+            let glance = LocalRule::admit(&meter, &mut state, now, times, units, &BY);
             prop_assert_eq!(glance, admit(&meter, &mut other, now, times, units, &BY));
             prop_assert_eq!(state.0, other.0);
         }
@@ -324,12 +325,12 @@ mod tests {
         fn what_is_given_back_at_once_was_never_taken(used in 0_u64..20, units in 1_u64..20) {
             let meter = cells("10/min burst 20");
             let mut state = Tat::default();
-            Memory::take(&meter, &mut state, NOW, used, &BY);
+            LocalRule::take(&meter, &mut state, NOW, used, &BY);
             let before = state.0;
-            Memory::take(&meter, &mut state, NOW, units, &BY);
-            let receipt = Receipt { at: NOW, left: units, mark: 0 };
-            prop_assert_eq!(Memory::refund(&meter, &mut state, NOW, &receipt, units, &BY), units);
-            prop_assert_eq!(Memory::room(&meter, &mut state, NOW), 20 - used as i64);
+            LocalRule::take(&meter, &mut state, NOW, units, &BY);
+            let receipt = ChargeReceipt { at: NOW, left: units, mark: 0 };
+            prop_assert_eq!(LocalRule::refund(&meter, &mut state, NOW, &receipt, units, &BY), units);
+            prop_assert_eq!(LocalRule::room(&meter, &mut state, NOW), 20 - used as i64);
             prop_assert!(before == 0 || state.0 == before);
         }
     }

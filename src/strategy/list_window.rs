@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+    Strategy,
     window::{self, Window},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -66,7 +67,7 @@ impl Listed {
     }
 }
 
-impl Memory for Listed {
+impl LocalRule for Listed {
     type State = Callers;
 
     fn room(&self, state: &mut Callers, now: Timestamp) -> i64 {
@@ -90,7 +91,7 @@ impl Memory for Listed {
         &self,
         state: &mut Callers,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         by: &Key,
     ) -> u64 {
@@ -108,7 +109,7 @@ impl Memory for Listed {
         back
     }
 
-    fn seen(&self, state: &Callers, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Callers, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
         [count as i64, ends, i64::from(fresh)]
     }
@@ -132,7 +133,7 @@ impl Rule for Listed {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, fresh]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -141,7 +142,7 @@ impl Rule for Listed {
         window.outlook(now, cost)
     }
 
-    fn mark(&self, &[_, ends, _]: &Seen, _now: Timestamp) -> i64 {
+    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -153,8 +154,8 @@ impl Rule for Listed {
         true
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("list_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
@@ -162,7 +163,7 @@ impl Rule for Listed {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

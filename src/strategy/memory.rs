@@ -3,13 +3,13 @@
 use std::any::{Any, TypeId};
 
 use super::{
-    Receipt, Rule, Seen,
+    ChargeReceipt, Rule, Snapshot,
     table::{Hashing, States, Table},
 };
 use crate::{clock::Timestamp, key::Key};
 
 /// The half of a rule that counts in process. Its state is of a type of its own.
-pub trait Memory: Rule {
+pub trait LocalRule: Rule {
     /// What is kept for a key. The default is a key that was never charged.
     type State: State;
 
@@ -19,8 +19,8 @@ pub trait Memory: Rule {
     /// Charges `units`, into debt if there was less room.
     fn take(&self, state: &mut Self::State, now: Timestamp, units: u64, by: &Key);
 
-    /// Charges as many of `times` requests of `units` each as there is [room](Memory::room) for; returns how many, and what
-    /// is [seen](Memory::seen) then. One that works all of it out at a glance is faster, and does the same.
+    /// Charges as many of `times` requests of `units` each as there is [room](LocalRule::room) for; returns how many, and what
+    /// is [seen](LocalRule::seen) then. One that works all of it out at a glance is faster, and does the same.
     fn admit(
         &self,
         state: &mut Self::State,
@@ -28,7 +28,7 @@ pub trait Memory: Rule {
         times: u64,
         units: u64,
         by: &Key,
-    ) -> (u64, Seen) {
+    ) -> (u64, Snapshot) {
         admit(self, state, now, times, units, by)
     }
 
@@ -39,7 +39,7 @@ pub trait Memory: Rule {
         &self,
         state: &mut Self::State,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         by: &Key,
     ) -> u64;
@@ -50,7 +50,7 @@ pub trait Memory: Rule {
     }
 
     /// What [`Rule::outlook`] needs to know.
-    fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Seen;
+    fn seen(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
 
     /// Who made the charges that count now, in order, one for each unit; nothing where the state doesn't say.
     fn callers(&self, _state: &Self::State, _now: Timestamp) -> Vec<Key> {
@@ -58,15 +58,15 @@ pub trait Memory: Rule {
     }
 }
 
-/// [`Memory::admit`], of what every rule can do.
-pub(super) fn admit<M: Memory + ?Sized>(
+/// [`LocalRule::admit`], of what every rule can do.
+pub(super) fn admit<M: LocalRule + ?Sized>(
     rule: &M,
     state: &mut M::State,
     now: Timestamp,
     times: u64,
     units: u64,
     by: &Key,
-) -> (u64, Seen) {
+) -> (u64, Snapshot) {
     let room = u64::try_from(rule.room(state, now)).unwrap_or(0);
     let fits = match times {
         1 => u64::from(room >= units),
@@ -84,29 +84,29 @@ pub trait State: Default + Send + 'static {
     fn full_at(&self) -> Timestamp;
 }
 
-/// Any rule's [`Memory`] half, over a state whose type is not known here. There is nothing to implement: every
-/// [`Memory`] is one, and [`Rule::memory`] returns `Some(self)`.
-pub trait AnyMemory: sealed::Sealed + Send + Sync {
-    /// See [`Memory::room`]; `None` is a key that was never charged.
+/// Any rule's [`LocalRule`] half, over a state whose type is not known here. There is nothing to implement: every
+/// [`LocalRule`] is one, and [`Rule::memory`] returns `Some(self)`.
+pub trait ErasedLocalRule: sealed::Sealed + Send + Sync {
+    /// See [`LocalRule::room`]; `None` is a key that was never charged.
     fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
-    /// See [`Memory::take`].
+    /// See [`LocalRule::take`].
     fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key);
-    /// See [`Memory::refund`]; `None` is a key that was never charged. Never more than is left on the receipt.
+    /// See [`LocalRule::refund`]; `None` is a key that was never charged. Never more than is left on the receipt.
     fn refund(
         &self,
         state: Option<&mut dyn Any>,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         by: &Key,
     ) -> u64;
-    /// See [`Memory::renew`].
+    /// See [`LocalRule::renew`].
     fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64;
-    /// See [`Memory::seen`]; `None` is a key that was never charged.
-    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen;
-    /// See [`Memory::callers`].
+    /// See [`LocalRule::seen`]; `None` is a key that was never charged.
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Snapshot;
+    /// See [`LocalRule::callers`].
     fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key>;
-    /// [`Memory::admit`], of a key that is in the table.
+    /// [`LocalRule::admit`], of a key that is in the table.
     #[doc(hidden)]
     fn take_known(
         &self,
@@ -115,25 +115,25 @@ pub trait AnyMemory: sealed::Sealed + Send + Sync {
         now: Timestamp,
         times: u64,
         units: u64,
-    ) -> Option<(u64, Seen)>;
+    ) -> Option<(u64, Snapshot)>;
     #[doc(hidden)]
     fn table(&self, hashing: Hashing) -> Box<dyn Table>;
     #[doc(hidden)]
     fn holds(&self, table: &dyn Table) -> bool;
 }
 
-/// A state of another type can't get here: [`AnyMemory::holds`] is asked when a rule is bound to a table.
-impl<M: Memory> AnyMemory for M {
+/// A state of another type can't get here: [`ErasedLocalRule::holds`] is asked when a rule is bound to a table.
+impl<M: LocalRule> ErasedLocalRule for M {
     fn room(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
         match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::room(self, state, now),
-            None => Memory::room(self, &mut M::State::default(), now),
+            Some(state) => LocalRule::room(self, state, now),
+            None => LocalRule::room(self, &mut M::State::default(), now),
         }
     }
 
     fn take(&self, state: &mut dyn Any, now: Timestamp, units: u64, by: &Key) {
         if let Some(state) = state.downcast_mut() {
-            Memory::take(self, state, now, units, by);
+            LocalRule::take(self, state, now, units, by);
         }
     }
 
@@ -141,34 +141,34 @@ impl<M: Memory> AnyMemory for M {
         &self,
         state: Option<&mut dyn Any>,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         by: &Key,
     ) -> u64 {
         let want = want.min(receipt.left);
         match state.and_then(<dyn Any>::downcast_mut) {
-            Some(state) => Memory::refund(self, state, now, receipt, want, by),
-            None => Memory::refund(self, &mut M::State::default(), now, receipt, want, by),
+            Some(state) => LocalRule::refund(self, state, now, receipt, want, by),
+            None => LocalRule::refund(self, &mut M::State::default(), now, receipt, want, by),
         }
     }
 
     fn renew(&self, state: &mut dyn Any, now: Timestamp, by: &Key) -> u64 {
         state
             .downcast_mut()
-            .map_or(0, |state| Memory::renew(self, state, now, by))
+            .map_or(0, |state| LocalRule::renew(self, state, now, by))
     }
 
-    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Seen {
+    fn seen(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Snapshot {
         match state.and_then(<dyn Any>::downcast_ref) {
-            Some(state) => Memory::seen(self, state, now, cost),
-            None => Memory::seen(self, &M::State::default(), now, cost),
+            Some(state) => LocalRule::seen(self, state, now, cost),
+            None => LocalRule::seen(self, &M::State::default(), now, cost),
         }
     }
 
     fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key> {
         state
             .downcast_ref()
-            .map_or(Vec::new(), |state| Memory::callers(self, state, now))
+            .map_or(Vec::new(), |state| LocalRule::callers(self, state, now))
     }
 
     fn take_known(
@@ -178,7 +178,7 @@ impl<M: Memory> AnyMemory for M {
         now: Timestamp,
         times: u64,
         units: u64,
-    ) -> Option<(u64, Seen)> {
+    ) -> Option<(u64, Snapshot)> {
         let states: &mut States<M::State> = table.as_any().downcast_mut()?;
         let state = states.find(hash, key)?;
         Some(self.admit(state, now, times, units, key))
@@ -195,5 +195,5 @@ impl<M: Memory> AnyMemory for M {
 
 mod sealed {
     pub trait Sealed {}
-    impl<M: super::Memory> Sealed for M {}
+    impl<M: super::LocalRule> Sealed for M {}
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Outlook, RetryAfter, TierRefills};
+use super::{QuotaStatus, RetryAfter, TierRefills};
 use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
 
 /// Units of time in a microsecond: one is 50 ns.
@@ -86,7 +86,7 @@ impl Meter {
     }
 
     /// What a caller who asks for `cost` may expect while `used` of the tolerance is in use.
-    pub(super) fn outlook(&self, used: i64, cost: u64) -> Outlook {
+    pub(super) fn outlook(&self, used: i64, cost: u64) -> QuotaStatus {
         let used = used.max(0) as u64;
         // What would be in use after this request, and how far that is past the tolerance.
         let after = cost.saturating_mul(self.interval).saturating_add(used);
@@ -95,7 +95,7 @@ impl Meter {
             0 => RetryAfter::Now,
             over => RetryAfter::In(duration(over)),
         };
-        Outlook {
+        QuotaStatus {
             remaining: self.tolerance.saturating_sub(used) / self.interval,
             retry,
             reset_after: duration(used),

@@ -18,11 +18,11 @@
 //! # One of your own
 //!
 //! A [`Strategy`] binds to a [`Quota`] and becomes a [`Rule`]; a rule answers for one key at one instant. It has two
-//! halves that do the same: [`Memory`] counts in process, and a piece of Lua ([`Script`]) counts on Redis. Both know
+//! halves that do the same: [`LocalRule`] counts in process, and a piece of Lua ([`LuaScript`]) counts on Redis. Both know
 //!
 //! - `room`: how many units could be taken now (negative in debt), and the state that was read;
 //! - `take`: charges units, into debt if that's more than there was room for;
-//! - `refund`: gives units of a [`Receipt`] back, only as far as time has not already given them back.
+//! - `refund`: gives units of a [`ChargeReceipt`] back, only as far as time has not already given them back.
 //!
 //! So n equal requests at one instant are one `take` of k x cost with k = min(n, room / cost), and a request under
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
@@ -61,7 +61,7 @@ pub use concurrency::Concurrency;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use list_window::ListWindow;
-pub use memory::{AnyMemory, Memory, State};
+pub use memory::{ErasedLocalRule, LocalRule, State};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
@@ -121,17 +121,17 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     fn capacity(&self) -> u64;
 
     /// What `seen` says to a caller who asks for `cost` units at `now`. Of what costs nothing only the units left and the
-    /// reset count: it passes at any time, also in debt (see [`Account::outlook`](crate::store::Account::outlook)).
-    fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook;
+    /// reset count: it passes at any time, also in debt (see [`LimitHandle::outlook`](crate::store::LimitHandle::outlook)).
+    fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
     /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
-    /// [`Receipt::mark`].
-    fn mark(&self, _seen: &Seen, _now: Timestamp) -> i64 {
+    /// [`ChargeReceipt::mark`].
+    fn mark(&self, _seen: &Snapshot, _now: Timestamp) -> i64 {
         0
     }
 
-    /// Whether [`Seen`] is the same whatever a request costs, so that [`outlook`](Rule::outlook) may be asked what one of
-    /// another cost waits for. A rule whose [script](Script) has a `look` is none of those.
+    /// Whether [`Snapshot`] is the same whatever a request costs, so that [`outlook`](Rule::outlook) may be asked what one of
+    /// another cost waits for. A rule whose [script](LuaScript) has a `look` is none of those.
     fn seen_is_of_any_cost(&self) -> bool {
         false
     }
@@ -158,7 +158,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether it counts what other policies refuse in place of what passes, one for each request: see
-    /// [`Manner::ChargeRefused`](crate::store::Manner::ChargeRefused).
+    /// [`CounterMode::CountRejections`](crate::store::CounterMode::CountRejections).
     fn counts_refusals(&self) -> bool {
         false
     }
@@ -169,7 +169,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// The half that counts on Redis; `None` if there is none.
-    fn script(&self) -> Option<Script>;
+    fn script(&self) -> Option<LuaScript>;
 
     /// More parameters, behind those of the script, for calls at about `now` by the server's clock: what Lua can't find
     /// out. A half that is asked at another time than these are for raises the error `STALE`, and is asked once more.
@@ -178,16 +178,16 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// The half that counts in process; `None` if there is none.
-    fn memory(&self) -> Option<&dyn AnyMemory>;
+    fn memory(&self) -> Option<&dyn ErasedLocalRule>;
 }
 
 /// What a rule's half reports of a key's state, right after it was read or charged. Each rule says what its three
 /// numbers mean; both halves report the same, so that [`Rule::outlook`] is written once.
-pub type Seen = [i64; 3];
+pub type Snapshot = [i64; 3];
 
 /// What a caller may expect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct QuotaStatus {
     /// Whole units left.
     pub remaining: u64,
     /// When one more request of the same cost would pass.
@@ -196,7 +196,7 @@ pub struct Outlook {
     pub reset_after: Duration,
 }
 
-impl Outlook {
+impl QuotaStatus {
     /// How it is when it's a while later, and nothing has happened. What waits still waits.
     pub(crate) fn pass(&mut self, age: Duration) {
         if let RetryAfter::In(wait) = &mut self.retry {
@@ -219,7 +219,7 @@ pub enum RetryAfter {
 
 /// What was charged where and when, so that it can be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Receipt {
+pub struct ChargeReceipt {
     /// When it was charged, on the store's clock.
     pub at: Timestamp,
     /// How many units of it have not been given back.
@@ -228,7 +228,7 @@ pub struct Receipt {
     pub mark: i64,
 }
 
-impl Receipt {
+impl ChargeReceipt {
     /// Nothing was charged.
     pub const NONE: Self = Self {
         at: Timestamp::from_micros(0),
@@ -241,19 +241,19 @@ impl Receipt {
 ///
 /// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters; `a, b, c` are up
 /// to three values of state that `room` read, that `take` and `refund` return as they are afterwards, and that the rule
-/// reports as [`Seen`]. Numbers are integers below 2^53.
+/// reports as [`Snapshot`]. Numbers are integers below 2^53.
 ///
 /// - `room(key, p)` returns the room, then the state; it writes nothing.
 /// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
 ///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
 ///   who asks, one for each request.
-/// - `refund(key, p, a, b, c, at, mark, left, want, by)` does what [`Memory::refund`] does, and returns how many units, then
+/// - `refund(key, p, a, b, c, at, mark, left, want, by)` does what [`LocalRule::refund`] does, and returns how many units, then
 ///   the state. `at` is in microseconds since the Unix epoch; without a `mark` it is the window at hand.
 /// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the
 ///   state.
 /// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
 ///   that `room` found out of bounds, and a time to live that is missing or too long (`outlive`).
-/// - `look(key, p, a, b, c, cost)`, if there is one, returns the three numbers of [`Seen`] in place of the state.
+/// - `look(key, p, a, b, c, cost)`, if there is one, returns the three numbers of [`Snapshot`] in place of the state.
 ///
 /// A chunk may use what the driver defines: `call` (`redis.call`), `now` and `now_ms` (microseconds and milliseconds
 /// since the Unix epoch), `now_s` and `now_us` (`TIME`), `number(key, text, digits)` (an integer of at most so many
@@ -261,7 +261,7 @@ impl Receipt {
 /// milliseconds since the epoch; -1 never, -2 no key), `outlive(key, ms)` (ends a key that would live for longer than
 /// that from now, or for ever), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct LuaScript {
     /// The chunk. Rules with the same source share it.
     pub source: &'static str,
     /// A piece of Lua, if there is one, that judges plain takes in the main chunk, under one policy or several of this
@@ -277,7 +277,7 @@ pub struct Script {
     pub shortcut: Option<&'static str>,
     /// `p`. The first is the capacity.
     pub params: Vec<i64>,
-    /// How many of the three numbers of [`Seen`] it reports, one at least; the others are 0. Each one that is spared makes
+    /// How many of the three numbers of [`Snapshot`] it reports, one at least; the others are 0. Each one that is spared makes
     /// answers shorter.
     pub seen: usize,
 }

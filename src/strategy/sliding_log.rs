@@ -1,7 +1,8 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy, window,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
+    State, Strategy, window,
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -65,7 +66,7 @@ impl Log {
     }
 }
 
-impl Memory for Log {
+impl LocalRule for Log {
     type State = Instants;
 
     fn room(&self, state: &mut Instants, now: Timestamp) -> i64 {
@@ -92,7 +93,7 @@ impl Memory for Log {
         &self,
         state: &mut Instants,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -108,7 +109,7 @@ impl Memory for Log {
         back
     }
 
-    fn seen(&self, state: &Instants, now: Timestamp, cost: u64) -> Seen {
+    fn seen(&self, state: &Instants, now: Timestamp, cost: u64) -> Snapshot {
         let old = self.old(state, now);
         let count = state.log.len() - old;
         let (mut fits, mut gone) = (0, 0);
@@ -132,10 +133,10 @@ impl Rule for Log {
         self.requests
     }
 
-    fn outlook(&self, &[count, fits, gone]: &Seen, now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[count, fits, gone]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - count;
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
-        Outlook {
+        QuotaStatus {
             remaining: left.max(0) as u64,
             retry: match () {
                 () if cost > self.requests => RetryAfter::Never,
@@ -154,8 +155,8 @@ impl Rule for Log {
         true
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("sliding_log.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period],
@@ -163,7 +164,7 @@ impl Rule for Log {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

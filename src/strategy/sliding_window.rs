@@ -1,7 +1,8 @@
 use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, RetryAfter, Rule, Script, Seen, State, Strategy,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
+    State, Strategy,
     window::{self, MOST},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -226,7 +227,7 @@ impl Sliding {
     }
 }
 
-impl Memory for Sliding {
+impl LocalRule for Sliding {
     type State = Buckets;
 
     fn room(&self, state: &mut Buckets, now: Timestamp) -> i64 {
@@ -255,7 +256,7 @@ impl Memory for Sliding {
         &self,
         state: &mut Buckets,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -274,7 +275,7 @@ impl Memory for Sliding {
         back
     }
 
-    fn seen(&self, state: &Buckets, now: Timestamp, cost: u64) -> Seen {
+    fn seen(&self, state: &Buckets, now: Timestamp, cost: u64) -> Snapshot {
         let state = &*self.own(state, now);
         let (used, part) = (
             self.used(state, now),
@@ -299,10 +300,10 @@ impl Rule for Sliding {
         self.requests
     }
 
-    fn outlook(&self, &[used, fits, free]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[used, fits, free]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - used;
         let wait = |micros: i64| Duration::from_micros(micros.max(0) as u64);
-        Outlook {
+        QuotaStatus {
             remaining: left.max(0) as u64,
             retry: match () {
                 () if cost > self.requests => RetryAfter::Never,
@@ -313,12 +314,12 @@ impl Rule for Sliding {
         }
     }
 
-    fn mark(&self, _seen: &Seen, now: Timestamp) -> i64 {
+    fn mark(&self, _seen: &Snapshot, now: Timestamp) -> i64 {
         self.bucket(now).0
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("sliding_window.lua"),
             shortcut: None,
             params: vec![
@@ -332,7 +333,7 @@ impl Rule for Sliding {
         })
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use super::{
-    AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy, TierRefills,
+    ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+    Strategy, TierRefills,
     meter::{self, Meter},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -60,7 +61,7 @@ impl Tokens {
     }
 }
 
-impl Memory for Tokens {
+impl LocalRule for Tokens {
     type State = Bucket;
 
     fn room(&self, state: &mut Bucket, now: Timestamp) -> i64 {
@@ -84,7 +85,7 @@ impl Memory for Tokens {
         &self,
         state: &mut Bucket,
         now: Timestamp,
-        receipt: &Receipt,
+        receipt: &ChargeReceipt,
         want: u64,
         _by: &Key,
     ) -> u64 {
@@ -99,7 +100,7 @@ impl Memory for Tokens {
         given
     }
 
-    fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
         [self.missing(state, now).0 as i64, 0, 0]
     }
 }
@@ -117,12 +118,12 @@ impl Rule for Tokens {
         self.0.burst
     }
 
-    fn outlook(&self, &[missing, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[missing, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         self.0.outlook(missing, cost)
     }
 
-    fn script(&self) -> Option<Script> {
-        Some(Script {
+    fn script(&self) -> Option<LuaScript> {
+        Some(LuaScript {
             source: include_str!("token_bucket.lua"),
             shortcut: None,
             params: self.0.params(),
@@ -134,7 +135,7 @@ impl Rule for Tokens {
         self.0.deepest_of_others()
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Outlook, RetryAfter};
+use super::{QuotaStatus, RetryAfter};
 use crate::{clock::Timestamp, error::InvalidValue, quota::Quota, units::MAX_CAPACITY};
 
 /// The most that is counted; twice that (a debt) is still exact in Lua.
@@ -44,7 +44,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn outlook(self, now: Timestamp, cost: u64) -> Outlook {
+    pub(super) fn outlook(self, now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - self.count;
         let reset_after = self.ends.map_or(Duration::ZERO, |ends| {
             Timestamp::from_micros(ends).since(now)
@@ -56,7 +56,7 @@ impl Window {
         } else {
             RetryAfter::In(reset_after)
         };
-        Outlook {
+        QuotaStatus {
             remaining: left.max(0) as u64,
             retry,
             reset_after,

@@ -84,18 +84,18 @@ impl Rule for HalfOf {
 
     fn outlook(
         &self,
-        seen: &tollgate::strategy::Seen,
+        seen: &tollgate::strategy::Snapshot,
         now: tollgate::Timestamp,
         cost: u64,
-    ) -> tollgate::strategy::Outlook {
+    ) -> tollgate::strategy::QuotaStatus {
         self.0.outlook(seen, now, cost)
     }
 
-    fn script(&self) -> Option<tollgate::strategy::Script> {
+    fn script(&self) -> Option<tollgate::strategy::LuaScript> {
         self.0.script().filter(|_| !self.1)
     }
 
-    fn memory(&self) -> Option<&dyn tollgate::strategy::AnyMemory> {
+    fn memory(&self) -> Option<&dyn tollgate::strategy::ErasedLocalRule> {
         self.0.memory().filter(|_| self.1)
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tollgate::{
     InvalidValue, Key, Limiter, LimiterBuilder, ManualClock, MemoryStore, Policy, Quota,
     RateLimitLayer, StoreError, Timestamp, extract,
-    store::{Account, Ask, CallersFuture, Line, Reply, Store},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 use tower::{Service, ServiceExt};
@@ -141,19 +141,19 @@ pub(crate) fn on_each_store(
 pub(crate) struct FailingStore(MemoryStore);
 
 impl Store for FailingStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.0.open(policy, rule)
     }
 
-    fn ask(&self, _: Ask, _: &[Line<'_>]) -> Reply {
-        Reply::Now(Err(Self::error()))
+    fn ask(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
+        StoreResponse::Ready(Err(Self::error()))
     }
 
-    fn callers(&self, _: &Account, _: &Key) -> CallersFuture {
+    fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
         Box::pin(std::future::ready(Err(Self::error())))
     }
 
-    fn tell(&self, _: Ask, _: &[Line<'_>]) {}
+    fn tell(&self, _: Op, _: &[CounterOp<'_>]) {}
 }
 
 impl FailingStore {

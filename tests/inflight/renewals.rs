@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::{
     Clock, Concurrency, Decision, InvalidValue, Key, Limiter, MemoryStore, Policy, Quota,
     StoreError, Timestamp,
-    store::{Account, Ask, CallersFuture, Line, Reply, Store},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 
@@ -67,12 +67,12 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.inner.open(policy, rule)
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        if ask != Ask::Renew {
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+        if ask != Op::Renew {
             return self.inner.ask(ask, lines);
         }
         let renewals = self.renewals.clone();
@@ -84,11 +84,11 @@ impl Store for Slow {
         let answer = match fails {
             true => Err(StoreError::Timeout),
             false => match self.inner.ask(ask, lines) {
-                Reply::Now(answer) => answer,
-                Reply::Later(_) => unreachable!("it is in process"),
+                StoreResponse::Ready(answer) => answer,
+                StoreResponse::Pending(_) => unreachable!("it is in process"),
             },
         };
-        Reply::later(async move {
+        StoreResponse::pending(async move {
             sleep(DELAY).await;
             renewals.under_way.fetch_sub(1, Ordering::SeqCst);
             renewals
@@ -98,12 +98,12 @@ impl Store for Slow {
         })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         self.inner.callers(account, key)
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
-        if let Reply::Later(answer) = self.ask(ask, lines) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
+        if let StoreResponse::Pending(answer) = self.ask(ask, lines) {
             drop(tokio::spawn(answer));
         }
     }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tollgate::{
     FixedWindow, InvalidValue, Key, Limiter, MemoryStore,
-    store::{Account, Ask, CallersFuture, Line, Reply, Store},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 
@@ -32,15 +32,15 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.inner.open(policy, rule)
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
         match self.inner.ask(ask, lines) {
-            Reply::Now(answer) => {
+            StoreResponse::Ready(answer) => {
                 let mut open = self.open.subscribe();
-                Reply::later(async move {
+                StoreResponse::pending(async move {
                     let opened = open.wait_for(|open| *open).await;
                     opened.map(drop).expect("it outlives the test");
                     answer
@@ -50,14 +50,14 @@ impl Store for Slow {
         }
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         self.inner.callers(account, key)
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         for line in lines {
             let (store, account) = (self.inner.clone(), line.account.clone());
-            let Line {
+            let CounterOp {
                 key,
                 units,
                 receipt,
@@ -67,7 +67,7 @@ impl Store for Slow {
             } = *line;
             tokio::spawn(async move {
                 tokio::time::sleep(ms(30)).await;
-                let line = Line {
+                let line = CounterOp {
                     account: &account,
                     key,
                     units,

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 use tollgate::{
     InvalidValue, Key, Policy, Quota, StoreError, Timestamp,
-    strategy::{AnyMemory, Memory, Outlook, Receipt, Rule, Script, Seen, State, Strategy},
+    strategy::{
+        ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+        Strategy,
+    },
 };
 
 use crate::support::{By, KEY, World, ask, ask_at_once, counted, fault, fresh_key, left, secs};
@@ -154,7 +157,7 @@ impl Strategy for Broken {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Bound {
             units: quota.units(),
-            script: Some(Script {
+            script: Some(LuaScript {
                 source: BROKEN,
                 shortcut: None,
                 params: vec![quota.units() as i64, i64::from(self.tidy)],
@@ -167,7 +170,7 @@ impl Strategy for Broken {
 #[derive(Debug)]
 struct Bound {
     units: u64,
-    script: Option<Script>,
+    script: Option<LuaScript>,
 }
 
 impl Rule for Bound {
@@ -179,9 +182,9 @@ impl Rule for Bound {
         self.units
     }
 
-    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.units.saturating_sub(used as u64);
-        Outlook {
+        QuotaStatus {
             remaining: left,
             retry: match cost <= left {
                 true => tollgate::RetryAfter::Now,
@@ -191,11 +194,11 @@ impl Rule for Bound {
         }
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         self.script.clone()
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         None
     }
 }
@@ -287,7 +290,7 @@ impl State for Once {
     }
 }
 
-impl Memory for Local {
+impl LocalRule for Local {
     type State = Once;
 
     fn room(&self, state: &mut Once, _now: Timestamp) -> i64 {
@@ -298,12 +301,12 @@ impl Memory for Local {
         state.0 = true;
     }
 
-    fn refund(&self, state: &mut Once, _: Timestamp, _: &Receipt, want: u64, _: &Key) -> u64 {
+    fn refund(&self, state: &mut Once, _: Timestamp, _: &ChargeReceipt, want: u64, _: &Key) -> u64 {
         state.0 = false;
         want
     }
 
-    fn seen(&self, state: &Once, _now: Timestamp, _cost: u64) -> Seen {
+    fn seen(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
         [i64::from(state.0), 0, 0]
     }
 }
@@ -317,8 +320,8 @@ impl Rule for Local {
         1
     }
 
-    fn outlook(&self, &[used, ..]: &Seen, _now: Timestamp, _cost: u64) -> Outlook {
-        Outlook {
+    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+        QuotaStatus {
             remaining: 1 - used as u64,
             retry: match used {
                 0 => tollgate::RetryAfter::Now,
@@ -328,11 +331,11 @@ impl Rule for Local {
         }
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         None
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         Some(self)
     }
 }

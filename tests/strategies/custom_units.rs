@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use tollgate::{
     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, StoreError, Timestamp,
-    store::{Account, Ask, CallersFuture, Line, Reply, Store, Units},
-    strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse, Units},
+    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
 };
 
 use crate::{
@@ -18,21 +18,21 @@ use crate::{
 struct Recorder(Arc<Mutex<Vec<Units>>>);
 
 impl Store for Recorder {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
-        Ok(Account::new(policy, rule, ()))
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        Ok(LimitHandle::new(policy, rule, ()))
     }
 
-    fn ask(&self, _ask: Ask, lines: &[Line<'_>]) -> Reply {
+    fn ask(&self, _ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
         let mut asked = self.0.lock().expect("a lock");
         asked.extend(lines.iter().map(|line| line.units));
-        Reply::Now(Err(StoreError::Unsupported("counting")))
+        StoreResponse::Ready(Err(StoreError::Unsupported("counting")))
     }
 
-    fn callers(&self, _account: &Account, _key: &Key) -> CallersFuture {
+    fn callers(&self, _account: &LimitHandle, _key: &Key) -> CallersFuture {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         drop(self.ask(ask, lines));
     }
 }
@@ -76,19 +76,19 @@ impl Rule for OfCapacity {
         self.0
     }
 
-    fn outlook(&self, _seen: &Seen, _now: Timestamp, _cost: u64) -> Outlook {
-        Outlook {
+    fn outlook(&self, _seen: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+        QuotaStatus {
             remaining: self.0,
             retry: RetryAfter::Now,
             reset_after: secs(0),
         }
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         None
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         None
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tollgate::{
     Ban, Gcra, InvalidValue, Policy, Quota, Timestamp,
-    strategy::{AnyMemory, Outlook, Rule, Script, Seen, Strategy},
+    strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
 };
 
 use crate::{
@@ -42,15 +42,15 @@ impl Rule for Tagged {
         self.inner.capacity()
     }
 
-    fn outlook(&self, seen: &Seen, now: Timestamp, cost: u64) -> Outlook {
+    fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         self.inner.outlook(seen, now, cost)
     }
 
-    fn script(&self) -> Option<Script> {
+    fn script(&self) -> Option<LuaScript> {
         self.inner.script()
     }
 
-    fn memory(&self) -> Option<&dyn AnyMemory> {
+    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
         self.inner.memory()
     }
 }

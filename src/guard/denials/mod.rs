@@ -17,7 +17,7 @@ use self::shard::{Denial, DeniedLine, Shard};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
-    store::{Account, Answer, Ask, DecisionSource, LineAnswer, Manner, Units},
+    store::{CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units},
     strategy::RetryAfter,
 };
 
@@ -67,10 +67,10 @@ struct Part {
 /// One line of a question, as far as it matters here.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    pub(crate) account: &'a Account,
+    pub(crate) account: &'a LimitHandle,
     pub(crate) key: &'a Key,
     pub(crate) units: Units,
-    pub(crate) manner: Manner,
+    pub(crate) manner: CounterMode,
 }
 
 /// What was known when a question was asked. Its rejection is cached with it.
@@ -107,9 +107,9 @@ impl Denials {
     /// The cached rejection of a question.
     pub(crate) fn find<'a>(
         &self,
-        ask: Ask,
+        ask: Op,
         lines: impl Iterator<Item = Asked<'a>> + Clone,
-    ) -> Option<Answer> {
+    ) -> Option<OpResult> {
         if self.len.load(Ordering::Relaxed) <= 0 || !self.concerns(ask, lines.clone()) {
             return None;
         }
@@ -125,13 +125,13 @@ impl Denials {
             return None;
         }
         let lines = denial.lines.iter();
-        Some(Answer {
+        Some(OpResult {
             admitted: 0,
             at: denial.judged,
             age: now.since(denial.answered),
             later: 0,
             source: DecisionSource::RejectionCache,
-            lines: lines.map(|line| LineAnswer::of(0, line.seen)).collect(),
+            lines: lines.map(|line| CounterResult::of(0, line.seen)).collect(),
         })
     }
 
@@ -144,7 +144,7 @@ impl Denials {
     /// What is known when a question is asked; `None` if its rejection is not to be cached.
     pub(crate) fn mark<'a>(
         &self,
-        ask: Ask,
+        ask: Op,
         lines: impl Iterator<Item = Asked<'a>> + Clone,
     ) -> Option<Mark> {
         self.concerns(ask, lines.clone()).then(|| Mark {
@@ -154,16 +154,17 @@ impl Denials {
     }
 
     /// A rejection that is charged for has to be, and one of many requests at once may be rejected in part.
-    fn concerns<'a>(&self, ask: Ask, mut lines: impl Iterator<Item = Asked<'a>>) -> bool {
-        let plain = |line: Asked<'_>| matches!(line.manner, Manner::Charge | Manner::Check);
-        ask == Ask::Take(1) && !self.bound.is_zero() && lines.all(plain)
+    fn concerns<'a>(&self, ask: Op, mut lines: impl Iterator<Item = Asked<'a>>) -> bool {
+        let plain =
+            |line: Asked<'_>| matches!(line.manner, CounterMode::Charge | CounterMode::Check);
+        ask == Op::Acquire(1) && !self.bound.is_zero() && lines.all(plain)
     }
 
     /// Caches a rejection of what was asked so long ago.
     pub(crate) fn note<'a>(
         &self,
         lines: impl Iterator<Item = Asked<'a>> + Clone,
-        answer: &Answer,
+        answer: &OpResult,
         mark: &Mark,
         age: Duration,
     ) {

@@ -4,7 +4,7 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 
 use super::Asked;
-use crate::{clock::Timestamp, key::Key, store::Units, strategy::Seen};
+use crate::{clock::Timestamp, key::Key, store::Units, strategy::Snapshot};
 
 /// One of so many makes room for another: the one that ends first.
 const SAMPLE: usize = 8;
@@ -41,7 +41,7 @@ pub(super) struct DeniedLine {
     pub(super) account: u64,
     pub(super) key: Key,
     pub(super) units: Units,
-    pub(super) seen: Seen,
+    pub(super) seen: Snapshot,
     /// Whether that says what a request of another cost waits for.
     pub(super) any_cost: bool,
 }

@@ -1,11 +1,11 @@
 //! Which clock an account is counted by.
 
-use super::{Account, Line};
+use super::{CounterOp, LimitHandle};
 use crate::clock::{Clock, Timestamp};
 
 /// What the clock shows that an account's rule counts by.
 #[inline]
-pub(super) fn read(clock: &dyn Clock, account: &Account) -> Timestamp {
+pub(super) fn read(clock: &dyn Clock, account: &LimitHandle) -> Timestamp {
     match account.follows_wall_clock() {
         false => clock.now(),
         true => clock.wall(),
@@ -28,7 +28,7 @@ pub(super) struct Clocks {
 
 impl Clocks {
     /// Reads the wall clock only if a line follows it.
-    pub(super) fn read(clock: &dyn Clock, lines: &[Line<'_>]) -> Self {
+    pub(super) fn read(clock: &dyn Clock, lines: &[CounterOp<'_>]) -> Self {
         let now = clock.now();
         let follows = lines.iter().any(|line| line.account.follows_wall_clock());
         let wall = if follows { clock.wall() } else { now };
@@ -36,7 +36,7 @@ impl Clocks {
     }
 
     /// The clock that an account's rule counts by.
-    pub(super) fn of(&self, account: &Account) -> Timestamp {
+    pub(super) fn of(&self, account: &LimitHandle) -> Timestamp {
         match account.follows_wall_clock() {
             false => self.now,
             true => self.wall,

@@ -19,14 +19,14 @@ use self::{
     shard::Shard,
 };
 use super::{
-    Account, Answer, Ask, CallersFuture, DecisionSource, Glance, Line, LineAnswer, Manner, Reply,
-    Store, Units,
+    CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, Glance, LimitHandle, Op,
+    OpResult, Store, StoreResponse, Units,
 };
 use crate::{
     clock::{Clock, Timestamp},
     error::{InvalidValue, StoreError},
     key::Key,
-    strategy::{AnyMemory, Receipt, Rule, Seen, table::hash},
+    strategy::{ChargeReceipt, ErasedLocalRule, Rule, Snapshot, table::hash},
 };
 
 mod builder;
@@ -107,11 +107,16 @@ impl MemoryStore {
     }
 
     /// Answers one request whose lines' shards are locked.
-    fn answer(&self, ask: Ask, lines: &[Line<'_>], locked: &mut Locked<'_>) -> Option<Answer> {
+    fn answer(
+        &self,
+        ask: Op,
+        lines: &[CounterOp<'_>],
+        locked: &mut Locked<'_>,
+    ) -> Option<OpResult> {
         let clocks = Clocks::read(&*self.inner.clock, lines);
         let mut rooms: SmallVec<[u64; 4]> = SmallVec::new();
         let (mut admitted, mut refused) = (0, 0);
-        if let Ask::Take(times) = ask {
+        if let Op::Acquire(times) = ask {
             let times = u64::from(times);
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
@@ -127,48 +132,50 @@ impl MemoryStore {
             let (rule, now) = (memory(line)?, clocks.of(line.account));
             let mut charge = 0;
             let units = match ask {
-                Ask::Take(times) => {
+                Op::Acquire(times) => {
                     let times = u64::from(times);
                     let room = rooms.get(index).copied().unwrap_or(0);
                     let units = match line.manner {
-                        Manner::Check | Manner::ChargeRefused => 0,
-                        Manner::Charge | Manner::ChargeDenied => line.units.of(admitted),
-                        Manner::Shadow { charges: false, .. } => 0,
-                        Manner::Shadow { of, .. } => {
-                            let others = match of {
-                                Some(of) => fit_without(lines, &rooms, of, times),
+                        CounterMode::Check | CounterMode::CountRejections => 0,
+                        CounterMode::Charge | CounterMode::ChargeRejectedToo => {
+                            line.units.of(admitted)
+                        }
+                        CounterMode::Shadow { charges: false, .. } => 0,
+                        CounterMode::Shadow { replaces, .. } => {
+                            let others = match replaces {
+                                Some(live) => fit_without(lines, &rooms, live, times),
                                 None => admitted,
                             };
                             line.units.of(fit(line, room, others))
                         }
                     };
                     charge = match line.manner {
-                        Manner::ChargeRefused => line.units.of(refused).min(room),
+                        CounterMode::CountRejections => line.units.of(refused).min(room),
                         _ => units,
                     };
-                    if line.manner == Manner::ChargeDenied && refused > 0 {
+                    if line.manner == CounterMode::ChargeRejectedToo && refused > 0 {
                         let denied = line.units.of(refused);
                         let room = rule.room(shard.get(line, place), now);
                         charge += denied_charge(line, room.saturating_sub_unsigned(units), denied);
                     }
                     units
                 }
-                Ask::Peek => {
+                Op::Peek => {
                     // A state that can't be is mended by a look and by a refund too, so that what it tells comes true.
                     rule.room(shard.get(line, place), now);
                     0
                 }
-                Ask::Reset => 0,
-                Ask::Force => {
+                Op::Reset => 0,
+                Op::ForceAcquire => {
                     let room = rule.room(shard.get(line, place), now);
                     let most = room.saturating_add_unsigned(line.account.rule().capacity());
                     charge = line.units.get().min(u64::try_from(most).unwrap_or(0));
                     charge
                 }
-                Ask::Renew => shard
+                Op::Renew => shard
                     .get(line, place)
                     .map_or(0, |state| rule.renew(state, now, &line.by)),
-                Ask::Refund => {
+                Op::Refund => {
                     let state = shard.get(line, place);
                     let back = rule.refund(state, now, &line.receipt, line.units.get(), &line.by);
                     rule.room(shard.get(line, place), now);
@@ -184,15 +191,15 @@ impl MemoryStore {
             }
             let state = shard.get(line, place).map(|state| &*state);
             let seen = rule.seen(state, now, line.units.get());
-            if ask == Ask::Reset {
+            if ask == Op::Reset {
                 shard.remove(line, place);
             }
-            answers.push(LineAnswer {
+            answers.push(CounterResult {
                 lag_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
-                ..LineAnswer::of(units, seen)
+                ..CounterResult::of(units, seen)
             });
         }
-        Some(Answer {
+        Some(OpResult {
             admitted,
             at: clocks.now,
             age: Duration::ZERO,
@@ -206,11 +213,11 @@ impl MemoryStore {
     #[inline]
     fn take_known(
         &self,
-        account: &Account,
+        account: &LimitHandle,
         key: &Key,
         times: u32,
         units: Units,
-    ) -> Option<(Timestamp, u64, Seen)> {
+    ) -> Option<(Timestamp, u64, Snapshot)> {
         let (shard, place) = self.place(account, key)?;
         let rule = account.rule().memory()?;
         let mut shard = lock(&self.inner.shards[shard].0);
@@ -223,7 +230,7 @@ impl MemoryStore {
 
     /// Which shard an account's key is in, and where.
     #[inline]
-    fn place(&self, account: &Account, key: &Key) -> Option<(usize, Place)> {
+    fn place(&self, account: &LimitHandle, key: &Key) -> Option<(usize, Place)> {
         let hash = hash(&self.inner.hasher, key);
         // Of its bits, those that a table looks at neither first nor last; scaled, which is no division.
         let middle = u64::from((hash >> 24) as u32);
@@ -233,7 +240,7 @@ impl MemoryStore {
         Some((shard, Place { guard, table, hash }))
     }
 
-    fn lock<'a>(&'a self, lines: &[Line<'_>]) -> Option<Locked<'a>> {
+    fn lock<'a>(&'a self, lines: &[CounterOp<'_>]) -> Option<Locked<'a>> {
         let inner = &*self.inner;
         let mut shards: SmallVec<[usize; 4]> = SmallVec::new();
         let mut places: SmallVec<[Place; 4]> = lines
@@ -285,12 +292,12 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn memory<'a>(line: &'a Line<'_>) -> Option<&'a dyn AnyMemory> {
+fn memory<'a>(line: &'a CounterOp<'_>) -> Option<&'a dyn ErasedLocalRule> {
     line.account.rule().memory()
 }
 
 impl Store for MemoryStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let Some(memory) = rule.memory() else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts on Redis alone"),
@@ -322,44 +329,44 @@ impl Store for MemoryStore {
                 names.len() - 1
             }
         };
-        Ok(Account::new(policy, rule, Table(place)))
+        Ok(LimitHandle::new(policy, rule, Table(place)))
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
-        if let (Ask::Take(times), [line]) = (ask, lines)
-            && line.manner == Manner::Charge
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+        if let (Op::Acquire(times), [line]) = (ask, lines)
+            && line.manner == CounterMode::Charge
             && !line.account.signs()
             && let Some((at, admitted, seen)) =
                 self.take_known(line.account, &line.key, times, line.units)
         {
-            return Reply::Now(Ok(Answer {
+            return StoreResponse::Ready(Ok(OpResult {
                 admitted,
                 at,
                 age: Duration::ZERO,
                 later: 0,
                 source: DecisionSource::Store,
-                lines: SmallVec::from_buf([LineAnswer::of(line.units.of(admitted), seen)]),
+                lines: SmallVec::from_buf([CounterResult::of(line.units.of(admitted), seen)]),
             }));
         }
         let locked = self.lock(lines);
         let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
-        Reply::Now(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
+        StoreResponse::Ready(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
     }
 
-    fn glance(&self, account: &Account, key: &Key, units: Units) -> Option<Glance> {
+    fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
         let (at, admitted, seen) = self.take_known(account, key, 1, units)?;
         let fits = admitted > 0;
         Some(Glance { fits, at, seen })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
-        let line = Line {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
+        let line = CounterOp {
             account,
             key: *key,
             units: Units::ZERO,
-            receipt: Receipt::NONE,
+            receipt: ChargeReceipt::NONE,
             by: *key,
-            manner: Manner::Charge,
+            manner: CounterMode::Charge,
         };
         let callers = self.lock(&[line]).and_then(|mut locked| {
             let place = &locked.places[0];
@@ -374,7 +381,7 @@ impl Store for MemoryStore {
         at.shifted(clocks::ahead(&*self.inner.clock))
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         let _ = self.ask(ask, lines);
     }
 }

@@ -1,24 +1,20 @@
 //! For how many requests there is room.
 
-use crate::store::{Line, Manner};
+use crate::store::{CounterMode, CounterOp};
 
 /// For how many of `times` equal requests a line has room.
-pub(super) fn fit(line: &Line<'_>, room: u64, times: u64) -> u64 {
+pub(super) fn fit(line: &CounterOp<'_>, room: u64, times: u64) -> u64 {
     match line.manner {
         // It refuses whoever is banned, and no units are not for free.
-        Manner::ChargeRefused => {
+        CounterMode::CountRejections => {
             if room > 0 {
                 times
             } else {
                 0
             }
         }
-        Manner::Check | Manner::Shadow { charges: false, .. } => {
-            if room >= line.units.get() {
-                times
-            } else {
-                0
-            }
+        CounterMode::Check | CounterMode::Shadow { charges: false, .. } => {
+            if room >= line.units.get() { times } else { 0 }
         }
         _ => room
             .checked_div(line.units.get())
@@ -28,7 +24,12 @@ pub(super) fn fit(line: &Line<'_>, room: u64, times: u64) -> u64 {
 }
 
 /// For how many all lines have, without the shadows and the one at a place.
-pub(super) fn fit_without(lines: &[Line<'_>], rooms: &[u64], without: usize, times: u64) -> u64 {
+pub(super) fn fit_without(
+    lines: &[CounterOp<'_>],
+    rooms: &[u64],
+    without: usize,
+    times: u64,
+) -> u64 {
     let lines = lines.iter().zip(rooms).enumerate();
     let others = lines
         .filter(|(place, (line, _))| *place != without && !line.manner.is_shadow())
@@ -37,12 +38,12 @@ pub(super) fn fit_without(lines: &[Line<'_>], rooms: &[u64], without: usize, tim
 }
 
 /// How many of `times` equal requests are admitted, and how many are refused that bans count.
-pub(super) fn judge(lines: &[Line<'_>], rooms: &[u64], times: u64) -> (u64, u64) {
+pub(super) fn judge(lines: &[CounterOp<'_>], rooms: &[u64], times: u64) -> (u64, u64) {
     let (mut admitted, mut banned) = (times, false);
     for (line, room) in lines.iter().zip(rooms) {
         match line.manner {
-            Manner::ChargeRefused => banned |= *room == 0,
-            Manner::Shadow { .. } => {}
+            CounterMode::CountRejections => banned |= *room == 0,
+            CounterMode::Shadow { .. } => {}
             _ => admitted = fit(line, *room, admitted),
         }
     }
@@ -54,7 +55,7 @@ pub(super) fn judge(lines: &[Line<'_>], rooms: &[u64], times: u64) -> (u64, u64)
 
 /// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
 /// refuses, and only its refusals count.
-pub(super) fn denied_charge(line: &Line<'_>, room: i64, denied: u64) -> u64 {
+pub(super) fn denied_charge(line: &CounterOp<'_>, room: i64, denied: u64) -> u64 {
     let rule = line.account.rule();
     if u64::try_from(room).is_ok_and(|room| room >= line.units.get()) {
         return 0;

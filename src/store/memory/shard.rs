@@ -4,10 +4,10 @@ use std::any::Any;
 
 use smallvec::SmallVec;
 
-use super::{Line, Place, clocks};
+use super::{CounterOp, Place, clocks};
 use crate::{
     clock::{Clock, Timestamp},
-    strategy::{AnyMemory, table::Table},
+    strategy::{ErasedLocalRule, table::Table},
 };
 
 /// Below this many keys, looking for full ones isn't worth it.
@@ -57,7 +57,7 @@ impl Shard {
         });
     }
 
-    pub(super) fn holds(&self, place: usize, memory: &dyn AnyMemory) -> bool {
+    pub(super) fn holds(&self, place: usize, memory: &dyn ErasedLocalRule) -> bool {
         let table = self.tables.get(place);
         table.is_some_and(|kept| memory.holds(&*kept.table))
     }
@@ -67,7 +67,7 @@ impl Shard {
     }
 
     /// The state of a line's key, if one is kept.
-    pub(super) fn get(&mut self, line: &Line<'_>, place: &Place) -> Option<&mut dyn Any> {
+    pub(super) fn get(&mut self, line: &CounterOp<'_>, place: &Place) -> Option<&mut dyn Any> {
         self.table(place.table)?.get(place.hash, &line.key)
     }
 
@@ -76,7 +76,7 @@ impl Shard {
         Some(&mut *self.tables.get_mut(place)?.table)
     }
 
-    pub(super) fn remove(&mut self, line: &Line<'_>, place: &Place) {
+    pub(super) fn remove(&mut self, line: &CounterOp<'_>, place: &Place) {
         if let Some(table) = self.table(place.table) {
             table.remove(place.hash, &line.key);
         }
@@ -85,7 +85,7 @@ impl Shard {
     /// The state of a line's key, made if there is none, and how many other keys were dropped for it.
     pub(super) fn entry(
         &mut self,
-        line: &Line<'_>,
+        line: &CounterOp<'_>,
         place: &Place,
         clock: &dyn Clock,
     ) -> (&mut dyn Any, u64) {

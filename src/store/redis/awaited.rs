@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{line::OwnLine, place::Place, question::Matter};
-use crate::{error::StoreError, store::Answer};
+use crate::{error::StoreError, store::OpResult};
 
 /// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Awaited {
 
     /// What was answered, which is read with it, and what was asked.
     #[inline]
-    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<Answer, StoreError>)> {
+    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<OpResult, StoreError>)> {
         // It was read before, which futures need not say.
         let Some(matter) = &self.matter else {
             return Poll::Pending;
@@ -86,7 +86,7 @@ impl Awaited {
 
     /// The answer. Whoever is refused is remembered.
     #[inline]
-    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<Answer, StoreError>> {
+    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
         let (matter, result) = ready!(self.poll_read(cx));
         if let Ok(answer) = &result
             && answer.admitted == 0
@@ -121,16 +121,16 @@ impl Drop for Awaited {
 #[derive(Debug)]
 pub(super) struct Delivery {
     matter: Arc<Matter>,
-    answer: Option<Answer>,
+    answer: Option<OpResult>,
 }
 
 impl Delivery {
-    pub(super) fn read(&mut self) -> Option<Answer> {
+    pub(super) fn read(&mut self) -> Option<OpResult> {
         self.answer.take()
     }
 
     /// What it will say, and give back.
-    pub(super) fn answer(&mut self) -> Option<&mut Answer> {
+    pub(super) fn answer(&mut self) -> Option<&mut OpResult> {
         self.answer.as_mut()
     }
 }

@@ -15,7 +15,7 @@ use super::{
     line::{Lines, OwnLine},
     question::Question,
 };
-use crate::{error::StoreError, store::Ask};
+use crate::{error::StoreError, store::Op};
 
 /// As many are kept at most; more are dropped, and come back with time.
 const MAX_KEPT: usize = 10_000;
@@ -44,8 +44,8 @@ impl Kept {
     /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
     pub(super) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
         let refunds = match question.ask {
-            Ask::Refund => question.insists(),
-            Ask::Take(_) => sent && question.lines.iter().any(is_permit),
+            Op::Refund => question.insists(),
+            Op::Acquire(_) => sent && question.lines.iter().any(is_permit),
             _ => false,
         };
         if !refunds {
@@ -55,7 +55,7 @@ impl Kept {
         question.fail(error);
         lines.retain(|line| !sent || is_permit(line));
         match ask {
-            Ask::Take(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
+            Op::Acquire(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
             // Of a permit, what is left of the receipt names the places that are refunded.
             _ => {
                 let by_time = lines.iter_mut().filter(|line| !is_permit(line));
@@ -97,7 +97,7 @@ impl Kept {
         for lines in self.take(tag) {
             // What can't be sent comes back here.
             if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
-                lanes.tell(Ask::Refund, lines);
+                lanes.tell(Op::Refund, lines);
             }
         }
     }
@@ -137,31 +137,31 @@ mod tests {
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Line, Manner, Units},
-        strategy::{Concurrency, Gcra, Receipt, Strategy},
+        store::{CounterMode, CounterOp, LimitHandle, Units},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
 
-    fn give_back(account: &Account) -> Question {
-        give_back_of(account, Receipt::NONE)
+    fn give_back(account: &LimitHandle) -> Question {
+        give_back_of(account, ChargeReceipt::NONE)
     }
 
-    fn give_back_of(account: &Account, receipt: Receipt) -> Question {
-        let line = Line {
+    fn give_back_of(account: &LimitHandle, receipt: ChargeReceipt) -> Question {
+        let line = CounterOp {
             account,
             key: Key::global(),
             units: Units::ONE,
             receipt,
             by: Key::global(),
-            manner: Manner::Charge,
+            manner: CounterMode::Charge,
         };
         let lines = [OwnLine::of(&line)].into();
-        Question::told(Matter::new(Ask::Refund, lines, Instant::now(), 0))
+        Question::told(Matter::new(Op::Refund, lines, Instant::now(), 0))
     }
 
     #[test]
     fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
+        let account = LimitHandle::new("p", rule, ());
         let kept = Kept::default();
         for place in 0..MAX_KEPT + 9 {
             kept.fail(place % 2, give_back(&account), StoreError::Timeout, false);
@@ -186,11 +186,11 @@ mod tests {
     #[test]
     fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
+        let account = LimitHandle::new("p", rule, ());
         let kept = Kept::default();
-        let receipt = Receipt {
+        let receipt = ChargeReceipt {
             left: 5,
-            ..Receipt::NONE
+            ..ChargeReceipt::NONE
         };
         kept.fail(
             0,
@@ -205,12 +205,12 @@ mod tests {
     #[test]
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
-        let account = Account::new("p", rule.expect("a rule"), ());
+        let account = LimitHandle::new("p", rule.expect("a rule"), ());
         let kept = Kept::default();
         // The fifth of five.
-        let receipt = Receipt {
+        let receipt = ChargeReceipt {
             left: 5,
-            ..Receipt::NONE
+            ..ChargeReceipt::NONE
         };
         let refund = give_back_of(&account, receipt);
         kept.fail(0, refund, StoreError::Timeout, true);

@@ -305,18 +305,18 @@ mod tests {
     use crate::{
         key::Key,
         quota::Quota,
-        store::{Account, Ask, Line},
+        store::{CounterOp, LimitHandle, Op},
         strategy::{Gcra, Strategy},
     };
 
-    fn question(account: &Account, key: &str) -> Question {
-        let line = Line::plain(account, Key::new(key));
+    fn question(account: &LimitHandle, key: &str) -> Question {
+        let line = CounterOp::plain(account, Key::new(key));
         let lines = [OwnLine::of(&line)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key
             .bytes()
             .fold(0, |hash, byte| 31 * hash + u64::from(byte));
-        Question::told(Matter::new(Ask::Take(1), lines, deadline, hash))
+        Question::told(Matter::new(Op::Acquire(1), lines, deadline, hash))
     }
 
     /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn one_hot_key_takes_the_room_of_one() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
+        let account = LimitHandle::new("p", rule, ());
         let hot = (0..10_000).map(|_| question(&account, "hot"));
         let cold = (0..127).map(|key| question(&account, &format!("cold {key}")));
         assert_eq!(trips(hot.chain(cold).collect()), [(128, 10_127)]);
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn who_came_first_goes_first_and_no_trip_holds_too_much() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
+        let account = LimitHandle::new("p", rule, ());
         let all = (0..300).map(|key| question(&account, &format!("{}", key % 150)));
         assert_eq!(trips(all.collect()), [(128, 128), (128, 128), (44, 44)]);
     }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::StoreError,
     guard::denials::Mark,
-    store::{Answer, Ask},
+    store::{Op, OpResult},
 };
 
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Lanes {
     /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
     pub(super) fn ask(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: Op,
         lines: Lines,
         deadline: Instant,
         mark: Option<Mark>,
@@ -111,7 +111,7 @@ impl Lanes {
     /// Asks there. What is given back by it is given back later if it can't be now.
     pub(super) fn insist(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: Op,
         lines: Lines,
         deadline: Instant,
     ) -> Result<Awaited, StoreError> {
@@ -121,7 +121,7 @@ impl Lanes {
     #[inline]
     fn send(
         self: &Arc<Self>,
-        ask: Ask,
+        ask: Op,
         lines: Lines,
         deadline: Instant,
         mark: Option<Mark>,
@@ -143,7 +143,7 @@ impl Lanes {
 
     /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
     #[inline]
-    fn begin(&self, ask: Ask, lines: &Lines) -> (usize, u64) {
+    fn begin(&self, ask: Op, lines: &Lines) -> (usize, u64) {
         if ask.lifts() {
             self.shared.denials.end(lines.iter().map(OwnLine::asked));
         }
@@ -153,7 +153,7 @@ impl Lanes {
 
     /// Has something done that nothing waits for: by this runtime, or by another where there is none or it is ending. Without
     /// any, a refund waits for the next one.
-    pub(super) fn tell(self: &Arc<Self>, ask: Ask, lines: Lines) {
+    pub(super) fn tell(self: &Arc<Self>, ask: Op, lines: Lines) {
         let (place, hash) = self.begin(ask, &lines);
         let question = Question::told(Matter::new(ask, lines, self.deadline(), hash));
         let here = Handle::try_current().ok();
@@ -300,7 +300,7 @@ impl Drop for Lanes {
 
 impl Lanes {
     /// Remembers that a question was refused.
-    pub(super) fn note_denial(&self, matter: &Matter, answer: &Answer, mark: &Mark) {
+    pub(super) fn note_denial(&self, matter: &Matter, answer: &OpResult, mark: &Mark) {
         let denials = &self.shared.denials;
         // Its deadline was set when it was asked.
         let age = self.deadline().saturating_duration_since(matter.deadline);
@@ -326,7 +326,7 @@ mod tests {
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{Account, DecisionSource, Line, LineAnswer},
+        store::{CounterOp, CounterResult, DecisionSource, LimitHandle},
         strategy::{Gcra, Strategy},
     };
 
@@ -335,26 +335,26 @@ mod tests {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
+        let account = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
-        let refused = Answer {
+        let refused = OpResult {
             admitted: 0,
             at: Timestamp::default(),
             age: Duration::ZERO,
             later: 0,
             source: DecisionSource::Store,
-            lines: [LineAnswer::of(0, [1_200_000_000, 0, 0])].into(),
+            lines: [CounterResult::of(0, [1_200_000_000, 0, 0])].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
-            let line = OwnLine::of(&Line::plain(&account, Key::new(key)));
+            let line = OwnLine::of(&CounterOp::plain(&account, Key::new(key)));
             let lines = Lines::from([line.clone()]);
             let asked = || std::iter::once(line.asked());
-            let mark = denials.mark(Ask::Take(1), asked()).expect("it matters");
+            let mark = denials.mark(Op::Acquire(1), asked()).expect("it matters");
             let asked_at = Instant::now() - Duration::from_secs(ago);
             let deadline = asked_at + store.inner.shared.deadline;
-            let matter = Matter::new(Ask::Take(1), lines, deadline, 0);
+            let matter = Matter::new(Op::Acquire(1), lines, deadline, 0);
             lanes.note_denial(&matter, &refused, &mark);
-            let found = denials.find(Ask::Take(1), asked());
+            let found = denials.find(Op::Acquire(1), asked());
             assert_eq!(found.is_some(), holds, "{key}");
         }
     }

@@ -9,8 +9,8 @@ use crate::{
     clock::Timestamp,
     guard::denials::Asked,
     key::Key,
-    store::{Account, Line, Manner, Units},
-    strategy::{Receipt, Seen},
+    store::{CounterMode, CounterOp, LimitHandle, Units},
+    strategy::{ChargeReceipt, Snapshot},
 };
 
 pub(super) type Lines = SmallVec<[OwnLine; 1]>;
@@ -18,23 +18,23 @@ pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 /// A line of a question. It is moved a few times on its way, so it is kept small.
 #[derive(Clone, Debug)]
 pub(super) struct OwnLine {
-    pub(super) account: Account,
+    pub(super) account: LimitHandle,
     pub(super) key: Key,
     pub(super) units: Units,
-    pub(super) manner: Manner,
+    pub(super) manner: CounterMode,
     /// What most lines don't have.
     more: Option<Box<More>>,
 }
 
 #[derive(Clone, Debug)]
 struct More {
-    receipt: Receipt,
+    receipt: ChargeReceipt,
     by: Key,
 }
 
 impl OwnLine {
-    pub(super) fn of(line: &Line<'_>) -> Self {
-        let plain = line.receipt == Receipt::NONE && line.by == line.key;
+    pub(super) fn of(line: &CounterOp<'_>) -> Self {
+        let plain = line.receipt == ChargeReceipt::NONE && line.by == line.key;
         let more = || More {
             receipt: line.receipt,
             by: line.by,
@@ -72,10 +72,10 @@ impl OwnLine {
         self.more.as_ref().map_or(&self.key, |more| &more.by)
     }
 
-    pub(super) fn receipt(&self) -> Receipt {
+    pub(super) fn receipt(&self) -> ChargeReceipt {
         self.more
             .as_ref()
-            .map_or(Receipt::NONE, |more| more.receipt)
+            .map_or(ChargeReceipt::NONE, |more| more.receipt)
     }
 
     /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
@@ -89,15 +89,15 @@ impl OwnLine {
     pub(super) fn may_hold(&mut self, times: u32) {
         let capacity = self.account.rule().capacity();
         let units = self.units.of(times.into()).min(capacity);
-        self.charged(units, &Seen::default(), Timestamp::default());
+        self.charged(units, &Snapshot::default(), Timestamp::default());
     }
 
     /// Makes it the line of a charge of so many units.
-    pub(super) fn charged(&mut self, units: u64, seen: &Seen, at: Timestamp) {
+    pub(super) fn charged(&mut self, units: u64, seen: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);
         let by = *self.by();
         let mark = self.account.rule().mark(seen, at);
-        let receipt = Receipt {
+        let receipt = ChargeReceipt {
             at,
             left: units,
             mark,

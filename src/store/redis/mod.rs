@@ -21,7 +21,9 @@ use self::{
     route::Servers,
     script::{Half, Script, Scripts},
 };
-use super::{Account, Ask, CallersFuture, HealthFuture, Later, Line, Reply, Store};
+use super::{
+    CallersFuture, CounterOp, HealthFuture, LimitHandle, Op, PendingResponse, Store, StoreResponse,
+};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, InvalidValue, StoreError},
@@ -238,8 +240,8 @@ impl RedisStore {
     }
 
     /// The lines, as they wait in a lane.
-    fn own(&self, lines: &[Line<'_>]) -> Result<Lines, StoreError> {
-        let elsewhere = |line: &Line<'_>| line.account.context::<Known>().is_none();
+    fn own(&self, lines: &[CounterOp<'_>]) -> Result<Lines, StoreError> {
+        let elsewhere = |line: &CounterOp<'_>| line.account.context::<Known>().is_none();
         match lines {
             lines if lines.iter().any(elsewhere) => {
                 Err(StoreError::Unsupported("an account opened elsewhere"))
@@ -259,7 +261,7 @@ const CALLERS: &str = "
 ";
 
 impl Store for RedisStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let Some(script) = rule.script() else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts in process alone"),
@@ -273,18 +275,18 @@ impl Store for RedisStore {
         let half = scripts.number(Half::from(&script));
         let lanes = Arc::downgrade(&self.inner.lanes);
         let known = Known::new(names, half, &*rule, &script, lanes);
-        Ok(Account::new(policy, rule, known))
+        Ok(LimitHandle::new(policy, rule, known))
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
         let shared = &self.inner.shared;
         if let Some(answer) = shared.denials.find(ask, lines.iter().map(asked)) {
             shared.keep_denials();
-            return Reply::Now(Ok(answer));
+            return StoreResponse::Ready(Ok(answer));
         }
         let lines = match self.own(lines) {
             Ok(lines) => lines,
-            Err(error) => return Reply::Now(Err(error)),
+            Err(error) => return StoreResponse::Ready(Err(error)),
         };
         let lanes = &self.inner.lanes;
         if spread::is_spread(lanes, &lines) {
@@ -293,12 +295,12 @@ impl Store for RedisStore {
         let deadline = lanes.deadline();
         let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
         match lanes.ask(ask, lines, deadline, mark) {
-            Ok(awaited) => Reply::Later(Later::asked(awaited)),
-            Err(error) => Reply::Now(Err(error)),
+            Ok(awaited) => StoreResponse::Pending(PendingResponse::asked(awaited)),
+            Err(error) => StoreResponse::Ready(Err(error)),
         }
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         let rule = account.rule();
         let name = account
             .context::<Known>()
@@ -320,7 +322,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn ping(&self, accounts: &[Account]) -> HealthFuture {
+    fn ping(&self, accounts: &[LimitHandle]) -> HealthFuture {
         let (store, accounts) = (self.clone(), accounts.to_vec());
         Box::pin(async move {
             let mut health = store.look(&accounts).await;
@@ -329,7 +331,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         let Ok(lines) = self.own(lines) else {
             return;
         };
@@ -340,7 +342,7 @@ impl Store for RedisStore {
     }
 }
 
-fn asked<'a>(line: &'a Line<'_>) -> Asked<'a> {
+fn asked<'a>(line: &'a CounterOp<'_>) -> Asked<'a> {
     Asked {
         account: line.account,
         key: &line.key,

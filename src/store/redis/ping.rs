@@ -10,7 +10,7 @@ use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
     health::{HealthIssue, HealthReport},
-    store::Account,
+    store::LimitHandle,
 };
 
 /// The oldest version that has all that scripts need: `PXAT`.
@@ -30,7 +30,7 @@ pub(super) struct Place {
 
 impl RedisStore {
     /// Asks each server, and tries each account there.
-    pub(super) async fn look(&self, accounts: &[Account]) -> HealthReport {
+    pub(super) async fn look(&self, accounts: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
         let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
             Ok(Ok(places)) => places,

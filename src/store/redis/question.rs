@@ -20,14 +20,14 @@ use super::{
 use crate::{
     error::StoreError,
     guard::denials::Mark,
-    store::{Answer, Ask},
+    store::{Op, OpResult},
 };
 
 /// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
 /// handed on from one to the next is small.
 #[derive(Debug)]
 pub(super) struct Matter {
-    pub(super) ask: Ask,
+    pub(super) ask: Op,
     pub(super) lines: Lines,
     pub(super) deadline: Instant,
     /// Of the keys.
@@ -36,7 +36,7 @@ pub(super) struct Matter {
     pub(super) mark: Option<Mark>,
     /// Whether whoever waited has gone.
     pub(super) left: AtomicBool,
-    place: Mutex<Place<Result<Answer, StoreError>, Waker>>,
+    place: Mutex<Place<Result<OpResult, StoreError>, Waker>>,
 }
 
 /// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
@@ -98,12 +98,12 @@ impl Question {
     pub(super) fn is_abandoned(&self) -> bool {
         self.awaited
             && self.left.load(Ordering::Relaxed)
-            && matches!(self.ask, Ask::Take(_) | Ask::Peek)
+            && matches!(self.ask, Op::Acquire(_) | Op::Peek)
     }
 
     /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
     #[inline]
-    fn tell(&mut self, result: Result<Answer, StoreError>) {
+    fn tell(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
         if mem::take(&mut self.awaited) {
             let waker = self.matter.place().tell(&mut result);
@@ -127,7 +127,7 @@ impl Question {
     }
 
     #[inline]
-    pub(super) fn answer(mut self, answer: Answer) {
+    pub(super) fn answer(mut self, answer: OpResult) {
         self.tell(Ok(answer));
     }
 }
@@ -151,14 +151,14 @@ impl Drop for Question {
 
 impl Matter {
     /// What is asked, with a hash of the keys.
-    pub(super) fn new(ask: Ask, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
+    pub(super) fn new(ask: Op, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
         Self::marked(ask, lines, deadline, hash, None)
     }
 
     /// The same, with what is known before: it is put where it stays at once.
     #[inline]
     pub(super) fn marked(
-        ask: Ask,
+        ask: Op,
         lines: Lines,
         deadline: Instant,
         hash: u64,
@@ -177,8 +177,8 @@ impl Matter {
 
     /// Gives back what an answer says that was charged.
     #[cold]
-    pub(super) fn give_back(&self, answer: &Answer) {
-        if !matches!(self.ask, Ask::Take(_)) || answer.admitted == 0 {
+    pub(super) fn give_back(&self, answer: &OpResult) {
+        if !matches!(self.ask, Op::Acquire(_)) || answer.admitted == 0 {
             return;
         }
         let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) else {
@@ -188,12 +188,12 @@ impl Matter {
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
             line.charged(charged.units, &charged.seen, answer.at);
         }
-        lanes.tell(Ask::Refund, lines);
+        lanes.tell(Op::Refund, lines);
     }
 
     /// Remembers that it was refused.
     #[cold]
-    pub(super) fn note_denial(&self, answer: &Answer) {
+    pub(super) fn note_denial(&self, answer: &OpResult) {
         let lanes = self.lines.first().and_then(OwnLine::lanes);
         if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
             lanes.note_denial(self, answer, mark);
@@ -208,7 +208,7 @@ impl Matter {
         }
     }
 
-    pub(super) fn place(&self) -> MutexGuard<'_, Place<Result<Answer, StoreError>, Waker>> {
+    pub(super) fn place(&self) -> MutexGuard<'_, Place<Result<OpResult, StoreError>, Waker>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -228,19 +228,19 @@ mod tests {
         clock::Timestamp,
         key::Key,
         quota::Quota,
-        store::{Account, DecisionSource, Line},
+        store::{CounterOp, DecisionSource, LimitHandle},
         strategy::{Gcra, Strategy},
     };
 
-    fn asked(ask: Ask) -> (Question, Awaited) {
+    fn asked(ask: Op) -> (Question, Awaited) {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = Account::new("p", rule, ());
-        let lines = [OwnLine::of(&Line::plain(&account, Key::global()))].into();
+        let account = LimitHandle::new("p", rule, ());
+        let lines = [OwnLine::of(&CounterOp::plain(&account, Key::global()))].into();
         Question::asked(Matter::new(ask, lines, Instant::now(), 0), None)
     }
 
-    fn admitted() -> Answer {
-        Answer {
+    fn admitted() -> OpResult {
+        OpResult {
             admitted: 1,
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_heard_once() {
-        let (question, mut awaited) = asked(Ask::Take(1));
+        let (question, mut awaited) = asked(Op::Acquire(1));
         assert!(heard(&mut awaited).is_none());
         question.answer(admitted());
         assert!(matches!(heard(&mut awaited), Some(Ok(1))));
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn whoever_waits_for_a_question_that_is_lost_is_told() {
-        let (question, mut awaited) = asked(Ask::Take(1));
+        let (question, mut awaited) = asked(Op::Acquire(1));
         drop(question);
         let heard = heard(&mut awaited);
         assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
-        let (mut question, mut awaited) = asked(Ask::Take(1));
+        let (mut question, mut awaited) = asked(Op::Acquire(1));
         question.time_out();
         assert!(!question.is_awaited());
         question.answer(admitted());
@@ -289,10 +289,10 @@ mod tests {
     #[test]
     fn only_what_charges_for_its_asker_is_abandoned_with_him() {
         for (ask, abandoned) in [
-            (Ask::Take(1), true),
-            (Ask::Peek, true),
-            (Ask::Force, false),
-            (Ask::Refund, false),
+            (Op::Acquire(1), true),
+            (Op::Peek, true),
+            (Op::ForceAcquire, false),
+            (Op::Refund, false),
         ] {
             let (question, awaited) = asked(ask);
             assert!(!question.is_abandoned());

@@ -15,8 +15,8 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    store::{Answer, Ask, DecisionSource, LineAnswer, Manner},
-    strategy::Seen,
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult},
+    strategy::Snapshot,
 };
 
 /// The largest number a script answers: a time in microseconds, with room for a window, until the year 2540. Lua holds
@@ -75,7 +75,7 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
                 }
             }
             admitted => {
-                let takes = matches!(entry.ask(), Ask::Take(_) | Ask::Peek);
+                let takes = matches!(entry.ask(), Op::Acquire(_) | Op::Peek);
                 let lines = entry.lines().iter().map(|line| reply.line(line, takes));
                 let lines = lines.collect::<Result<_, _>>()?;
                 hand_out(entry, delivered.at, admitted.max(0) as u64, lines);
@@ -86,13 +86,18 @@ pub(super) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
 }
 
 /// The first come are the first served.
-fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec<[LineAnswer; 1]>) {
+fn hand_out(
+    entry: &mut Entry,
+    at: Timestamp,
+    mut admitted: u64,
+    lines: SmallVec<[CounterResult; 1]>,
+) {
     // What shadows moved, and is not handed out yet.
     let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
         let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
         let (mut own, mut later) = (0, 0);
-        if let Ask::Take(times) = question.ask {
+        if let Op::Acquire(times) = question.ask {
             let times = u64::from(times);
             own = times.min(admitted);
             admitted -= own;
@@ -101,14 +106,14 @@ fn hand_out(entry: &mut Entry, at: Timestamp, mut admitted: u64, lines: SmallVec
             let shadows = shadows.iter_mut();
             for ((line, asked), shadow) in lines.iter_mut().zip(&question.lines).zip(shadows) {
                 line.units = match asked.manner {
-                    Manner::Check | Manner::ChargeRefused => 0,
-                    Manner::Charge | Manner::ChargeDenied => asked.units.of(own),
-                    Manner::Shadow { .. } => asked.units.of(times).min(*shadow),
+                    CounterMode::Check | CounterMode::CountRejections => 0,
+                    CounterMode::Charge | CounterMode::ChargeRejectedToo => asked.units.of(own),
+                    CounterMode::Shadow { .. } => asked.units.of(times).min(*shadow),
                 };
                 *shadow -= line.units.min(*shadow);
             }
         }
-        let answer = Answer {
+        let answer = OpResult {
             admitted: own,
             at,
             age: Duration::ZERO,
@@ -132,7 +137,7 @@ impl Reply<'_> {
         }
     }
 
-    fn line(&mut self, line: &OwnLine, takes: bool) -> Result<LineAnswer, StoreError> {
+    fn line(&mut self, line: &OwnLine, takes: bool) -> Result<CounterResult, StoreError> {
         // What a take moved is known from how many it admitted, but for a shadow, which counts by itself.
         let known = takes && !line.manner.is_shadow();
         let units = if known { 0 } else { self.int()?.max(0) as u64 };
@@ -140,11 +145,11 @@ impl Reply<'_> {
             .account
             .context::<Known>()
             .map_or(0, |known| known.words);
-        let mut seen = Seen::default();
+        let mut seen = Snapshot::default();
         for word in &mut seen[..words] {
             *word = self.int()?;
         }
-        Ok(LineAnswer::of(units, seen))
+        Ok(CounterResult::of(units, seen))
     }
 
     /// Why one entry failed, while the rest of its batch went on.

@@ -69,8 +69,8 @@ pub(super) struct Half {
     shortcut: Option<&'static str>,
 }
 
-impl From<&strategy::Script> for Half {
-    fn from(script: &strategy::Script) -> Self {
+impl From<&strategy::LuaScript> for Half {
+    fn from(script: &strategy::LuaScript) -> Self {
         Self {
             source: script.source,
             shortcut: script.shortcut,

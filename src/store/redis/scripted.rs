@@ -25,7 +25,7 @@ use crate::{
     Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, HealthReport,
     InvalidValue, Key, Limiter, ListWindow, Policy, Quota, RateLimitLayer, SlidingLog,
     SlidingWindow, StoreError, TokenBucket, extract,
-    store::{Account, Ask, CallersFuture, Line, Reply, Store},
+    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
 
@@ -37,11 +37,11 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<Account, InvalidValue> {
+    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.store.open(policy, rule)
     }
 
-    fn ask(&self, ask: Ask, lines: &[Line<'_>]) -> Reply {
+    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
         let mut batch = Batch::default();
         let lines = lines.iter().map(OwnLine::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
@@ -58,18 +58,18 @@ impl Store for Scripted {
         }
         // What nobody reads is given back, without a runtime: it goes nowhere.
         let answer = awaited.poll_answer(&Context::from_waker(Waker::noop()));
-        Reply::Now(match (answer, delivered) {
+        StoreResponse::Ready(match (answer, delivered) {
             (Poll::Ready(Err(_)), Err(error)) => Err(error),
             (Poll::Ready(answer), _) => answer,
             (Poll::Pending, _) => Err(StoreError::Unsupported("an answer for nobody")),
         })
     }
 
-    fn callers(&self, account: &Account, key: &Key) -> CallersFuture {
+    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         self.store.callers(account, key)
     }
 
-    fn tell(&self, ask: Ask, lines: &[Line<'_>]) {
+    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         drop(self.ask(ask, lines));
     }
 }

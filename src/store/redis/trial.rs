@@ -18,7 +18,7 @@ use crate::{
     error::StoreError,
     health::{HealthIssue, HealthReport},
     key::Key,
-    store::{Account, Answer, Ask, Line},
+    store::{CounterOp, LimitHandle, Op, OpResult},
 };
 
 /// What the server says in a script that runs a command which the user may not.
@@ -30,7 +30,7 @@ impl RedisStore {
     pub(super) async fn try_out(
         &self,
         place: &Place,
-        account: &Account,
+        account: &LimitHandle,
         health: &mut HealthReport,
     ) {
         let Some(known) = account.context::<Known>() else {
@@ -78,11 +78,11 @@ impl RedisStore {
     }
 
     /// Takes a unit as requests do, and waits for it no longer than they do: none of them is to be held up on that trip.
-    async fn take(&self, line: &OwnLine) -> Result<Answer, StoreError> {
+    async fn take(&self, line: &OwnLine) -> Result<OpResult, StoreError> {
         let (lanes, until) = (&self.inner.lanes, Instant::now() + PATIENCE);
         loop {
             let lines = [line.clone()].into();
-            let awaited = lanes.ask(Ask::Take(1), lines, lanes.deadline(), None)?;
+            let awaited = lanes.ask(Op::Acquire(1), lines, lanes.deadline(), None)?;
             match awaited.delivery().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
@@ -91,19 +91,24 @@ impl RedisStore {
     }
 
     /// Takes a unit, and then asks by itself, so that nobody hears of it, all else that may become of one.
-    async fn ask_all(&self, place: &Place, account: &Account, key: Key) -> Result<(), StoreError> {
-        let line = OwnLine::of(&Line::plain(account, key));
+    async fn ask_all(
+        &self,
+        place: &Place,
+        account: &LimitHandle,
+        key: Key,
+    ) -> Result<(), StoreError> {
+        let line = OwnLine::of(&CounterOp::plain(account, key));
         let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
         if account.life().is_some() {
-            self.ask_apart(place, Ask::Renew, &charged).await?;
+            self.ask_apart(place, Op::Renew, &charged).await?;
         }
-        self.ask_apart(place, Ask::Refund, &charged).await?;
-        let forced = self.ask_apart(place, Ask::Force, &line).await?;
+        self.ask_apart(place, Op::Refund, &charged).await?;
+        let forced = self.ask_apart(place, Op::ForceAcquire, &line).await?;
         let charged = self::charged(&line, &forced);
-        self.ask_apart(place, Ask::Refund, &charged).await?;
-        self.ask_apart(place, Ask::Peek, &line).await?;
-        self.ask_apart(place, Ask::Reset, &line).await?;
+        self.ask_apart(place, Op::Refund, &charged).await?;
+        self.ask_apart(place, Op::Peek, &line).await?;
+        self.ask_apart(place, Op::Reset, &line).await?;
         Ok(())
     }
 
@@ -111,9 +116,9 @@ impl RedisStore {
     async fn ask_apart(
         &self,
         place: &Place,
-        ask: Ask,
+        ask: Op,
         line: &OwnLine,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<OpResult, StoreError> {
         let mut batch = Batch::default();
         let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
         let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0), None);
@@ -188,12 +193,12 @@ impl RedisStore {
     }
 }
 
-fn read(mut delivery: Delivery) -> Result<Answer, StoreError> {
+fn read(mut delivery: Delivery) -> Result<OpResult, StoreError> {
     delivery.read().ok_or_else(ended)
 }
 
 /// The line that gives back what was charged.
-fn charged(line: &OwnLine, answer: &Answer) -> OwnLine {
+fn charged(line: &OwnLine, answer: &OpResult) -> OwnLine {
     let mut line = line.clone();
     if let Some(seen) = answer.lines.first().map(|line| &line.seen) {
         line.charged(1, seen, answer.at);

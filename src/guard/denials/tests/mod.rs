@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(1);
 struct World {
     clock: ManualClock,
     denials: Denials,
-    account: Account,
+    account: LimitHandle,
 }
 
 impl World {
@@ -27,7 +27,7 @@ impl World {
         let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
         Self {
             denials: Denials::new(BOUND, most, Arc::new(clock.clone())),
-            account: Account::new("p", rule, ()),
+            account: LimitHandle::new("p", rule, ()),
             clock,
         }
     }
@@ -37,12 +37,12 @@ impl World {
             account: &self.account,
             key,
             units: Units::new(units),
-            manner: Manner::Charge,
+            manner: CounterMode::Charge,
         })
     }
 
     fn mark(&self, key: &Key, units: u64) -> Mark {
-        let mark = self.denials.mark(Ask::Take(1), self.line(key, units));
+        let mark = self.denials.mark(Op::Acquire(1), self.line(key, units));
         mark.expect("such a question concerns it")
     }
 
@@ -50,13 +50,13 @@ impl World {
     fn refused(&self, key: &Key, units: u64, mark: &Mark, age: Duration) {
         // 60 s in units of 50 ns.
         let tolerance = 1_200_000_000;
-        let answer = Answer {
+        let answer = OpResult {
             admitted: 0,
             at: self.clock.now(),
             age: Duration::ZERO,
             later: 0,
             source: DecisionSource::Store,
-            lines: SmallVec::from_buf([LineAnswer::of(0, [tolerance, 0, 0])]),
+            lines: SmallVec::from_buf([CounterResult::of(0, [tolerance, 0, 0])]),
         };
         self.denials.note(self.line(key, units), &answer, mark, age);
     }
@@ -68,7 +68,7 @@ impl World {
 
     /// How long such a question is told to wait, if it's refused here.
     fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
-        let answer = self.denials.find(Ask::Take(1), self.line(key, units))?;
+        let answer = self.denials.find(Op::Acquire(1), self.line(key, units))?;
         assert_eq!(
             (answer.admitted, answer.source),
             (0, DecisionSource::RejectionCache)
@@ -308,11 +308,17 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
         account: &world.account,
         key: &key,
         units: Units::ONE,
-        manner: Manner::ChargeDenied,
+        manner: CounterMode::ChargeRejectedToo,
     });
-    assert!(world.denials.find(Ask::Take(1), counts.clone()).is_none());
-    assert!(world.denials.mark(Ask::Take(1), counts).is_none());
-    for ask in [Ask::Take(2), Ask::Peek, Ask::Force, Ask::Refund, Ask::Reset] {
+    assert!(world.denials.find(Op::Acquire(1), counts.clone()).is_none());
+    assert!(world.denials.mark(Op::Acquire(1), counts).is_none());
+    for ask in [
+        Op::Acquire(2),
+        Op::Peek,
+        Op::ForceAcquire,
+        Op::Refund,
+        Op::Reset,
+    ] {
         assert!(world.denials.find(ask, world.line(&key, 1)).is_none());
         assert!(world.denials.mark(ask, world.line(&key, 1)).is_none());
     }

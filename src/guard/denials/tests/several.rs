@@ -5,7 +5,7 @@ use super::*;
 /// A request under several policies, some of which reject a unit for a while.
 struct Several<'a> {
     world: &'a World,
-    accounts: Vec<Account>,
+    accounts: Vec<LimitHandle>,
     key: Key,
 }
 
@@ -13,7 +13,7 @@ impl<'a> Several<'a> {
     fn new(world: &'a World, policies: &[&str]) -> Self {
         let account = |name: &&str| {
             let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
-            Account::new(name, rule.expect("a rule"), ())
+            LimitHandle::new(name, rule.expect("a rule"), ())
         };
         Self {
             world,
@@ -30,20 +30,20 @@ impl<'a> Several<'a> {
                 account,
                 key: &self.key,
                 units: Units::new(*units),
-                manner: Manner::Charge,
+                manner: CounterMode::Charge,
             })
     }
 
     /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
     fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
-        let mark = self.world.denials.mark(Ask::Take(1), self.lines(units));
+        let mark = self.world.denials.mark(Op::Acquire(1), self.lines(units));
         self.world.clock.advance(after);
         let at = self.world.clock.now();
         let seen = windows.iter().map(|(used, secs)| {
             let ends = at + Duration::from_secs(*secs);
-            LineAnswer::of(0, [*used, ends.as_micros(), 0])
+            CounterResult::of(0, [*used, ends.as_micros(), 0])
         });
-        let answer = Answer {
+        let answer = OpResult {
             admitted: 0,
             at,
             age: Duration::ZERO,
@@ -58,7 +58,7 @@ impl<'a> Several<'a> {
     /// What each policy says, if it is rejected here.
     fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
         let lines = self.lines(units);
-        let answer = self.world.denials.find(Ask::Take(1), lines.clone())?;
+        let answer = self.world.denials.find(Op::Acquire(1), lines.clone())?;
         let waits = lines.zip(&answer.lines).map(|(line, judged)| {
             let account = line.account;
             let mut outlook = account.outlook(&judged.seen, answer.at, line.units);

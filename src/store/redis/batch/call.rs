@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     clock::Timestamp,
-    store::{Account, Ask, Manner, Units},
+    store::{CounterMode, LimitHandle, Op, Units},
     strategy::Rule,
 };
 
@@ -71,7 +71,7 @@ impl Batch {
     }
 }
 
-type Policies<'a> = SmallVec<[&'a Account; 4]>;
+type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
 
 /// Where the policy of an account stands among the values.
 type Places = SmallVec<[(u64, usize); 4]>;
@@ -79,7 +79,7 @@ type Places = SmallVec<[(u64, usize); 4]>;
 impl Segment {
     fn write(&self, places: &Places, plan: &mut Packed) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
-        let has_receipts = matches!(self.ask, Ask::Refund | Ask::Renew);
+        let has_receipts = matches!(self.ask, Op::Refund | Op::Renew);
         let own = |entry: &Entry| {
             let receipts = if has_receipts {
                 3 * self.accounts.len()
@@ -122,26 +122,26 @@ impl Segment {
 }
 
 /// What the driver calls it. A look is a take for nobody.
-fn number(ask: Ask) -> u64 {
+fn number(ask: Op) -> u64 {
     match ask {
-        Ask::Take(_) | Ask::Peek => 1,
-        Ask::Force => 2,
-        Ask::Refund => 3,
-        Ask::Reset => 4,
-        Ask::Renew => 5,
+        Op::Acquire(_) | Op::Peek => 1,
+        Op::ForceAcquire => 2,
+        Op::Refund => 3,
+        Op::Reset => 4,
+        Op::Renew => 5,
     }
 }
 
 /// What the driver calls it.
-fn manner_number(manner: Manner, rule: &dyn Rule) -> u64 {
+fn manner_number(manner: CounterMode, rule: &dyn Rule) -> u64 {
     match manner {
-        Manner::Charge => 0,
-        Manner::Check => 1,
-        Manner::ChargeDenied if rule.grows() => 3,
-        Manner::ChargeDenied => 2,
-        Manner::ChargeRefused => 4,
-        Manner::Shadow { of, charges } => {
-            8 * (1 + of.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
+        CounterMode::Charge => 0,
+        CounterMode::Check => 1,
+        CounterMode::ChargeRejectedToo if rule.grows() => 3,
+        CounterMode::ChargeRejectedToo => 2,
+        CounterMode::CountRejections => 4,
+        CounterMode::Shadow { replaces, charges } => {
+            8 * (1 + replaces.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
         }
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Weak;
 use super::super::{lanes::Lanes, names::Names, packed::Packed};
 use crate::{
     clock::Timestamp,
-    strategy::{Rule, Script},
+    strategy::{LuaScript, Rule},
 };
 
 /// Parameters that are sent without a list around them, at most: Lua has room for some thousand values at once.
@@ -29,7 +29,7 @@ impl Known {
         names: Names,
         half: usize,
         rule: &dyn Rule,
-        script: &Script,
+        script: &LuaScript,
         lanes: Weak<Lanes>,
     ) -> Self {
         let mut known = Self {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{alarm::Alarm, line::OwnLine, question::Question};
 use crate::{
     guard::denials::Asked,
-    store::{Account, Ask, Manner, Units},
+    store::{CounterMode, LimitHandle, Op, Units},
 };
 
 mod call;
@@ -43,9 +43,9 @@ pub(super) struct Batch {
 /// Questions of one kind, under the same policies at the same cost.
 #[derive(Debug)]
 struct Segment {
-    ask: Ask,
-    accounts: SmallVec<[Account; 2]>,
-    units: SmallVec<[(Units, Manner); 2]>,
+    ask: Op,
+    accounts: SmallVec<[LimitHandle; 2]>,
+    units: SmallVec<[(Units, CounterMode); 2]>,
     entries: Vec<Entry>,
     /// Which entry is of which keys.
     places: HashTable<u32>,
@@ -63,7 +63,7 @@ impl Batch {
     pub(super) fn push(&mut self, question: Question) -> Result<(), Box<Question>> {
         let fits = self.keys + question.lines.len() <= MOST_KEYS && !self.alone && !question.alone;
         let fits = fits || self.keys == 0;
-        let merges = matches!(question.ask, Ask::Take(_) | Ask::Peek);
+        let merges = matches!(question.ask, Op::Acquire(_) | Op::Peek);
         let segments = &mut self.segments;
         let segment = segments
             .iter_mut()
@@ -147,7 +147,7 @@ impl Batch {
         }
         let now = Instant::now();
         let gone = |question: &mut Question| {
-            let asks = matches!(question.ask, Ask::Take(_) | Ask::Peek);
+            let asks = matches!(question.ask, Op::Acquire(_) | Op::Peek);
             asks && !question.is_awaited() && question.deadline <= now
         };
         for segment in &mut self.segments {
@@ -194,7 +194,7 @@ impl Batch {
 impl Default for Segment {
     fn default() -> Self {
         Self {
-            ask: Ask::Peek,
+            ask: Op::Peek,
             accounts: SmallVec::new(),
             units: SmallVec::new(),
             entries: Vec::with_capacity(MOST_KEYS),
@@ -256,15 +256,15 @@ impl Segment {
 impl Segment {
     /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
-        let remembered = |account: &Account| account.life().is_none();
+        let remembered = |account: &LimitHandle| account.life().is_none();
         self.ask.lifts() && self.accounts.iter().any(remembered)
     }
 }
 
 impl Entry {
     /// What is asked; a list that is empty asks nothing.
-    pub(super) fn ask(&self) -> Ask {
-        self.questions.first().map_or(Ask::Peek, |q| q.ask)
+    pub(super) fn ask(&self) -> Op {
+        self.questions.first().map_or(Op::Peek, |q| q.ask)
     }
 
     pub(super) fn lines(&self) -> &[OwnLine] {
@@ -301,8 +301,8 @@ impl Entry {
 /// How many equal requests a question stands for.
 fn times(question: &Question) -> u64 {
     match question.ask {
-        Ask::Take(times) => times.into(),
-        Ask::Peek => 0,
-        Ask::Force | Ask::Refund | Ask::Reset | Ask::Renew => 1,
+        Op::Acquire(times) => times.into(),
+        Op::Peek => 0,
+        Op::ForceAcquire | Op::Refund | Op::Reset | Op::Renew => 1,
     }
 }

@@ -24,7 +24,7 @@ use super::{
 use crate::{
     clock::Timestamp,
     error::StoreError,
-    store::{Answer, Ask, DecisionSource, LineAnswer, Manner, Reply, Units},
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, StoreResponse, Units},
 };
 
 /// The lines of a request whose keys share a slot, and their places in the request.
@@ -84,37 +84,37 @@ impl Part {
     /// A shadow stands for a line of its own part, or beside them all.
     fn renumber(&mut self) {
         for line in &mut self.lines {
-            if let Manner::Shadow {
-                of: Some(live),
+            if let CounterMode::Shadow {
+                replaces: Some(live),
                 charges,
             } = line.manner
             {
-                let of = self.places.iter().position(|place| *place == live);
-                line.manner = Manner::Shadow { of, charges };
+                let replaces = self.places.iter().position(|place| *place == live);
+                line.manner = CounterMode::Shadow { replaces, charges };
             }
         }
     }
 }
 
 /// Asks about a request whose keys are in several slots.
-pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
+pub(super) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
     let deadline = lanes.deadline();
-    if let Ask::Take(times) = ask {
-        return Reply::later(take::ask(lanes, times, lines, deadline));
+    if let Op::Acquire(times) = ask {
+        return StoreResponse::pending(take::ask(lanes, times, lines, deadline));
     }
     let count = lines.len();
     let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);
     let lanes = lanes.clone();
-    Reply::later(async move {
+    StoreResponse::pending(async move {
         let (mut answered, error) = answers(asked).await;
         let Some(error) = error else {
             return Ok(join(&mut answered, count));
         };
-        if ask == Ask::Force {
+        if ask == Op::ForceAcquire {
             // As if it had not been asked: all or nothing.
             for Answered { part, delivery } in &mut answered {
                 if let Some(answer) = delivery.read() {
-                    lanes.tell(Ask::Refund, charged(part, &answer, 1, 1).lines);
+                    lanes.tell(Op::Refund, charged(part, &answer, 1, 1).lines);
                 }
             }
         }
@@ -125,7 +125,7 @@ pub(super) fn ask(lanes: &Arc<Lanes>, ask: Ask, lines: Lines) -> Reply {
 /// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
 fn ask_parts(
     lanes: &Arc<Lanes>,
-    ask: Ask,
+    ask: Op,
     parts: impl IntoIterator<Item = Part>,
     deadline: Instant,
 ) -> SmallVec<[Asked; 2]> {
@@ -177,14 +177,14 @@ async fn answers_by(
 }
 
 /// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.
-fn join(answered: &mut [Answered], count: usize) -> Answer {
-    let mut whole = Answer {
+fn join(answered: &mut [Answered], count: usize) -> OpResult {
+    let mut whole = OpResult {
         admitted: u64::MAX,
         at: Timestamp::default(),
         age: Default::default(),
         later: u64::MAX,
         source: DecisionSource::Store,
-        lines: SmallVec::from_elem(LineAnswer::of(0, [0; 3]), count),
+        lines: SmallVec::from_elem(CounterResult::of(0, [0; 3]), count),
     };
     let instants = answered.iter_mut();
     let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));
@@ -206,13 +206,13 @@ fn join(answered: &mut [Answered], count: usize) -> Answer {
 }
 
 /// A line of an answer that was given at another instant than the whole.
-fn late(line: LineAnswer, whole: &Answer, at: Timestamp) -> LineAnswer {
+fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
     let lag_us = at.as_micros().saturating_sub(whole.at.as_micros());
-    LineAnswer { lag_us, ..line }
+    CounterResult { lag_us, ..line }
 }
 
 /// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
-fn charged(part: &Part, answer: &Answer, share: u64, admitted: u64) -> Part {
+fn charged(part: &Part, answer: &OpResult, share: u64, admitted: u64) -> Part {
     let mut back = Part {
         lines: Lines::new(),
         places: SmallVec::new(),

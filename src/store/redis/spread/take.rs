@@ -10,13 +10,13 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{
-        Answer, Ask, LineAnswer, Manner, Units,
+        CounterMode, CounterResult, Op, OpResult, Units,
         redis::{
             lanes::Lanes,
             line::{Lines, OwnLine},
         },
     },
-    strategy::{RetryAfter, Seen},
+    strategy::{RetryAfter, Snapshot},
 };
 
 /// What is being taken.
@@ -37,7 +37,7 @@ struct Outcome {
     /// How many each part did.
     each: SmallVec<[u64; 2]>,
     /// Each line as it was judged, with the time that it was judged at; shadows are not.
-    judged: Vec<Option<(Seen, Timestamp)>>,
+    judged: Vec<Option<(Snapshot, Timestamp)>>,
 }
 
 /// Asks about all lines but the shadows.
@@ -46,21 +46,24 @@ pub(super) fn ask(
     times: u32,
     lines: Lines,
     deadline: Instant,
-) -> impl Future<Output = Result<Answer, StoreError>> + Send + use<> {
+) -> impl Future<Output = Result<OpResult, StoreError>> + Send + use<> {
     let count = lines.len();
     let mut shadows = Vec::new();
     for (place, line) in lines.iter().enumerate() {
-        if let Manner::Shadow { of, charges } = line.manner {
+        if let CounterMode::Shadow { replaces, charges } = line.manner {
             let mut line = line.clone();
-            line.manner = Manner::Shadow { of: None, charges };
-            shadows.push((place, line, of));
+            line.manner = CounterMode::Shadow {
+                replaces: None,
+                charges,
+            };
+            shadows.push((place, line, replaces));
         }
     }
     let mut parts = parts(lanes, lines);
     parts.iter_mut().for_each(Part::drop_shadows);
     parts.retain(|part| !part.lines.is_empty());
     let taking = Taking {
-        asked: ask_parts(lanes, Ask::Take(times), parts, deadline),
+        asked: ask_parts(lanes, Op::Acquire(times), parts, deadline),
         lanes: lanes.clone(),
         deadline,
         times,
@@ -87,7 +90,7 @@ impl Part {
 }
 
 impl Taking {
-    async fn take(mut self) -> Result<Answer, StoreError> {
+    async fn take(mut self) -> Result<OpResult, StoreError> {
         let asked = std::mem::take(&mut self.asked);
         let (mut answered, error) = answers(asked).await;
         if let Some(error) = error {
@@ -112,7 +115,7 @@ impl Taking {
                 } else {
                     0
                 };
-                answer.lines[*place] = late(LineAnswer::of(units, told.seen), &answer, at);
+                answer.lines[*place] = late(CounterResult::of(units, told.seen), &answer, at);
             }
         }
         Ok(answer)
@@ -153,7 +156,7 @@ impl Taking {
         }
         back.retain(|part| !part.lines.is_empty());
         // They are given back also if nobody waits for it any more.
-        let back = ask_parts(&self.lanes, Ask::Refund, back, self.deadline);
+        let back = ask_parts(&self.lanes, Op::Refund, back, self.deadline);
         let (given, error) = answers_by(self.deadline, back).await;
         if let Some(error) = error {
             return Err(error);
@@ -182,20 +185,25 @@ impl Taking {
         if !answered.iter().any(|answered| answered.is_banned(outcome)) {
             for (Answered { part, .. }, admitted) in answered.iter().zip(&outcome.each) {
                 for (place, line) in part.places.iter().zip(&part.lines) {
-                    if line.manner == Manner::ChargeRefused && *admitted > outcome.admitted {
+                    if line.manner == CounterMode::CountRejections && *admitted > outcome.admitted {
                         let mut line = line.clone();
-                        line.manner = Manner::Charge;
+                        line.manner = CounterMode::Charge;
                         line.units = Units::new(admitted - outcome.admitted);
                         let part = [Part::of(*place, line)];
-                        beside.extend(ask_parts(&self.lanes, Ask::Force, part, self.deadline));
+                        beside.extend(ask_parts(
+                            &self.lanes,
+                            Op::ForceAcquire,
+                            part,
+                            self.deadline,
+                        ));
                     }
                 }
             }
         }
         for (place, line, of) in &self.shadows {
             let ask = match self.admitted_without(*of, answered, outcome) {
-                0 => Ask::Peek,
-                times => Ask::Take(u32::try_from(times).unwrap_or(u32::MAX)),
+                0 => Op::Peek,
+                times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
             };
             let part = [Part::of(*place, line.clone())];
             beside.extend(ask_parts(&self.lanes, ask, part, self.deadline));
@@ -235,7 +243,7 @@ impl Answered {
             .iter()
             .zip(&self.part.lines)
             .any(|(place, line)| {
-                line.manner == Manner::ChargeRefused && !outcome.has_room(*place, line)
+                line.manner == CounterMode::CountRejections && !outcome.has_room(*place, line)
             })
     }
 }
@@ -247,7 +255,7 @@ impl Outcome {
             return true;
         };
         let units = match line.manner {
-            Manner::ChargeRefused => Units::ONE,
+            CounterMode::CountRejections => Units::ONE,
             _ => line.units,
         };
         line.account.outlook(&seen, at, units).retry == RetryAfter::Now

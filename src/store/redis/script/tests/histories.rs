@@ -12,7 +12,7 @@ use super::{KEYS, QUOTAS, START, Told, World, key};
 use crate::{
     clock::Timestamp,
     store::{
-        Ask, Line, Manner, Units,
+        CounterMode, CounterOp, Op, Units,
         redis::line::{Lines, OwnLine},
     },
 };
@@ -34,9 +34,9 @@ struct Asked {
     policies: Vec<usize>,
     key: u64,
     cost: u64,
-    ask: Ask,
+    ask: Op,
     /// Of the last policy.
-    manner: Manner,
+    manner: CounterMode,
     /// Which of the decisions so far is given back, if one is.
     of: Index,
 }
@@ -59,13 +59,13 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => subsequence((0..QUOTAS.len()).collect::<Vec<_>>(), 1..=3).prop_shuffle(),
     ];
     let ask = prop_oneof![
-        12 => (1..4_u32).prop_map(Ask::Take),
-        1 => Just(Ask::Peek), 1 => Just(Ask::Force), 1 => Just(Ask::Refund), 1 => Just(Ask::Reset),
+        12 => (1..4_u32).prop_map(Op::Acquire),
+        1 => Just(Op::Peek), 1 => Just(Op::ForceAcquire), 1 => Just(Op::Refund), 1 => Just(Op::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
     let manner = prop_oneof![
-        12 => Just(Manner::Charge), 1 => Just(Manner::Check), 1 => Just(Manner::ChargeDenied),
-        1 => Just(Manner::Shadow { of: None, charges: true }),
+        12 => Just(CounterMode::Charge), 1 => Just(CounterMode::Check), 1 => Just(CounterMode::ChargeRejectedToo),
+        1 => Just(CounterMode::Shadow { replaces: None, charges: true }),
     ];
     (policies, 0..KEYS, cost, ask, manner, any::<Index>()).prop_map(
         |(policies, key, cost, ask, manner, of)| Asked {
@@ -111,9 +111,9 @@ impl World {
     fn lines(&self, asked: &Asked) -> Lines {
         let last = asked.policies.len() - 1;
         let line = |(place, policy): (usize, &usize)| {
-            let mut line = Line::plain(&self.accounts[*policy], key(asked.key));
+            let mut line = CounterOp::plain(&self.accounts[*policy], key(asked.key));
             line.units = Units::new(asked.cost);
-            if place == last && matches!(asked.ask, Ask::Take(_)) {
+            if place == last && matches!(asked.ask, Op::Acquire(_)) {
                 line.manner = asked.manner;
             }
             OwnLine::of(&line)
@@ -153,8 +153,8 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
             match event {
                 Event::Trip(full, all) => {
                     let ask = |asked: &Asked| match asked.ask {
-                        Ask::Refund if charged.is_empty() => (Ask::Peek, world.lines(asked)),
-                        Ask::Refund => (Ask::Refund, asked.of.get(&charged).clone()),
+                        Op::Refund if charged.is_empty() => (Op::Peek, world.lines(asked)),
+                        Op::Refund => (Op::Refund, asked.of.get(&charged).clone()),
                         ask => (ask, world.lines(asked)),
                     };
                     let questions: Vec<_> = all.iter().map(ask).collect();
@@ -165,7 +165,7 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
                     world.order(&["CONFIG", "SET", "maxmemory", "0"]);
                     prop_assert_eq!(&short, &long, "{}", &context);
                     let takes = questions.iter().zip(&short);
-                    let takes = takes.filter(|((ask, _), _)| matches!(ask, Ask::Take(_)));
+                    let takes = takes.filter(|((ask, _), _)| matches!(ask, Op::Acquire(_)));
                     charged
                         .extend(takes.filter_map(|((_, lines), answer)| receipts(lines, answer)));
                 }

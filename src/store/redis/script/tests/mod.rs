@@ -17,7 +17,7 @@ use crate::{
     key::Key,
     quota::Quota,
     store::{
-        Account, Answer, Ask, Line,
+        CounterOp, LimitHandle, Op, OpResult,
         redis::{
             awaited::Awaited,
             batch::{Batch, Known, MOST_KEYS},
@@ -53,7 +53,7 @@ fn key(number: u64) -> Key {
 struct World {
     server: Server,
     clock: Clock,
-    accounts: Vec<Account>,
+    accounts: Vec<LimitHandle>,
     /// With short cuts, and without.
     scripts: [Script; 2],
     sides: [Connection; 2],
@@ -80,7 +80,7 @@ impl World {
             let policy = format!("p{place}");
             let names = Names::new("tg:", None, &*rule, &policy);
             let known = Known::new(names, halves.len(), &*rule, &script, Weak::new());
-            accounts.push(Account::new(&policy, rule, known));
+            accounts.push(LimitHandle::new(&policy, rule, known));
         }
         let without = |half: &Half| Half {
             shortcut: None,
@@ -112,12 +112,12 @@ impl World {
         script.params.resize(params, 1 << 52);
         let names = Names::new("tg:", None, &*rule, policy);
         let known = Known::new(names, 1, &*rule, &script, Weak::new());
-        self.accounts.push(Account::new(policy, rule, known));
+        self.accounts.push(LimitHandle::new(policy, rule, known));
         self.accounts.len() - 1
     }
 
     /// Sends a trip to a side, to be judged by one of the scripts.
-    fn trip(&mut self, side: usize, script: usize, questions: &[(Ask, Lines)]) -> Vec<Told> {
+    fn trip(&mut self, side: usize, script: usize, questions: &[(Op, Lines)]) -> Vec<Told> {
         let mut batch = Batch::default();
         let mut answers = Vec::new();
         for (ask, lines) in questions {
@@ -147,8 +147,8 @@ impl World {
     fn stand(&mut self, side: usize) -> Vec<Told> {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
         let look = |(policy, number)| {
-            let line = Line::plain(&self.accounts[policy], key(number));
-            (Ask::Peek, Lines::from_iter([OwnLine::of(&line)]))
+            let line = CounterOp::plain(&self.accounts[policy], key(number));
+            (Op::Peek, Lines::from_iter([OwnLine::of(&line)]))
         };
         let looks: Vec<_> = all.map(look).collect();
         self.trip(side, 1, &looks)
@@ -187,7 +187,7 @@ impl World {
 /// How many were admitted, at this time and after it, and what moved and was seen.
 type Told = Result<(u64, i64, u64, Vec<(u64, [i64; 3])>), String>;
 
-fn told(answer: &Answer) -> (u64, i64, u64, Vec<(u64, [i64; 3])>) {
+fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, [i64; 3])>) {
     let lines = answer.lines.iter().map(|line| (line.units, line.seen));
     let at = answer.at.as_micros();
     (answer.admitted, at, answer.later, lines.collect())
@@ -203,12 +203,13 @@ fn parameters_that_are_too_many_to_stand_alone_are_read_all_the_same() {
     let mut world = World::new();
     let many = world.open("many", 48);
     let ask = |world: &mut World, policies: [usize; 2], number| {
-        let line = |policy: usize| OwnLine::of(&Line::plain(&world.accounts[policy], key(number)));
+        let line =
+            |policy: usize| OwnLine::of(&CounterOp::plain(&world.accounts[policy], key(number)));
         let question = |policies: &[usize]| policies.iter().map(|policy| line(*policy)).collect();
         let questions = [
-            (Ask::Take(3), question(&policies)),
-            (Ask::Take(1), question(&policies[..1])),
-            (Ask::Peek, question(&policies[1..])),
+            (Op::Acquire(3), question(&policies)),
+            (Op::Acquire(1), question(&policies[..1])),
+            (Op::Peek, question(&policies[1..])),
         ];
         world.trip(0, 0, &questions)
     };
@@ -227,8 +228,8 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
             (0..MOST_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
         let ask = |policy: &usize| {
-            let line = Line::plain(&world.accounts[*policy], key(0));
-            (Ask::Take(11), Lines::from_iter([OwnLine::of(&line)]))
+            let line = CounterOp::plain(&world.accounts[*policy], key(0));
+            (Op::Acquire(11), Lines::from_iter([OwnLine::of(&line)]))
         };
         let questions: Vec<_> = policies.iter().map(ask).collect();
         for (side, admitted) in [(0, 10), (0, 0), (1, 10), (1, 0)] {
@@ -246,13 +247,13 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
 fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_is_over() {
     let mut world = World::new();
     let question = |world: &World, ask, number| {
-        let line = Line::plain(&world.accounts[0], key(number));
+        let line = CounterOp::plain(&world.accounts[0], key(number));
         (ask, Lines::from_iter([OwnLine::of(&line)]))
     };
     for others in [1, 5] {
         world.order(&["FLUSHDB"]);
-        let take = |world: &World, number| question(world, Ask::Take(1), number);
-        let look = question(&world, Ask::Peek, 0);
+        let take = |world: &World, number| question(world, Op::Acquire(1), number);
+        let look = question(&world, Op::Peek, 0);
         let (first, second) = (take(&world, 0), take(&world, 0));
         world.trip(0, 0, &[first]);
         world.trip(0, 0, &[second]);
