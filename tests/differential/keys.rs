@@ -130,8 +130,9 @@ impl Keys {
             By::Gcra => (reset, reset + LAP),
             By::Bucket => (reset, reset),
             By::Fixed | By::List | By::Log => (reset, period),
-            // The window that ended is remembered for an hour at most.
-            By::Calendar(_) | By::Zone(_) => (reset, period.max(32 * DAY) + DAY / 24),
+            // The window that ended is remembered for an hour at most. If the clock stepped back, it is the next one.
+            By::Calendar(_) | By::Zone(_) if reset == 0 => (0, 2 * period.max(32 * DAY) + DAY / 24),
+            By::Calendar(_) | By::Zone(_) => (reset, reset + DAY / 24),
             By::Sliding(buckets) => (reset, period + period / u64::from(buckets)),
             By::Permits(life) => (0, life * 1_000),
             By::Ban(first, longest) => {

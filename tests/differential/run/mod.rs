@@ -209,7 +209,7 @@ impl<'a> Telling<'a> {
             Op::Peek(request) => self.peek(request).await?,
             Op::Reset(key) => self.reset(*key).await?,
             Op::Refund { of, units } => self.refund(*of, *units).await?,
-            Op::Drop { of } => self.drop_decision(*of),
+            Op::Drop { of } => self.drop_decision(*of).await,
             Op::Renew => self.renew().await,
             Op::Block { key, ms } => self.block(*key, Some(*ms)).await?,
             Op::Unblock { key } => self.block(*key, None).await?,

@@ -11,6 +11,12 @@ use crate::{
     told::{Told, Under, is_cached},
 };
 
+/// All tasks that are ready have run after so many, and those that they wake.
+const YIELDS: usize = 8;
+
+/// A limiter renews so many permits at a time.
+const RENEWALS: usize = 128;
+
 impl Telling<'_> {
     /// A check, with its cost, times and tiers.
     fn dress(&self, check: Check, request: &Request) -> Check {
@@ -217,6 +223,7 @@ impl Telling<'_> {
             for side in [&mut self.redis, &mut self.memory] {
                 side.decisions.clear();
             }
+            self.let_it_be_done().await;
             self.change_all();
         }
         compare(&by_redis, &by_memory, model.as_ref())
@@ -263,7 +270,7 @@ impl Telling<'_> {
     }
 
     /// Drops the decision, and with it what it holds.
-    pub(super) fn drop_decision(&mut self, of: usize) {
+    pub(super) async fn drop_decision(&mut self, of: usize) {
         if self.redis.decisions.is_empty() {
             return;
         }
@@ -273,6 +280,7 @@ impl Telling<'_> {
         if let Some(model) = &mut self.model {
             model.drop_decision(of);
         }
+        self.let_it_be_done().await;
         self.change_all();
     }
 
@@ -284,15 +292,25 @@ impl Telling<'_> {
             _ => None,
         });
         if let Some(life) = lives.min() {
-            // What was dropped is released first, or its deadline would pass.
-            drop(self.redis.limiter.peek(key_named(UNUSED)).await);
             tokio::time::pause();
             tokio::time::advance(Duration::from_millis(life / 3 + 2)).await;
-            for _ in 0..8 {
+            for _ in 0..YIELDS {
                 tokio::task::yield_now().await;
             }
             tokio::time::resume();
+            for _ in 0..=self.redis.decisions.len() / RENEWALS {
+                self.let_it_be_done().await;
+            }
             self.change_all();
+        }
+    }
+
+    /// Waits until Redis has done what nothing waits for, so that it is done before the clock moves: requests that share a
+    /// connection are judged in order.
+    async fn let_it_be_done(&self) {
+        drop(self.redis.limiter.peek(key_named(UNUSED)).await);
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
         }
     }
 
