@@ -24,14 +24,14 @@ pub struct Trial;
 
 impl Strategy for Trial {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        if quota.units() > 1_000_000 || quota.period() < Duration::from_secs(1) {
+        if quota.amount() > 1_000_000 || quota.period() < Duration::from_secs(1) {
             return Err(InvalidValue::new(
                 format!("{quota} as a trial"),
                 "at most 1,000,000 units, over at least a second",
             ));
         }
         Ok(Arc::new(Once {
-            units: quota.units(),
+            units: quota.amount(),
             kept: quota.period(),
         }))
     }

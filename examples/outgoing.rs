@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
     let deadline = env::var("DEADLINE").map_or(Ok(10), |seconds| seconds.parse())?;
     let layer = OutgoingLayer::new(limiter()?)
-        .deadline(Duration::from_secs(deadline))
+        .timeout(Duration::from_secs(deadline))
         .queue(100);
     let client = Client::builder(TokioExecutor::new()).build_http();
     let app = App {
@@ -68,7 +68,7 @@ fn limiter() -> Result<Limiter, Box<dyn Error>> {
         println!("Counting on Redis.");
         // Who can wait for his turn can wait for Redis too.
         let store = tollgate::RedisStore::builder().url(url);
-        let store = store.deadline(Duration::from_secs(2)).build()?;
+        let store = store.timeout(Duration::from_secs(2)).build()?;
         return Ok(limiter.store(store).build()?);
     }
     println!("Counting in process; set REDIS_URL to count on Redis.");

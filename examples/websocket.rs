@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) => {
             // Who stays for hours can wait for a second.
             let store = tollgate::RedisStore::builder().url(url);
-            app(store.deadline(Duration::from_secs(1)).build()?)?
+            app(store.timeout(Duration::from_secs(1)).build()?)?
         }
         Err(_) => app(MemoryStore::new())?,
     };
@@ -72,7 +72,7 @@ async fn upgrade(
     State(messages): State<Limiter>,
 ) -> Response {
     // Else the place would be given back with the response, which is when the socket begins.
-    let place = admission.hold();
+    let place = admission.hold_permits();
     upgrade.on_upgrade(async move |socket| {
         let _gone = echo(socket, messages, Key::ip(peer.ip())).await;
         drop(place);

@@ -24,15 +24,15 @@ use std::{error, fmt, sync::Arc, time::Duration};
 pub struct ConfigError {
     policy: Option<String>,
     value: String,
-    valid: String,
+    expected: String,
 }
 
 impl ConfigError {
-    pub(crate) fn new(value: impl Into<String>, valid: impl Into<String>) -> Self {
+    pub(crate) fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self {
             policy: None,
             value: value.into(),
-            valid: valid.into(),
+            expected: expected.into(),
         }
     }
 
@@ -40,13 +40,13 @@ impl ConfigError {
         Self {
             policy: Some(policy.to_owned()),
             value: unfit.value,
-            valid: unfit.valid,
+            expected: unfit.expected,
         }
     }
 
     /// A mistake at a place that isn't a policy.
     pub(crate) fn at(place: &str, unfit: InvalidValue) -> Self {
-        Self::new(format!("{place}{}", unfit.value), unfit.valid)
+        Self::new(format!("{place}{}", unfit.value), unfit.expected)
     }
 
     /// The name of the policy that is at fault; `None` if it's the store or the whole.
@@ -60,8 +60,8 @@ impl ConfigError {
     }
 
     /// What would be valid.
-    pub fn valid(&self) -> &str {
-        &self.valid
+    pub fn expected(&self) -> &str {
+        &self.expected
     }
 }
 
@@ -70,7 +70,7 @@ impl fmt::Display for ConfigError {
         if let Some(policy) = &self.policy {
             write!(f, "policy {policy:?}: ")?;
         }
-        write!(f, "{}: {}", self.value, self.valid)
+        write!(f, "{}: {}", self.value, self.expected)
     }
 }
 
@@ -80,15 +80,15 @@ impl error::Error for ConfigError {}
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidValue {
     value: String,
-    valid: String,
+    expected: String,
 }
 
 impl InvalidValue {
     /// `value` is what can't be counted, `valid` says what could.
-    pub fn new(value: impl Into<String>, valid: impl Into<String>) -> Self {
+    pub fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self {
             value: value.into(),
-            valid: valid.into(),
+            expected: expected.into(),
         }
     }
 }

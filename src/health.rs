@@ -4,10 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use crate::error::StoreError;
 
-/// What [`Limiter::ping`](crate::Limiter::ping) found: how the store is, and what is wrong with it.
+/// What [`Limiter::health_check`](crate::Limiter::health_check) found: how the store is, and what is wrong with it.
 #[derive(Clone, Debug, Default)]
 pub struct HealthReport {
-    problems: Vec<HealthIssue>,
+    issues: Vec<HealthIssue>,
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
     dropped_write_backs: u64,
@@ -47,7 +47,7 @@ pub enum HealthIssue {
         message: Arc<str>,
     },
     /// The user may not use the key that says whether cached rejections still hold: the store is asked again when they are as
-    /// old as the bound of `RedisStoreBuilder::denials`. If it's the key that is forbidden, and not a command, refunds and
+    /// old as the bound of `RedisStoreBuilder::rejection_cache_staleness`. If it's the key that is forbidden, and not a command, refunds and
     /// resets fail.
     #[error(
         "rejections are not cached for long, and refunds may fail, without {key:?} on {server}: {message}"
@@ -98,13 +98,13 @@ pub enum HealthIssue {
 
 impl HealthReport {
     /// Whether nothing is wrong now. Refunds and write-backs that were dropped in the past don't count.
-    pub fn is_well(&self) -> bool {
-        self.problems.is_empty()
+    pub fn is_healthy(&self) -> bool {
+        self.issues.is_empty()
     }
 
     /// What is wrong.
-    pub fn problems(&self) -> &[HealthIssue] {
-        &self.problems
+    pub fn issues(&self) -> &[HealthIssue] {
+        &self.issues
     }
 
     /// What could not be looked at, for want of a right that counting doesn't need: `version`, `eviction`, `role`.
@@ -135,7 +135,7 @@ impl HealthReport {
 
     /// Adds something that is wrong.
     pub fn note(&mut self, problem: HealthIssue) {
-        self.problems.push(problem);
+        self.issues.push(problem);
     }
 
     /// Adds something that could not be looked at.

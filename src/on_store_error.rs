@@ -57,7 +57,7 @@ pub enum OnStoreError {
 ///             .skip_with(|parts| parts.uri.path() != "/login")
 ///             .on_store_error(OnStoreError::Reject),
 ///     )
-///     .on_store_error(LocalFallback::across(4))
+///     .on_store_error(LocalFallback::shared_by(4))
 ///     .build()?;
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
@@ -72,7 +72,7 @@ impl LocalFallback {
     /// fault; if there are more, more.
     ///
     /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
-    pub const fn across(processes: u32) -> Self {
+    pub const fn shared_by(processes: u32) -> Self {
         Self {
             processes,
             write_back: false,
@@ -100,13 +100,13 @@ impl LocalFallback {
     /// One process's share of a quota.
     pub(crate) fn share(self, quota: Quota) -> Quota {
         let share = |units: u64| units.div_ceil(u64::from(self.processes.max(1)));
-        let units = share(quota.units());
+        let units = share(quota.amount());
         if quota.is_concurrent() {
             return Quota::concurrent(units);
         }
         let whole = Quota::requests(units).per(quota.period());
         match quota.capacity() {
-            burst if burst == quota.units() => whole,
+            burst if burst == quota.amount() => whole,
             burst => whole.burst(share(burst)),
         }
     }
@@ -159,7 +159,7 @@ mod tests {
         ] {
             let share: Quota = share.parse().expect(share);
             let quota = quota.parse().expect(quota);
-            assert_eq!(LocalFallback::across(processes).share(quota), share);
+            assert_eq!(LocalFallback::shared_by(processes).share(quota), share);
         }
     }
 
@@ -167,8 +167,8 @@ mod tests {
         #[test]
         fn shares_add_up_to_the_quota_or_to_one_for_each(units in 1..u64::MAX, burst in 1..u64::MAX, processes in 1..u32::MAX) {
             let quota = Quota::requests(units).per_second().burst(burst);
-            let share = LocalFallback::across(processes).share(quota);
-            for (share, whole) in [(share.units(), units), (share.capacity(), burst)] {
+            let share = LocalFallback::shared_by(processes).share(quota);
+            for (share, whole) in [(share.amount(), units), (share.capacity(), burst)] {
                 let (all, whole) = (u128::from(share) * u128::from(processes), u128::from(whole));
                 prop_assert!(all >= whole && all < whole + u128::from(processes));
             }

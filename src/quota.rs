@@ -78,7 +78,7 @@ impl Quota {
     }
 
     /// Units per period.
-    pub const fn units(&self) -> u64 {
+    pub const fn amount(&self) -> u64 {
         self.requests
     }
 
@@ -379,7 +379,10 @@ mod tests {
     fn ten_per_minute_is_not_a_period_of_ten() {
         // tower-governor#55: `per_second(5)` that meant a period of five seconds.
         let quota = Quota::requests(5).per_second();
-        assert_eq!((quota.units(), quota.period()), (5, Duration::from_secs(1)));
+        assert_eq!(
+            (quota.amount(), quota.period()),
+            (5, Duration::from_secs(1))
+        );
     }
 
     proptest! {

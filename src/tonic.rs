@@ -43,7 +43,7 @@ pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
         .violated()
         .map(|verdict| QuotaViolation {
             quota_id: verdict.policy().to_owned(),
-            quota_value: i64::try_from(verdict.quota().units()).unwrap_or(i64::MAX),
+            quota_value: i64::try_from(verdict.quota().amount()).unwrap_or(i64::MAX),
             ..QuotaViolation::new(
                 verdict.policy(),
                 format!("quota exceeded: {}", verdict.quota()),

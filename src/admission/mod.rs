@@ -88,7 +88,7 @@ impl Admission {
     /// use tollgate::Admission;
     ///
     /// async fn echo(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
-    ///     let places = admission.hold();
+    ///     let places = admission.hold_permits();
     ///     upgrade.on_upgrade(async move |mut socket: WebSocket| {
     ///         while let Some(Ok(message)) = socket.recv().await {
     ///             if socket.send(message).await.is_err() {
@@ -104,7 +104,7 @@ impl Admission {
     ///
     /// A client that has gone without a word holds its place until the connection is found broken: send pings, and end
     /// those that don't answer.
-    pub fn hold(&self) -> PermitGuard {
+    pub fn hold_permits(&self) -> PermitGuard {
         PermitGuard {
             _permits: self.lock().permits(),
         }

@@ -62,7 +62,7 @@ impl fmt::Display for Rejected {
             DecisionKind::Admitted => f.write_str("admitted"),
             DecisionKind::Rejected => {
                 f.write_str("quota exceeded:")?;
-                let mut refused = self.decision.policies().filter(|v| v.refused());
+                let mut refused = self.decision.policies().filter(|v| v.rejected());
                 refused.try_for_each(|verdict| write!(f, " {}", verdict.policy()))?;
                 match self.decision.retry() {
                     RetryAfter::In(wait) => write!(f, "; retry after {wait:?}"),

@@ -47,7 +47,7 @@ impl Decision {
 
     /// Where it is kept what is told to those whom the policy refused that refused this one, if it was one alone.
     pub(crate) fn problem_said(&self) -> Option<&OnceLock<Problem>> {
-        let mut refused = self.policies().filter(|verdict| verdict.refused());
+        let mut refused = self.policies().filter(|verdict| verdict.rejected());
         match (refused.next(), refused.next()) {
             (Some(one), None) => self.books.said().problems.get(one.counted.policy as usize),
             _ => None,

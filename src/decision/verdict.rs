@@ -75,14 +75,14 @@ impl<'a> PolicyDecision<'a> {
         self.counted.is_shadow()
     }
 
-    /// Whether this policy would have refused the request, were it enforced: what [`refused`](PolicyDecision::refused) says of
+    /// Whether this policy would have refused the request, were it enforced: what [`rejected`](PolicyDecision::rejected) says of
     /// those that are.
-    pub fn would_refuse(&self) -> bool {
-        self.refused() || self.counted.is_shadow_refusal()
+    pub fn would_reject(&self) -> bool {
+        self.rejected() || self.counted.is_shadow_refusal()
     }
 
     /// Whether this policy refused the request; never, in the shadow.
-    pub fn refused(&self) -> bool {
+    pub fn rejected(&self) -> bool {
         matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()
             && self.counted.cost > 0
@@ -99,8 +99,8 @@ impl fmt::Debug for PolicyDecision<'_> {
             .field("remaining", &self.remaining())
             .field("retry", &self.retry())
             .field("reset_after", &self.reset_after())
-            .field("refused", &self.refused())
-            .field("would_refuse", &self.would_refuse())
+            .field("rejected", &self.rejected())
+            .field("would_reject", &self.would_reject())
             .finish()
     }
 }

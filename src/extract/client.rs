@@ -204,17 +204,17 @@ impl KeyExtractor for ClientIp {
         Some(self.prefixes.key_of(address))
     }
 
-    fn when_missing(&self) -> MissingKey {
-        self.prefixes.when_missing()
+    fn on_missing_key(&self) -> MissingKey {
+        self.prefixes.on_missing_key()
     }
 
-    fn hint(&self) -> &'static str {
-        self.prefixes.hint()
+    fn missing_key_hint(&self) -> &'static str {
+        self.prefixes.missing_key_hint()
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
-        self.prefixes.check()?;
-        self.proxies.as_ref().map_or(Ok(()), Networks::check)?;
+    fn validate(&self) -> Result<(), InvalidValue> {
+        self.prefixes.validate()?;
+        self.proxies.as_ref().map_or(Ok(()), Networks::validate)?;
         let one = match &self.source {
             Some(Source::One(Err(name))) => {
                 let value = format!("a header {name:?}");

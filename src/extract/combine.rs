@@ -51,11 +51,11 @@ impl<F> fmt::Debug for FromFn<F> {
 fn part_of(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
     static SELDOM: Seldom = Seldom::new();
     part.key(parts).or_else(|| {
-        let hint = part.hint();
+        let hint = part.missing_key_hint();
         if !hint.is_empty() {
             SELDOM.then(|unsaid| tracing::error!(unsaid, "a request has no key: {hint}"));
         }
-        (part.when_missing() == MissingKey::Shared).then(Key::missing)
+        (part.on_missing_key() == MissingKey::Shared).then(Key::missing)
     })
 }
 
@@ -66,8 +66,8 @@ macro_rules! tuple {
                 Some(Key::tuple([$(part_of(&self.$index, parts)?),+]))
             }
 
-            fn check(&self) -> Result<(), InvalidValue> {
-                $(self.$index.check()?;)+
+            fn validate(&self) -> Result<(), InvalidValue> {
+                $(self.$index.validate()?;)+
                 Ok(())
             }
         }

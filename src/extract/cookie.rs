@@ -41,7 +41,7 @@ impl KeyExtractor for Cookie {
         (!value.is_empty()).then(|| Key::secret(value))
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         let fits = !self.name.is_empty() && self.name.bytes().all(is_token);
         let unfit =
             || InvalidValue::new(format!("a cookie {:?}", self.name), "a token of RFC 6265");

@@ -38,7 +38,7 @@ impl KeyExtractor for Header {
         (!value.is_empty()).then(|| make(value))
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         let name = self.name.as_ref();
         name.map(|_| ()).map_err(|name| {
             InvalidValue::new(format!("a header {name:?}"), "a field name of RFC 9110")

@@ -39,19 +39,19 @@ impl KeyExtractor for OrElse {
         })
     }
 
-    fn when_missing(&self) -> MissingKey {
+    fn on_missing_key(&self) -> MissingKey {
         self.last()
-            .map_or(MissingKey::Reject, KeyExtractor::when_missing)
+            .map_or(MissingKey::Reject, KeyExtractor::on_missing_key)
     }
 
-    fn hint(&self) -> &'static str {
-        self.last().map_or("", KeyExtractor::hint)
+    fn missing_key_hint(&self) -> &'static str {
+        self.last().map_or("", KeyExtractor::missing_key_hint)
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         self.extractors
             .iter()
-            .try_for_each(|(_, extractor)| extractor.check())
+            .try_for_each(|(_, extractor)| extractor.validate())
     }
 }
 

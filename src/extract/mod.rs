@@ -97,12 +97,12 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     fn key(&self, parts: &Parts) -> Option<Key>;
 
     /// What to do with a request without a key, unless the policy says otherwise.
-    fn when_missing(&self) -> MissingKey {
+    fn on_missing_key(&self) -> MissingKey {
         MissingKey::Reject
     }
 
     /// If a missing key is a mistake of the application's, what to do about it: it is logged as an error.
-    fn hint(&self) -> &'static str {
+    fn missing_key_hint(&self) -> &'static str {
         ""
     }
 
@@ -111,7 +111,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// If it can't find keys, such as by a header whose name is none.
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         Ok(())
     }
 
@@ -147,15 +147,15 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).key(parts)
     }
 
-    fn when_missing(&self) -> MissingKey {
-        (**self).when_missing()
+    fn on_missing_key(&self) -> MissingKey {
+        (**self).on_missing_key()
     }
 
-    fn hint(&self) -> &'static str {
-        (**self).hint()
+    fn missing_key_hint(&self) -> &'static str {
+        (**self).missing_key_hint()
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
-        (**self).check()
+    fn validate(&self) -> Result<(), InvalidValue> {
+        (**self).validate()
     }
 }

@@ -28,7 +28,7 @@ impl Networks {
         self.nets.iter().any(|net| net.contains(&address))
     }
 
-    pub(super) fn check(&self) -> Result<(), InvalidValue> {
+    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
 }
@@ -87,7 +87,7 @@ mod tests {
 
     fn contains(net: &str, address: &str) -> bool {
         let networks = networks(&[net]);
-        assert_eq!(networks.check(), Ok(()), "{net}");
+        assert_eq!(networks.validate(), Ok(()), "{net}");
         networks.contain(address.parse().expect(address))
     }
 
@@ -133,7 +133,7 @@ mod tests {
             "::ffff:0:0/90",
         ] {
             let networks = networks(&["10.0.0.0/8", text]);
-            assert!(networks.check().is_err(), "{text:?}");
+            assert!(networks.validate().is_err(), "{text:?}");
             assert!(!networks.contain(IpAddr::from([192, 0, 2, 1])), "{text:?}");
         }
     }

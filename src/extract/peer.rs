@@ -59,17 +59,17 @@ impl KeyExtractor for Peer {
         peer_of(&parts.extensions).map(|address| self.key_of(address))
     }
 
-    fn when_missing(&self) -> MissingKey {
+    fn on_missing_key(&self) -> MissingKey {
         MissingKey::Shared
     }
 
-    fn hint(&self) -> &'static str {
+    fn missing_key_hint(&self) -> &'static str {
         "there is no ConnectInfo in its extensions, so its client's address is unknown; with axum, serve \
          `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, and \
          `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`"
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         if self.v4 > 32 || self.v6 > 128 {
             return Err(InvalidValue::new(
                 format!("address prefixes of {} and {} bits", self.v4, self.v6),

@@ -47,7 +47,7 @@ impl KeyExtractor for Query {
         (!value.is_empty()).then(|| make(value.as_bytes()))
     }
 
-    fn check(&self) -> Result<(), InvalidValue> {
+    fn validate(&self) -> Result<(), InvalidValue> {
         let unfit = || InvalidValue::new("a query parameter \"\"", "a parameter's name");
         (!self.name.is_empty()).then_some(()).ok_or_else(unfit)
     }

@@ -100,7 +100,7 @@ impl RateLimitLayer {
     ///
     /// let layer = RateLimitLayer::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-    ///     .on_refusal(|refused, parts| {
+    ///     .on_rejection(|refused, parts| {
     ///         let seconds = refused.retry_after().map_or(0, |wait| wait.as_secs() + 1);
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
     ///         (http::StatusCode::TOO_MANY_REQUESTS, Html(page)).into_response()
@@ -110,13 +110,13 @@ impl RateLimitLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn on_refusal<F, B>(self, respond: F) -> Self
+    pub fn on_rejection<F, B>(self, respond: F) -> Self
     where
         F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.answering(|answers| answers.on_refusal(respond))
+        self.answering(|answers| answers.on_rejection(respond))
     }
 
     /// The limiter, to ask about keys that only a handler knows.
@@ -213,14 +213,14 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// See [`RateLimitLayer::on_refusal`].
-    pub fn on_refusal<F, B>(mut self, respond: F) -> Self
+    /// See [`RateLimitLayer::on_rejection`].
+    pub fn on_rejection<F, B>(mut self, respond: F) -> Self
     where
         F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        self.answers.on_refusal(respond);
+        self.answers.on_rejection(respond);
         self
     }
 

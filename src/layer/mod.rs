@@ -26,7 +26,7 @@
 //! | there is no key, and the policy refuses such requests | 400 Bad Request | 3 `INVALID_ARGUMENT` |
 //!
 //! Over HTTP the body is problem details (RFC 9457), or plain text for a browser that shows a page: whose `Accept` names
-//! text and no JSON. [`on_refusal`](RateLimitLayer::on_refusal) answers in your own words. `Retry-After` is on every
+//! text and no JSON. [`on_rejection`](RateLimitLayer::on_rejection) answers in your own words. `Retry-After` is on every
 //! refusal that waiting helps against; [`RateLimitHeaders`](crate::RateLimitHeaders) are the other fields.
 //!
 //! ## gRPC

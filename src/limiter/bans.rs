@@ -23,7 +23,7 @@ impl Limiter {
     /// use tollgate::{Ban, Key, Limiter, Policy, Quota};
     ///
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-    /// let ban = Ban::lasting(Duration::from_secs(600));
+    /// let ban = Ban::for_duration(Duration::from_secs(600));
     /// let limiter = Limiter::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .policy(Policy::new("abuse", Quota::requests(20).per_minute()).strategy(ban))

@@ -74,7 +74,7 @@ impl Check {
     }
 
     /// Costs `units` under the policy of that name.
-    pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
+    pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.own().costs.push((policy.into(), units));
         self
     }
@@ -83,7 +83,7 @@ impl Check {
 impl Check {
     /// Counts by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
     /// [`Policy::quota_with`](crate::Policy::quota_with).
-    pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+    pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.own().quotas.push((policy.into(), quota));
         self
     }

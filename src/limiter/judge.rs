@@ -160,7 +160,7 @@ impl Desk {
                     policy.plain_cost()
                 }
             };
-            let by = bound.by(|| keys.caller());
+            let by = bound.by(|| keys.own_caller());
             self.push(draft, index, key, cost.unwrap_or_else(plain), by, quota);
         }
         self.judge(draft)

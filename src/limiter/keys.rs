@@ -16,12 +16,12 @@ enum Who {
 impl Keys {
     /// Signs what is charged with `caller`, in place of each policy's key: see [`Policy::caller`](crate::Policy::caller).
     #[must_use]
-    pub fn by(mut self, caller: Key) -> Self {
+    pub fn caller(mut self, caller: Key) -> Self {
         self.caller = Some(caller);
         self
     }
 
-    pub(super) fn caller(&self) -> Option<Key> {
+    pub(super) fn own_caller(&self) -> Option<Key> {
         self.caller
     }
 

@@ -237,10 +237,10 @@ impl Bound {
 
     /// The key of those who have none, if they share one.
     fn missing_key(&self) -> Option<Key> {
-        let missing = self.policy.when_missing();
+        let missing = self.policy.on_missing_key();
         self.no_key.then(|unsaid| {
             let policy = self.policy.name();
-            let hint = self.policy.extractor().hint();
+            let hint = self.policy.extractor().missing_key_hint();
             if hint.is_empty() {
                 tracing::debug!(policy, ?missing, unsaid, "a request has no key");
             } else {

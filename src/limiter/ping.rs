@@ -16,17 +16,17 @@ impl Limiter {
     /// let limiter = Limiter::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .build()?;
-    /// for problem in limiter.ping().await.problems() {
+    /// for problem in limiter.health_check().await.issues() {
     ///     eprintln!("{problem}");
     /// }
     /// # Ok::<(), tollgate::ConfigError>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn ping(&self) -> HealthReport {
+    pub async fn health_check(&self) -> HealthReport {
         let inner = self.desks.inner();
         let accounts = inner.policies.iter().flat_map(Bound::accounts);
-        let asked = inner.store.ping(&accounts.collect::<Vec<_>>());
+        let asked = inner.store.health_check(&accounts.collect::<Vec<_>>());
         let mut health = asked.await;
         let dropped = inner.shares.as_ref().map_or(0, Shares::dropped);
         health.note_dropped_write_backs(dropped);

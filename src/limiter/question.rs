@@ -32,7 +32,7 @@ impl Question {
             && a.cost == b.cost
             && a.costs == b.costs
             && a.quotas == b.quotas
-            && self.keys.caller() == other.keys.caller()
+            && self.keys.own_caller() == other.keys.own_caller()
     }
 
     /// The keys by policy, however they were given.
@@ -77,7 +77,7 @@ impl Question {
 
     /// The key under a policy, if only the one that is shared by those who have none.
     pub(super) fn key_under(&self, bound: &Bound) -> Option<Key> {
-        let shared = bound.policy.when_missing() == MissingKey::Shared;
+        let shared = bound.policy.on_missing_key() == MissingKey::Shared;
         let own = self.keys.of(bound.policy.name());
         own.copied().or_else(|| shared.then(Key::missing))
     }

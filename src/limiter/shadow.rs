@@ -19,7 +19,7 @@ use crate::{
 #[non_exhaustive]
 pub struct ShadowStats {
     /// Requests that it was asked about.
-    pub judged: u64,
+    pub evaluated: u64,
     /// Those that were admitted, and that would have been refused with it.
     pub stricter: u64,
     /// Those that were refused, and that would have been admitted with it in the [place](crate::Policy::shadow_of) of
@@ -30,22 +30,22 @@ pub struct ShadowStats {
 /// The counts behind a [`ShadowStats`].
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    judged: AtomicU64,
+    evaluated: AtomicU64,
     stricter: AtomicU64,
     looser: AtomicU64,
 }
 
 impl ShadowStats {
     /// Requests of which it would have changed the answer.
-    pub fn differ(&self) -> u64 {
+    pub fn differing(&self) -> u64 {
         self.stricter + self.looser
     }
 }
 
 impl Comparison {
     /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
-    fn note(&self, judged: u64, admitted: u64, would: u64) {
-        self.judged.fetch_add(judged, Ordering::Relaxed);
+    fn note(&self, evaluated: u64, admitted: u64, would: u64) {
+        self.evaluated.fetch_add(evaluated, Ordering::Relaxed);
         self.stricter
             .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
         self.looser
@@ -56,12 +56,12 @@ impl Comparison {
 impl Limiter {
     /// How the answers of the [shadow](crate::Policy::shadow) of that name differ from those that were given; `None` if
     /// there is none.
-    pub fn compared(&self, policy: &str) -> Option<ShadowStats> {
+    pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
         let mut policies = self.desks.inner().policies.iter();
         match &policies.find(|bound| bound.policy.name() == policy)?.role {
             Role::Live | Role::Ban => None,
             Role::Shadow { compared, .. } => Some(ShadowStats {
-                judged: compared.judged.load(Ordering::Relaxed),
+                evaluated: compared.evaluated.load(Ordering::Relaxed),
                 stricter: compared.stricter.load(Ordering::Relaxed),
                 looser: compared.looser.load(Ordering::Relaxed),
             }),
@@ -96,7 +96,7 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
 impl Bound {
     /// Whether it refuses requests without a key.
     pub(super) fn refuses_missing(&self) -> bool {
-        let refuses = self.policy.when_missing() == MissingKey::Reject;
+        let refuses = self.policy.on_missing_key() == MissingKey::Reject;
         refuses && !matches!(self.role, Role::Shadow { .. })
     }
 
@@ -106,8 +106,8 @@ impl Bound {
     }
 
     /// Notes that of so many requests `admitted` were, and with this shadow `would` have been.
-    fn note(&self, compared: &Comparison, judged: u64, admitted: u64, would: u64) {
-        compared.note(judged, admitted, would);
+    fn note(&self, compared: &Comparison, evaluated: u64, admitted: u64, would: u64) {
+        compared.note(evaluated, admitted, would);
         if would != admitted {
             let policy = self.policy.name();
             tracing::debug!(policy, admitted, would, "a shadow would have it otherwise");

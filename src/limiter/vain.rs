@@ -30,8 +30,8 @@ impl Question {
             return;
         }
         let mut keys: Keys = bans.into();
-        if let Some(caller) = self.keys.caller() {
-            keys = keys.by(caller);
+        if let Some(caller) = self.keys.own_caller() {
+            keys = keys.caller(caller);
         }
         let once = Own {
             cost: Some(1),

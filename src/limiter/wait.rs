@@ -139,8 +139,8 @@ impl Wait {
         self
     }
 
-    /// See [`Check::cost_of`](crate::Check::cost_of).
-    pub fn cost_of(mut self, policy: impl Into<String>, units: u64) -> Self {
+    /// See [`Check::cost_for`](crate::Check::cost_for).
+    pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.question.own.costs.push((policy.into(), units));
         self
     }
@@ -151,8 +151,8 @@ impl Wait {
         self
     }
 
-    /// See [`Check::quota_of`](crate::Check::quota_of).
-    pub fn quota_of(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+    /// See [`Check::quota_for`](crate::Check::quota_for).
+    pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.question.own.quotas.push((policy.into(), quota));
         self
     }

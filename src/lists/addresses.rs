@@ -20,7 +20,7 @@ use crate::{
 /// are the same list: [`replace`](AddressList::replace) through one of them changes it for all, also while requests are
 /// served. A request sees the list before or after, never a part, and doesn't wait for it.
 ///
-/// The address is the socket's peer unless [`by`](AddressList::by) says otherwise. A request whose address isn't known
+/// The address is the socket's peer unless [`client_ip`](AddressList::client_ip) says otherwise. A request whose address isn't known
 /// is on no such list; nor is a [`check`](crate::Limiter::check), unless it is told the
 /// [address](crate::Check::address).
 ///
@@ -93,7 +93,7 @@ impl AddressList {
 
     /// Finds a request's address so, in place of its socket's peer: behind proxies.
     #[must_use]
-    pub fn by(mut self, client: ClientIp) -> Self {
+    pub fn client_ip(mut self, client: ClientIp) -> Self {
         self.client = client;
         self
     }
@@ -144,7 +144,7 @@ impl AddressList {
 
     pub(super) fn check(&self) -> Result<(), InvalidValue> {
         use crate::extract::KeyExtractor;
-        self.client.check()
+        self.client.validate()
     }
 }
 

@@ -19,7 +19,7 @@ pin_project! {
     {
         #[pin]
         state: State<S, S::Future, Req>,
-        hand_over: H,
+        attach: H,
     }
 }
 
@@ -36,19 +36,19 @@ impl<S, Req, H> ResponseFuture<S, Req, H>
 where
     S: Service<Req>,
 {
-    pub(super) fn new(waiting: WaitFuture, request: Req, ready: S, hand_over: H) -> Self {
+    pub(super) fn new(waiting: WaitFuture, request: Req, ready: S, attach: H) -> Self {
         let held = Some((request, ready));
         Self {
             state: State::Waiting { waiting, held },
-            hand_over,
+            attach,
         }
     }
 
-    pub(super) fn untouched(inner: S::Future, hand_over: H) -> Self {
+    pub(super) fn untouched(inner: S::Future, attach: H) -> Self {
         let ticket = Some(Ticket::new(Admission::unlimited()));
         Self {
             state: State::Called { inner, ticket },
-            hand_over,
+            attach,
         }
     }
 }
@@ -87,8 +87,8 @@ where
                     };
                     return Poll::Ready(match response {
                         Ok(response) => {
-                            let admission = ticket.respond(|| this.hand_over.head(&response));
-                            Ok(this.hand_over.hand_over(response, admission))
+                            let admission = ticket.respond(|| this.attach.head(&response));
+                            Ok(this.attach.attach(response, admission))
                         }
                         Err(error) => {
                             ticket.fail();

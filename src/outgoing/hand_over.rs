@@ -14,7 +14,7 @@ pub trait AttachAdmission<Res> {
     }
 
     /// Makes it of the response.
-    fn hand_over(&self, response: Res, admission: Admission) -> Self::Output;
+    fn attach(&self, response: Res, admission: Admission) -> Self::Output;
 }
 
 /// The response stays as it is; the admission is dropped.
@@ -24,7 +24,7 @@ pub struct Discard;
 impl<Res> AttachAdmission<Res> for Discard {
     type Output = Res;
 
-    fn hand_over(&self, response: Res, _admission: Admission) -> Res {
+    fn attach(&self, response: Res, _admission: Admission) -> Res {
         response
     }
 }
@@ -36,7 +36,7 @@ pub struct AsTuple;
 impl<Res> AttachAdmission<Res> for AsTuple {
     type Output = (Res, Admission);
 
-    fn hand_over(&self, response: Res, admission: Admission) -> (Res, Admission) {
+    fn attach(&self, response: Res, admission: Admission) -> (Res, Admission) {
         (response, admission)
     }
 }
@@ -56,7 +56,7 @@ impl<B> AttachAdmission<Response<B>> for InExtensions {
         head
     }
 
-    fn hand_over(&self, mut response: Response<B>, admission: Admission) -> Response<B> {
+    fn attach(&self, mut response: Response<B>, admission: Admission) -> Response<B> {
         response.extensions_mut().insert(admission);
         response
     }

@@ -6,7 +6,7 @@ use super::{Discard, KeysFn, Outgoing, StaticKeys};
 use crate::limiter::{Keys, Limiter, QUEUE};
 
 /// How long a request waits, unless told otherwise.
-const DEADLINE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Holds back requests on their way out until a [`Limiter`] lets them pass.
 ///
@@ -26,7 +26,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// // For each host that is called.
 /// let layer = OutgoingLayer::new(limiter)
 ///     .key_with(|request: &Request<String>| Key::new(request.uri().host().unwrap_or_default()))
-///     .deadline(Duration::from_secs(5))
+///     .timeout(Duration::from_secs(5))
 ///     .queue(100);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
@@ -34,8 +34,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 pub struct OutgoingLayer<K = StaticKeys, H = Discard> {
     pub(super) limiter: Limiter,
     pub(super) question: K,
-    pub(super) hand_over: H,
-    pub(super) deadline: Duration,
+    pub(super) attach: H,
+    pub(super) timeout: Duration,
     pub(super) queue: usize,
     pub(super) enabled: bool,
 }
@@ -46,8 +46,8 @@ impl OutgoingLayer {
         Self {
             limiter,
             question: StaticKeys::default(),
-            hand_over: Discard,
-            deadline: DEADLINE,
+            attach: Discard,
+            timeout: TIMEOUT,
             queue: QUEUE,
             enabled: true,
         }
@@ -59,7 +59,7 @@ impl<K, H> OutgoingLayer<K, H> {
     #[must_use]
     pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H> {
         let keys = keys.into();
-        self.ask(StaticKeys { keys, cost: None })
+        self.keys_from(StaticKeys { keys, cost: None })
     }
 
     /// Counts each request under what `keys` says: as in [`key`](OutgoingLayer::key).
@@ -70,13 +70,13 @@ impl<K, H> OutgoingLayer<K, H> {
         T: Into<Keys>,
     {
         let keys = Arc::new(move |request: &Req| keys(request).into());
-        self.ask(KeysFn { keys, cost: None })
+        self.keys_from(KeysFn { keys, cost: None })
     }
 
     /// Waits for at most so long: 30 seconds unless set. Who would surely wait for longer is refused at once.
     #[must_use]
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
@@ -97,12 +97,12 @@ impl<K, H> OutgoingLayer<K, H> {
     /// Hands each request's [`Admission`](crate::Admission) to its caller, [`AsTuple`](super::AsTuple) the response or
     /// [`InExtensions`](super::InExtensions) of it, or as you like.
     #[must_use]
-    pub fn hand_over<G>(self, hand_over: G) -> OutgoingLayer<K, G> {
+    pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G> {
         OutgoingLayer {
             limiter: self.limiter,
             question: self.question,
-            hand_over,
-            deadline: self.deadline,
+            attach,
+            timeout: self.timeout,
             queue: self.queue,
             enabled: self.enabled,
         }
@@ -110,12 +110,12 @@ impl<K, H> OutgoingLayer<K, H> {
 
     /// Asks for each request what `question` says.
     #[must_use]
-    pub fn ask<Q>(self, question: Q) -> OutgoingLayer<Q, H> {
+    pub fn keys_from<Q>(self, question: Q) -> OutgoingLayer<Q, H> {
         OutgoingLayer {
             limiter: self.limiter,
             question,
-            hand_over: self.hand_over,
-            deadline: self.deadline,
+            attach: self.attach,
+            timeout: self.timeout,
             queue: self.queue,
             enabled: self.enabled,
         }

@@ -16,7 +16,7 @@
 //!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
 //!     .build()?;
 //! let client = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our account")).deadline(Duration::from_secs(2)))
+//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our account")).timeout(Duration::from_secs(2)))
 //!     .service_fn(async |place: &'static str| Ok::<_, Infallible>(place.len()));
 //!
 //! // The second one waits for 200 ms.
@@ -57,7 +57,7 @@
 //! [`InExtensions`] is chosen; otherwise it counts as 200.
 //!
 //! To charge what the call turned out to cost, ask for the request's [`Admission`](crate::Admission) with
-//! [`hand_over`](OutgoingLayer::hand_over): [`AsTuple`] the response, or [`InExtensions`] of one of HTTP's. Places of
+//! [`attach`](OutgoingLayer::attach): [`AsTuple`] the response, or [`InExtensions`] of one of HTTP's. Places of
 //! in-flight limits are held until there is a response, or for as long as its admission lives.
 //!
 //! ```
@@ -75,7 +75,7 @@
 //!     .policy(Policy::new("tokens", Quota::requests(1_000).per_hour()))
 //!     .build()?;
 //! let model = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).cost(100).hand_over(AsTuple))
+//!     .layer(OutgoingLayer::new(limiter).cost(100).attach(AsTuple))
 //!     .service_fn(async |prompt: String| Ok::<_, Infallible>(prompt.len() as u64));
 //!
 //! let (tokens, admission) = model.oneshot("Hello".into()).await?;

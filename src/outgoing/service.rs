@@ -56,10 +56,10 @@ where
         let layer = &self.layer;
         if !layer.enabled {
             let inner = self.inner.call(request);
-            return ResponseFuture::untouched(inner, layer.hand_over.clone());
+            return ResponseFuture::untouched(inner, layer.attach.clone());
         }
         let keys = layer.question.keys(&request);
-        let wait = layer.limiter.wait(keys, layer.deadline).queue(layer.queue);
+        let wait = layer.limiter.wait(keys, layer.timeout).queue(layer.queue);
         let wait = match layer.question.cost(&request) {
             Some(units) => wait.cost(units),
             None => wait,
@@ -67,6 +67,6 @@ where
         // The service that was polled ready is the one to be called; its clone need not be.
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(wait.into_future(), request, ready, layer.hand_over.clone())
+        ResponseFuture::new(wait.into_future(), request, ready, layer.attach.clone())
     }
 }

@@ -193,7 +193,7 @@ impl Policy {
     /// Judges by this policy and enforces nothing: a request that it would refuse passes, and its verdict is among the
     /// decision's [shadows](crate::Decision::shadows). It charges what it would let in, as if it stood beside the
     /// others; clients are told nothing of it, and one that finds no key is skipped. How often it would have changed the
-    /// answer is [counted](crate::Limiter::compared).
+    /// answer is [counted](crate::Limiter::shadow_stats).
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -206,8 +206,8 @@ impl Policy {
     /// for _ in 0..3 {
     ///     assert!(limiter.check(Key::new("alice")).await.is_admitted());
     /// }
-    /// let compared = limiter.compared("stricter").unwrap();
-    /// assert_eq!((compared.judged, compared.stricter, compared.looser), (3, 2, 0));
+    /// let stats = limiter.shadow_stats("stricter").unwrap();
+    /// assert_eq!((stats.evaluated, stats.stricter, stats.looser), (3, 2, 0));
     /// # Ok::<(), tollgate::ConfigError>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -285,7 +285,7 @@ impl Policy {
     }
 
     /// Declares the quotas that requests may come with, by [`quota_with`](Policy::quota_with),
-    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_of`](crate::Check::quota_of). One that the strategy can't count
+    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::Check::quota_for). One that the strategy can't count
     /// is an error when the limiter is built, not a log line.
     ///
     /// All tiers of a policy share a caller's count. [`Gcra`] and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
@@ -302,7 +302,7 @@ impl Policy {
     /// let limiter = Limiter::builder()
     ///     .policy(Policy::new("api", Quota::requests(10).per_minute()).tier_quotas([paid]))
     ///     .build()?;
-    /// let decision = limiter.check(Key::new("alice")).quota_of("api", paid).cost(10_000).await;
+    /// let decision = limiter.check(Key::new("alice")).quota_for("api", paid).cost(10_000).await;
     /// assert!(decision.is_admitted());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// # })?;
@@ -340,9 +340,9 @@ impl Policy {
         &*self.extractor
     }
 
-    pub(crate) fn when_missing(&self) -> MissingKey {
+    pub(crate) fn on_missing_key(&self) -> MissingKey {
         self.missing
-            .unwrap_or_else(|| self.extractor.when_missing())
+            .unwrap_or_else(|| self.extractor.on_missing_key())
     }
 
     pub(crate) fn cost_of(&self, parts: &Parts) -> u64 {
@@ -401,7 +401,7 @@ impl fmt::Debug for Policy {
             .field("quota", &format_args!("{}", self.quota))
             .field("strategy", &self.counted_by())
             .field("key", &self.extractor)
-            .field("missing_key", &self.when_missing())
+            .field("missing_key", &self.on_missing_key())
             .field("cost", &self.cost)
             .field("charge", &self.charge)
             .field("denied", &self.denied)

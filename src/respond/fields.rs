@@ -202,7 +202,7 @@ fn policies(decision: &Decision) -> Option<HeaderValue> {
 fn policy(verdict: &PolicyDecision<'_>, list: &mut Line) {
     let quota = verdict.quota();
     list.text("\"").text(verdict.policy());
-    list.text("\";q=").number(quota.units());
+    list.text("\";q=").number(quota.amount());
     if quota.is_concurrent() {
         list.text(";qu=\"concurrent-requests\"");
     }
@@ -212,7 +212,7 @@ fn policy(verdict: &PolicyDecision<'_>, list: &mut Line) {
 /// A member of `RateLimit-Policy` as version 06 of the draft has it: a quota without a name.
 fn quota(verdict: &PolicyDecision<'_>, list: &mut Line) {
     let quota = verdict.quota();
-    list.number(quota.units());
+    list.number(quota.amount());
     window(quota, list);
 }
 
@@ -236,7 +236,7 @@ fn epoch(at: Timestamp) -> u64 {
 type Nearness = (u8, u64, Reverse<Duration>);
 
 fn nearness(verdict: &PolicyDecision<'_>) -> Nearness {
-    match (verdict.refused(), verdict.cost()) {
+    match (verdict.rejected(), verdict.cost()) {
         (true, _) => {
             let wait = verdict.retry_after().unwrap_or(Duration::MAX);
             (0, 0, Reverse(wait))

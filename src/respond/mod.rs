@@ -32,18 +32,18 @@ type OnRefusal =
 #[derive(Clone, Default)]
 pub(crate) struct Answers {
     pub(crate) headers: RateLimitHeaders,
-    on_refusal: Option<Arc<OnRefusal>>,
+    on_rejection: Option<Arc<OnRefusal>>,
 }
 
 impl Answers {
     /// Has `respond` answer those who are refused over plain HTTP.
-    pub(crate) fn on_refusal<F, B>(&mut self, respond: F)
+    pub(crate) fn on_rejection<F, B>(&mut self, respond: F)
     where
         F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.on_refusal = Some(Arc::new(move |refused, parts| {
+        self.on_rejection = Some(Arc::new(move |refused, parts| {
             respond(refused, parts).map(|body| body.map_err(Into::into).boxed_unsync())
         }));
     }
@@ -54,7 +54,7 @@ impl Answers {
         if let Some(protocol) = grpc::Protocol::of(parts) {
             return grpc::response(decision, fields, protocol).map(RefusalBody::from);
         }
-        let Some(respond) = &self.on_refusal else {
+        let Some(respond) = &self.on_rejection else {
             let headers = &parts.headers;
             return refusal::negotiated(decision, fields, headers);
         };
@@ -76,7 +76,7 @@ impl fmt::Debug for Answers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answers")
             .field("headers", &self.headers)
-            .field("on_refusal", &self.on_refusal.is_some())
+            .field("on_rejection", &self.on_rejection.is_some())
             .finish()
     }
 }

@@ -68,7 +68,9 @@ impl<'a> Problem<'a> {
 
     /// What the policies say that refused.
     pub(crate) fn violated(&self) -> impl Iterator<Item = PolicyDecision<'a>> {
-        self.decision.policies().filter(|verdict| verdict.refused())
+        self.decision
+            .policies()
+            .filter(|verdict| verdict.rejected())
     }
 
     /// Problem details (RFC 9457), which are the same for all whom the same policy refused.

@@ -58,7 +58,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
     /// about anything finds nothing.
-    fn ping(&self, accounts: &[LimitHandle]) -> HealthFuture {
+    fn health_check(&self, accounts: &[LimitHandle]) -> HealthFuture {
         let _ = accounts;
         Box::pin(std::future::ready(HealthReport::default()))
     }

@@ -22,7 +22,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///     // Who is refused three times within a minute is blocked for ten, then for twenty, up to a day.
 ///     .policy(
 ///         Policy::new("abuse", Quota::requests(3).per_minute())
-///             .strategy(Ban::lasting(Duration::from_secs(600))),
+///             .strategy(Ban::for_duration(Duration::from_secs(600))),
 ///     )
 ///     .build()?;
 /// for _ in 0..4 {
@@ -41,7 +41,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   is at fault, what a [shadow](crate::Policy::shadow) would refuse, and what is refused because a key is banned
 ///   already. So nothing is written while a ban lasts, and `Retry-After` is as true of bans as of quotas. Who
 ///   [waits](crate::Limiter::wait) is counted if he is refused in the end, and not for waiting.
-/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::up_to) a bound. A key starts over when it
+/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a bound. A key starts over when it
 ///   hasn't been banned again for as long as its last ban lasted, one period at least.
 /// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.
 ///   [`charge`](crate::Limiter::charge) under this policy's name counts refusals that were made elsewhere, such as wrong
@@ -68,8 +68,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 impl Ban {
     /// Bans that last so long at first: at least a millisecond, at most ten years. They grow to a day, unless
-    /// [`up_to`](Ban::up_to) says otherwise.
-    pub const fn lasting(first: Duration) -> Self {
+    /// [`up_to`](Ban::max_duration) says otherwise.
+    pub const fn for_duration(first: Duration) -> Self {
         Self {
             first,
             longest: None,
@@ -78,7 +78,7 @@ impl Ban {
 
     /// The longest that bans grow to: at least the first, at most ten years. The first itself, and they don't grow.
     #[must_use]
-    pub const fn up_to(mut self, longest: Duration) -> Self {
+    pub const fn max_duration(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
     }
@@ -95,7 +95,7 @@ impl Strategy for Ban {
             ));
         }
         Ok(Arc::new(Bans {
-            refusals: quota.units(),
+            refusals: quota.amount(),
             period,
             first: micros(self.first)?,
             longest: micros(longest)?,

@@ -162,7 +162,7 @@ impl Strategy for CalendarWindow {
         let mut kind = DefaultHasher::new();
         (&self.place, self.week_start, period).hash(&mut kind);
         Ok(Arc::new(Calendar {
-            requests: quota.units(),
+            requests: quota.amount(),
             windows,
             kind: kind.finish(),
         }))

@@ -43,7 +43,7 @@ impl Concurrency {
 
     /// Permits that live for `life` after their process died: at least 100 ms, at most a day.
     #[must_use]
-    pub const fn life(life: Duration) -> Self {
+    pub const fn with_ttl(life: Duration) -> Self {
         Self { life }
     }
 }

@@ -24,7 +24,7 @@ impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "fixed window", window::MOST)?;
         Ok(Arc::new(Fixed {
-            requests: quota.units(),
+            requests: quota.amount(),
             period,
         }))
     }

@@ -30,7 +30,7 @@ static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
         SlidingLog.bind(&rate),
         SlidingWindow::new().bind(&rate),
         Concurrency::new().bind(&Quota::concurrent(1)),
-        Ban::lasting(Duration::from_secs(1)).bind(&rate),
+        Ban::for_duration(Duration::from_secs(1)).bind(&rate),
     ];
     let formats = rules.into_iter().flatten().map(|rule| Format {
         rule: type_of(&*rule),

@@ -234,7 +234,7 @@ mod tests {
 
     /// How much of a rate is promised.
     fn share(quota: &Quota) -> f64 {
-        match quota.units() as f64 / quota.period().as_secs_f64() {
+        match quota.amount() as f64 / quota.period().as_secs_f64() {
             ..=2_000.0 => 0.9999,
             ..=100_000.0 => 0.995,
             _ => 0.95,
@@ -276,9 +276,9 @@ mod tests {
             let meter =
                 Cells(Meter::of(&quota, &TierRefills::default()).expect("a quota in range"));
             let taken = sustained(&meter, quota.period(), periods);
-            let most = quota.units() * u64::from(periods) + quota.capacity();
+            let most = quota.amount() * u64::from(periods) + quota.capacity();
             // What the first burst adds is no rate.
-            let least = (quota.units() * u64::from(periods)) as f64 * share(&quota) - 1.0;
+            let least = (quota.amount() * u64::from(periods)) as f64 * share(&quota) - 1.0;
             assert!(taken <= most, "{quota}: {taken} > {most}");
             assert!(taken as f64 >= least, "{quota}: {taken} < {least}");
         }

@@ -27,7 +27,7 @@ impl Strategy for ListWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "list window", MOST)?;
         Ok(Arc::new(Listed {
-            requests: quota.units(),
+            requests: quota.amount(),
             period,
         }))
     }

@@ -27,7 +27,7 @@ pub(super) struct Meter {
 impl Meter {
     pub(super) fn of(quota: &Quota, refills: &TierRefills) -> Result<Self, InvalidValue> {
         let period = u128::from(quota.checked()?) * u128::from(PER_MICRO);
-        let (requests, burst) = (u128::from(quota.units()), u128::from(quota.capacity()));
+        let (requests, burst) = (u128::from(quota.amount()), u128::from(quota.capacity()));
         let interval = period.div_ceil(requests);
         if period < requests * u128::from(PER_MICRO) {
             return Err(InvalidValue::new(

@@ -25,7 +25,7 @@ impl Strategy for SlidingLog {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::checked(quota, "sliding log", MOST)?;
         Ok(Arc::new(Log {
-            requests: quota.units(),
+            requests: quota.amount(),
             period,
         }))
     }

@@ -73,7 +73,7 @@ impl Strategy for SlidingWindow {
         // A weight is count x width, where the count may be a debt's. Wider buckets are weighed by the millisecond,
         // rounded up.
         let fits = |width: i64| {
-            let product = i128::from(width) * i128::from(quota.units()) * 2;
+            let product = i128::from(width) * i128::from(quota.amount()) * 2;
             product < 1 << 53
         };
         let grain = match width {
@@ -87,7 +87,7 @@ impl Strategy for SlidingWindow {
             }
         };
         Ok(Arc::new(Sliding {
-            requests: quota.units(),
+            requests: quota.amount(),
             buckets: buckets as usize,
             width: width / grain,
             grain,

@@ -14,13 +14,13 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The period in microseconds of a quota that is counted in windows of at most `most` units.
 pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, InvalidValue> {
     let period = quota.checked()?;
-    if quota.capacity() != quota.units() {
+    if quota.capacity() != quota.amount() {
         return Err(InvalidValue::new(
             format!("{quota}, a burst of its own for a {kind}"),
             "a window's burst is its number of requests: leave it out",
         ));
     }
-    if quota.units() > most {
+    if quota.amount() > most {
         return Err(InvalidValue::new(
             format!("{quota}, past what a {kind} counts"),
             format!("at most {most} requests"),

@@ -26,7 +26,7 @@ fn a_zone_that_nobody_knows_is_named_and_a_valid_one_shown() {
         let error = mistake(Quota::requests(1).per_day(), CalendarWindow::zone(name));
         assert!(error.value().contains(&format!("{name:?}")), "{error}");
         assert!(
-            error.valid().contains("IANA") && error.valid().contains("Europe/Berlin"),
+            error.expected().contains("IANA") && error.expected().contains("Europe/Berlin"),
             "{error}"
         );
     }
@@ -45,7 +45,7 @@ fn windows_that_a_zone_cannot_have_are_mistakes_that_say_which_it_can() {
         let error = mistake(quota, CalendarWindow::zone("Europe/Berlin"));
         assert!(error.value().contains("Europe/Berlin"), "{error}");
         assert!(
-            error.valid().contains("a day, a week or a month"),
+            error.expected().contains("a day, a week or a month"),
             "{error}"
         );
         let policy = Policy::new("calendar", quota).strategy(CalendarWindow::utc());
@@ -82,7 +82,7 @@ fn an_offset_that_no_clock_has_is_a_mistake() {
             CalendarWindow::west_of_utc(offset),
         ] {
             let error = mistake(Quota::requests(1).per_day(), windows);
-            assert!(error.valid().contains("less than 26 hours"), "{error}");
+            assert!(error.expected().contains("less than 26 hours"), "{error}");
         }
     }
 }
@@ -90,12 +90,12 @@ fn an_offset_that_no_clock_has_is_a_mistake() {
 #[test]
 fn a_window_has_no_burst_of_its_own_and_counts_no_requests_in_flight() {
     let error = mistake(Quota::requests(5).per_day().burst(9), CalendarWindow::utc());
-    assert!(error.valid().contains("leave it out"), "{error}");
+    assert!(error.expected().contains("leave it out"), "{error}");
     let error = mistake(Quota::concurrent(5), CalendarWindow::utc());
-    assert!(error.valid().contains("Concurrency"), "{error}");
+    assert!(error.expected().contains("Concurrency"), "{error}");
     let error = mistake(
         Quota::requests(1).per(Duration::from_micros(1_500)),
         CalendarWindow::utc(),
     );
-    assert!(error.valid().contains("whole milliseconds"), "{error}");
+    assert!(error.expected().contains("whole milliseconds"), "{error}");
 }

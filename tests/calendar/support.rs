@@ -43,9 +43,9 @@ impl Books {
                 // Refusals are remembered by this process's clock, and the server's is set by hand.
                 let store = RedisStore::builder()
                     .url(server.url())
-                    .denials(Duration::ZERO);
+                    .rejection_cache_staleness(Duration::ZERO);
                 // The machine may be busy; these tests are about counting.
-                let store = store.deadline(Duration::from_secs(20)).build();
+                let store = store.timeout(Duration::from_secs(20)).build();
                 Limiter::builder().store(store.expect("a store"))
             }
         };

@@ -17,7 +17,7 @@ impl Rule {
     fn new(name: &str, quota: Quota, windows: CalendarWindow, begins: &[i64]) -> Self {
         Self {
             policy: Policy::new(name, quota).strategy(windows),
-            quota: quota.units(),
+            quota: quota.amount(),
             begins: begins.iter().map(|at| at * SECOND).collect(),
             used: 0,
             window: usize::MAX,

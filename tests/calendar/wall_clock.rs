@@ -81,7 +81,7 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_holds_no_caller() {
 async fn a_ban_lasts_as_long_as_it_was_told_wherever_the_wall_clock_steps() {
     for step in STEPS {
         let clock = Hands::at(START);
-        let ban = Ban::lasting(Duration::from_secs(600));
+        let ban = Ban::for_duration(Duration::from_secs(600));
         let ban = Policy::new("ban", Quota::requests(1).per_minute()).strategy(ban);
         let limiter = limiter(&clock, [policy(), ban]);
         assert_eq!(exhaust(&limiter, KEY, QUOTA).await.0, QUOTA);

@@ -11,7 +11,7 @@ pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
 /// Three refusals a minute are too many; a ban lasts for ten minutes, then twenty, at most thirty.
 pub(crate) fn abuse() -> Policy {
-    let ban = Ban::lasting(secs(600)).up_to(secs(1_800));
+    let ban = Ban::for_duration(secs(600)).max_duration(secs(1_800));
     let policy = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
     policy.strategy(ban).key(extract::global())
 }
@@ -34,7 +34,7 @@ pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
 /// The same, for ten minutes each time, by a name of its own.
 pub(crate) fn abuse_named(name: &str) -> Policy {
     let policy = Policy::new(name, "3/min".parse::<Quota>().expect("a quota"));
-    let policy = policy.strategy(Ban::lasting(secs(600)));
+    let policy = policy.strategy(Ban::for_duration(secs(600)));
     policy.key(extract::global())
 }
 
@@ -42,9 +42,9 @@ pub(crate) fn abuse_named(name: &str) -> Policy {
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     let seen = limiter.peek([("abuse", key)]).await;
     let verdict = seen.policy("abuse").expect("a verdict");
-    assert_eq!(seen.is_admitted(), !verdict.refused(), "{seen:?}");
+    assert_eq!(seen.is_admitted(), !verdict.rejected(), "{seen:?}");
     verdict
-        .refused()
+        .rejected()
         .then(|| verdict.retry_after().expect("a wait"))
 }
 
@@ -102,7 +102,7 @@ async fn who_is_blocked_is_refused_by_the_ban_and_pays_nothing() {
         world.advance(secs(60));
         let decision = limiter.check(KEY).await;
         assert!(matches!(decision.kind(), DecisionKind::Rejected));
-        let refused = decision.policies().filter(|v| v.refused());
+        let refused = decision.policies().filter(|v| v.rejected());
         let names: Vec<_> = refused.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
         let seen = limiter.peek([("p", KEY)]).await;
@@ -185,7 +185,9 @@ async fn a_key_that_is_banned_a_hundred_times_has_its_refusals_counted_as_before
 async fn a_short_ban_is_remembered_for_a_period() {
     for world in World::both() {
         let ban = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
-        let ban = ban.strategy(Ban::lasting(secs(1))).key(extract::global());
+        let ban = ban
+            .strategy(Ban::for_duration(secs(1)))
+            .key(extract::global());
         let limiter = world.limiter([once(), ban]);
         refuse_after_one(&limiter, 3).await;
         world.advance(secs(1) + secs(60) - MICRO);
@@ -231,7 +233,7 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         // Who is banned doesn't pass for free.
         refuse(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
-        assert!(!counted(&free) && free.policy("abuse").expect("a verdict").refused());
+        assert!(!counted(&free) && free.policy("abuse").expect("a verdict").rejected());
         let refused = free.into_result().expect_err("a refusal");
         assert_eq!(refused.retry_after(), Some(secs(600)), "{}", world.name());
     }

@@ -14,7 +14,7 @@ async fn all_processes_know_of_a_ban() {
     let world = World::redis();
     let url = world.redis_server().expect("a server").url();
     let process = || {
-        let store = RedisStore::builder().url(&url).deadline(secs(20));
+        let store = RedisStore::builder().url(&url).timeout(secs(20));
         let builder = Limiter::builder().store(store.build().expect("a store"));
         let builder = builder.policy(once()).policy(abuse());
         builder.build().expect("a limiter")

@@ -199,9 +199,12 @@ async fn a_ban_that_cannot_be_is_a_mistake() {
         );
     };
     let lasting = |ban| Policy::new("abuse", quota()).strategy(ban);
-    mistake(lasting(Ban::lasting(Duration::ZERO)), "a millisecond");
-    mistake(lasting(Ban::lasting(Duration::MAX)), "ten years");
-    mistake(lasting(Ban::lasting(secs(9)).up_to(secs(8))), "no shorter");
+    mistake(lasting(Ban::for_duration(Duration::ZERO)), "a millisecond");
+    mistake(lasting(Ban::for_duration(Duration::MAX)), "ten years");
+    mistake(
+        lasting(Ban::for_duration(secs(9)).max_duration(secs(8))),
+        "no shorter",
+    );
     mistake(abuse().denied(Denied::Counts), "a ban as it is");
     mistake(
         abuse().charge(Charge::reserve(outcome::success)),
@@ -209,9 +212,9 @@ async fn a_ban_that_cannot_be_is_a_mistake() {
     );
     mistake(abuse().shadow(), "a ban as it is");
     let concurrent = Policy::new("abuse", Quota::concurrent(3));
-    build(concurrent.strategy(Ban::lasting(secs(1)))).expect_err("no period");
+    build(concurrent.strategy(Ban::for_duration(secs(1)))).expect_err("no period");
     // Days and more don't fail, and the bound is never below the first.
-    build(lasting(Ban::lasting(secs(30 * 86_400)))).expect("a limiter");
+    build(lasting(Ban::for_duration(secs(30 * 86_400)))).expect("a limiter");
 }
 
 #[tokio::test]

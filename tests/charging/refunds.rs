@@ -74,7 +74,7 @@ async fn one_unit_is_refunded_in_process_on_a_real_clock() {
 #[tokio::test]
 async fn one_unit_is_refunded_on_redis_on_a_real_clock() {
     let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
     on_a_real_clock(store.build().expect("a store")).await;
 }
 

@@ -7,17 +7,17 @@ use crate::support::{KEY, World, answer, counted, even, secs, text, used, waits,
 
 /// How often a shadow was asked, and would have been stricter and looser.
 #[track_caller]
-pub(crate) fn compared(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
-    let compared = limiter.compared(name).expect(name);
-    assert_eq!(compared.differ(), compared.stricter + compared.looser);
-    (compared.judged, compared.stricter, compared.looser)
+pub(crate) fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
+    let stats = limiter.shadow_stats(name).expect(name);
+    assert_eq!(stats.differing(), stats.stricter + stats.looser);
+    (stats.evaluated, stats.stricter, stats.looser)
 }
 
-fn would_refuse(decision: &Decision) -> bool {
+fn would_reject(decision: &Decision) -> bool {
     let mut shadows = decision.shadows();
     let shadow = shadows.next().expect("a shadow");
-    assert!(shadow.is_shadow() && !shadow.refused(), "{shadow:?}");
-    shadow.would_refuse()
+    assert!(shadow.is_shadow() && !shadow.rejected(), "{shadow:?}");
+    shadow.would_reject()
 }
 
 #[tokio::test]
@@ -26,10 +26,10 @@ async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
         let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
         for refuses in [false, false, true, true] {
             let seen = limiter.peek(KEY).await;
-            assert_eq!((seen.is_admitted(), would_refuse(&seen)), (true, refuses));
+            assert_eq!((seen.is_admitted(), would_reject(&seen)), (true, refuses));
             let decision = limiter.check(KEY).await;
             assert!(counted(&decision), "{}", world.name());
-            assert_eq!(would_refuse(&decision), refuses, "{decision:?}");
+            assert_eq!(would_reject(&decision), refuses, "{decision:?}");
             let names = |v: tollgate::PolicyDecision<'_>| v.policy().to_owned();
             let live: Vec<_> = decision.policies().map(names).collect();
             let shadows: Vec<_> = decision.shadows().map(names).collect();
@@ -40,9 +40,9 @@ async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
         // It charges what it would let in, and nothing else.
         assert_eq!(used(&limiter, "new").await, 2);
         assert_eq!(used(&limiter, "live").await, 4, "{}", world.name());
-        assert_eq!(compared(&limiter, "new"), (4, 2, 0));
-        assert_eq!(limiter.compared("live"), None);
-        assert_eq!(limiter.compared("none"), None);
+        assert_eq!(stats(&limiter, "new"), (4, 2, 0));
+        assert_eq!(limiter.shadow_stats("live"), None);
+        assert_eq!(limiter.shadow_stats("none"), None);
         world.no_key_is_immortal();
     }
 }
@@ -54,10 +54,10 @@ async fn what_the_others_refuse_a_shadow_beside_them_does_not_charge() {
         for admitted in [true, true, false, false] {
             let decision = limiter.check(KEY).await;
             assert_eq!(counted(&decision), admitted);
-            assert!(!would_refuse(&decision));
+            assert!(!would_reject(&decision));
         }
         assert_eq!(used(&limiter, "new").await, 2, "{}", world.name());
-        assert_eq!(compared(&limiter, "new"), (4, 0, 0));
+        assert_eq!(stats(&limiter, "new"), (4, 0, 0));
     }
 }
 
@@ -74,7 +74,7 @@ async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
         let mut answers = Vec::new();
         for _ in 0..5 {
             let decision = limiter.check(KEY).await;
-            let says = |name| decision.policy(name).expect(name).would_refuse();
+            let says = |name| decision.policy(name).expect(name).would_reject();
             answers.push((counted(&decision), says("looser"), says("stricter")));
         }
         let expected = [
@@ -85,9 +85,9 @@ async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
             (false, true, true),
         ];
         assert_eq!(answers, expected, "{}", world.name());
-        assert_eq!(compared(&limiter, "looser"), (5, 0, 2), "{}", world.name());
-        assert_eq!(compared(&limiter, "stricter"), (5, 1, 0));
-        assert_eq!(compared(&limiter, "beside"), (5, 0, 0));
+        assert_eq!(stats(&limiter, "looser"), (5, 0, 2), "{}", world.name());
+        assert_eq!(stats(&limiter, "stricter"), (5, 1, 0));
+        assert_eq!(stats(&limiter, "beside"), (5, 0, 0));
         for (name, expected) in [("other", 2), ("live", 2), ("looser", 4), ("stricter", 1)] {
             assert_eq!(used(&limiter, name).await, expected, "{name}");
         }
@@ -96,7 +96,7 @@ async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
         let _ = limiter.charge([("other", KEY)], 9).await;
         assert!(!counted(&limiter.check(KEY).await));
         assert_eq!(used(&limiter, "looser").await, 0, "{}", world.name());
-        assert_eq!(compared(&limiter, "looser"), (6, 0, 2));
+        assert_eq!(stats(&limiter, "looser"), (6, 0, 2));
     }
 }
 
@@ -120,15 +120,15 @@ async fn what_is_asked_at_once_is_compared_as_one_after_the_other() {
                         |f: fn(&Decision) -> bool| decisions.iter().filter(|d| f(d)).count();
                     assert_eq!(count(counted), 6, "{}", world.name());
                     let says = |name: &'static str| {
-                        let would = |d: &&Decision| d.policy(name).expect(name).would_refuse();
+                        let would = |d: &&Decision| d.policy(name).expect(name).would_reject();
                         decisions.iter().filter(would).count()
                     };
                     assert_eq!((says("looser"), says("stricter")), (2, 7), "{round}");
                 }
                 expected = (expected.0 + 10, expected.1 + 3, expected.2 + 2);
                 let (judged, stricter, looser) = expected;
-                assert_eq!(compared(&limiter, "looser"), (judged, 0, looser));
-                assert_eq!(compared(&limiter, "stricter"), (judged, stricter, 0));
+                assert_eq!(stats(&limiter, "looser"), (judged, 0, looser));
+                assert_eq!(stats(&limiter, "stricter"), (judged, stricter, 0));
                 assert_eq!(used(&limiter, "looser").await, 8, "{}", world.name());
                 assert_eq!(used(&limiter, "stricter").await, 3, "{}", world.name());
                 let _ = limiter.reset(KEY).await;
@@ -158,10 +158,10 @@ async fn over_http_a_shadow_changes_no_answer_and_no_field() {
             assert_eq!(fields.contains_key("retry-after"), status == 429);
         }
         let limiter = layer.limiter();
-        assert_eq!(compared(limiter, "new"), (4, 2, 0));
-        assert_eq!(compared(limiter, "other"), (4, 0, 1));
+        assert_eq!(stats(limiter, "new"), (4, 2, 0));
+        assert_eq!(stats(limiter, "other"), (4, 0, 1));
         // Requests without its key are none of its.
-        assert_eq!(compared(limiter, "keyed"), (0, 0, 0));
+        assert_eq!(stats(limiter, "keyed"), (0, 0, 0));
     }
 }
 
@@ -185,13 +185,13 @@ async fn both_stores_say_the_same_of_shadows() {
             let verdicts: Vec<_> = decision
                 .policies()
                 .chain(decision.shadows())
-                .map(|v| (v.remaining(), v.retry(), v.would_refuse()))
+                .map(|v| (v.remaining(), v.retry(), v.would_reject()))
                 .collect();
             says.push((
                 decision.admitted(),
                 verdicts,
-                compared(&limiter, "new"),
-                compared(&limiter, "beside"),
+                stats(&limiter, "new"),
+                stats(&limiter, "beside"),
             ));
             world.advance(secs([0, 0, 1, 7][(seed >> 33) as usize % 4]));
         }
@@ -232,6 +232,6 @@ async fn a_shadow_that_cannot_be_is_a_mistake() {
     // All in the shadow is a way to begin.
     let limiter = World::memory().limiter([new().shadow()]);
     assert!(limiter.check(KEY).await.is_admitted() && limiter.check(KEY).await.is_admitted());
-    assert_eq!(compared(&limiter, "new"), (2, 1, 0));
+    assert_eq!(stats(&limiter, "new"), (2, 1, 0));
     assert_eq!(waits(&limiter, "new").await.0, secs(3_600));
 }

@@ -3,7 +3,7 @@
 use tollgate::{Charge, Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
 
 use crate::{
-    shadow::compared,
+    shadow::stats,
     support::{KEY, World, counted, even, pass, read, secs, text, used, waits, window},
 };
 
@@ -33,8 +33,8 @@ async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
             assert_eq!(pass(&layer, text(200)).await, 200);
             assert_eq!(counts().await, (used, used), "{}", world.name());
         }
-        assert_eq!(compared(limiter, "reserve"), (7, 2, 0));
-        assert_eq!(compared(limiter, "response"), (7, 2, 0));
+        assert_eq!(stats(limiter, "reserve"), (7, 2, 0));
+        assert_eq!(stats(limiter, "response"), (7, 2, 0));
         // What it would have refused is no debt of it either.
         assert_eq!(
             waits(limiter, "even").await.1,
@@ -61,12 +61,12 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         for _ in 0..3 {
             assert_eq!(pass(&layer, text(200)).await, 429);
         }
-        assert_eq!(compared(limiter, "new"), (4, 0, 3), "{}", world.name());
-        assert_eq!(compared(limiter, "beside"), (4, 0, 0), "{}", world.name());
+        assert_eq!(stats(limiter, "new"), (4, 0, 3), "{}", world.name());
+        assert_eq!(stats(limiter, "beside"), (4, 0, 0), "{}", world.name());
         // Where another refuses as well, the candidate changes nothing.
         let _ = limiter.charge([("other", KEY)], 9).await;
         assert_eq!(pass(&layer, text(200)).await, 429);
-        assert_eq!(compared(limiter, "new"), (5, 0, 3), "{}", world.name());
+        assert_eq!(stats(limiter, "new"), (5, 0, 3), "{}", world.name());
     }
 }
 
@@ -108,8 +108,8 @@ async fn in_flight_limits_in_the_shadow_hold_their_places_and_give_them_back() {
             decisions.push(limiter.check(KEY).await);
         }
         assert_eq!(decisions.iter().filter(|d| d.is_admitted()).count(), 3);
-        assert_eq!(compared(&limiter, "tight"), (6, 1, 0), "{}", world.name());
-        assert_eq!(compared(&limiter, "wide"), (6, 0, 3), "{}", world.name());
+        assert_eq!(stats(&limiter, "tight"), (6, 1, 0), "{}", world.name());
+        assert_eq!(stats(&limiter, "wide"), (6, 0, 3), "{}", world.name());
         let used_by = async |name| used(&limiter, name).await;
         assert_eq!((used_by("live").await, used_by("tight").await), (3, 2));
         // A request that was refused is not in flight.
@@ -145,7 +145,7 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
         let named = [("live", alice), ("new", KEY)];
         assert!(counted(&limiter.check(named).await));
         assert_eq!((used(alice).await, used(KEY).await), (1, 1));
-        assert_eq!(compared(&limiter, "else"), (0, 0, 0));
+        assert_eq!(stats(&limiter, "else"), (0, 0, 0));
     }
 }
 
@@ -154,7 +154,7 @@ async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
     for world in World::both() {
         let ban = Policy::new("ban", "2/h".parse::<Quota>().expect("a quota"));
         let ban = ban
-            .strategy(tollgate::Ban::lasting(secs(60)))
+            .strategy(tollgate::Ban::for_duration(secs(60)))
             .key(extract::global());
         let limiter = world.limiter([
             window("live", "3/h"),
@@ -169,8 +169,8 @@ async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
         for _ in 0..6 {
             assert!(!counted(&limiter.check(KEY).await));
         }
-        assert_eq!(compared(&limiter, "tight"), (9, 2, 0), "{}", world.name());
-        assert_eq!(compared(&limiter, "wide"), (9, 0, 2), "{}", world.name());
+        assert_eq!(stats(&limiter, "tight"), (9, 2, 0), "{}", world.name());
+        assert_eq!(stats(&limiter, "wide"), (9, 0, 2), "{}", world.name());
         assert_eq!(used(&limiter, "wide").await, 5);
     }
 }

@@ -112,7 +112,7 @@ async fn a_change_of_tier_keeps_the_share_that_was_used_of_an_even_rate() {
         let paid = |times| {
             limiter
                 .check(KEY)
-                .quota_of("p", quota("20/min"))
+                .quota_for("p", quota("20/min"))
                 .times(times)
         };
         assert_eq!(paid(20).await.admitted(), 8, "{}", world.name());
@@ -135,7 +135,7 @@ async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
                     let check = limiter.check(KEY);
                     match n % 2 {
                         0 => check.into_future(),
-                        _ => check.quota_of(name, quota("6/min")).into_future(),
+                        _ => check.quota_for(name, quota("6/min")).into_future(),
                     }
                 });
                 let decisions = join_all(asked).await;
@@ -144,10 +144,10 @@ async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
                     let admitted = u64::from(counted(decision));
                     let verdict = decision.policy(name).expect("a verdict");
                     if n % 2 == 0 {
-                        assert_eq!((verdict.limit(), verdict.quota().units()), (3, 3));
+                        assert_eq!((verdict.limit(), verdict.quota().amount()), (3, 3));
                         free += admitted;
                     } else {
-                        assert_eq!((verdict.limit(), verdict.quota().units()), (6, 6));
+                        assert_eq!((verdict.limit(), verdict.quota().amount()), (6, 6));
                         paid += admitted;
                     }
                 }
@@ -171,7 +171,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
             let _ = layer.limiter().reset(KEY).await;
             assert_eq!(passes(&layer, 9, request).await, 3, "{unfit}");
             assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
-            let check = layer.limiter().check(KEY).quota_of("p", quota(unfit));
+            let check = layer.limiter().check(KEY).quota_for("p", quota(unfit));
             let decision = check.await;
             assert!(!counted(&decision), "{unfit} on {}", world.name());
             assert_eq!(decision.policy("p").expect("a verdict").limit(), 3);
@@ -339,7 +339,7 @@ async fn more_tiers_than_are_kept_share_one_count() {
         for n in 2..1_500 {
             let check = limiter
                 .check(KEY)
-                .quota_of("p", Quota::requests(n).per_minute());
+                .quota_for("p", Quota::requests(n).per_minute());
             let decision = check.await;
             assert!(counted(&decision), "{n} on {}", world.name());
             let left = decision.policy("p").expect("a verdict").remaining();

@@ -14,9 +14,9 @@ fn remembering(prefix: &str, clock: &ManualClock, policies: &[(&str, &str)]) -> 
     let store = RedisStore::builder()
         .cluster(cluster().urls())
         .prefix(prefix)
-        .deadline(PATIENCE)
-        .clock(clock.clone())
-        .denials(BOUND);
+        .timeout(PATIENCE)
+        .rejection_cache_clock(clock.clone())
+        .rejection_cache_staleness(BOUND);
     let policies = policies
         .iter()
         .map(|(name, quota)| By::Fixed.policy(name, quota));

@@ -88,7 +88,7 @@ async fn callers_are_listed_from_wherever_they_are() {
     for key in ["one", "two", "three", "four"] {
         let key = Key::new(key);
         for by in ["alice", "bob"] {
-            let keys = tollgate::Keys::from(key).by(Key::new(by));
+            let keys = tollgate::Keys::from(key).caller(Key::new(by));
             assert!(counted(&limiter.check(keys).await));
         }
         let callers = limiter.callers("list", key).await.expect("callers");

@@ -91,8 +91,10 @@ async fn behind_a_proxy(name: &str) -> (Cluster, Places, Proxy, Limiter) {
     let proxy = before(&cluster, 0).await;
     let store = RedisStore::builder()
         .cluster([cluster.nodes()[1].url()])
-        .no_breaker();
-    let store = store.deadline(PATIENCE).denials(Duration::ZERO);
+        .no_circuit_breaker();
+    let store = store
+        .timeout(PATIENCE)
+        .rejection_cache_staleness(Duration::ZERO);
     let limiter = limiter(
         store.build().expect("a store"),
         [By::Fixed.policy("p", "1000/month")],
@@ -231,8 +233,8 @@ async fn a_network_that_swallows_everything_keeps_nobody_past_his_deadline() {
     let deadline = Duration::from_secs(1);
     let store = RedisStore::builder()
         .cluster([cluster.nodes()[1].url()])
-        .deadline(deadline)
-        .no_breaker();
+        .timeout(deadline)
+        .no_circuit_breaker();
     let limiter = limiter(
         store.build().expect("a store"),
         [By::Fixed.policy("p", "100000/month")],

@@ -31,9 +31,9 @@ impl Scene {
         let proxies = [before(&cluster, 0).await, before(&cluster, 1).await];
         let store = RedisStore::builder()
             .cluster([cluster.nodes()[2].url()])
-            .deadline(deadline)
-            .denials(Duration::ZERO)
-            .no_breaker();
+            .timeout(deadline)
+            .rejection_cache_staleness(Duration::ZERO)
+            .no_circuit_breaker();
         let store = store.build().expect("a store");
         let policies = [
             By::Fixed.policy("a", "9/month"),

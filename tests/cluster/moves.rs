@@ -19,7 +19,9 @@ use crate::support::{
 /// A store with so few tags that many keys are in each slot.
 fn crowded(cluster: &Cluster) -> RedisStore {
     let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
-    let store = store.deadline(PATIENCE).denials(Duration::ZERO);
+    let store = store
+        .timeout(PATIENCE)
+        .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
 
@@ -206,7 +208,7 @@ async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
     assert_eq!(moving.keys(1), 1);
     let store = RedisStore::builder().cluster(cluster.urls()).hash_tags(1);
     let store = store
-        .deadline(Duration::from_millis(300))
+        .timeout(Duration::from_millis(300))
         .build()
         .expect("a store");
     let decision = limiter(store, policies()).check(Key::new("k")).await;

@@ -74,7 +74,7 @@ async fn who_asks_alone_is_told_as_on_one_server() {
         assert!(!counted(&refused));
         let told: Vec<_> = refused
             .policies()
-            .map(|v| (v.refused(), v.remaining()))
+            .map(|v| (v.rejected(), v.remaining()))
             .collect();
         assert_eq!(told, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
         assert!(
@@ -215,7 +215,7 @@ async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
     let places = Places::find(cluster(), "ban").await;
     let ban = || {
         Policy::new("c", Quota::requests(3).per_hour())
-            .strategy(Ban::lasting(Duration::from_secs(600)))
+            .strategy(Ban::for_duration(Duration::from_secs(600)))
     };
     let limiter = limiter(
         store(cluster()),
@@ -232,13 +232,20 @@ async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
     for refusals in 1..=3 {
         let refused = limiter.check(places.apart()).await;
         assert!(!counted(&refused));
-        let banned = refused.policy("c").is_some_and(|verdict| verdict.refused());
+        let banned = refused
+            .policy("c")
+            .is_some_and(|verdict| verdict.rejected());
         assert_eq!(banned, refusals == 3, "{refused:?}");
     }
     // While it lasts nothing is charged, also where there is room.
     let elsewhere: Keys = [("b", places.key(1)), ("c", places.key(2))].into();
     let refused = limiter.check(elsewhere).await;
-    assert!(!counted(&refused) && refused.policy("c").is_some_and(|verdict| verdict.refused()));
+    assert!(
+        !counted(&refused)
+            && refused
+                .policy("c")
+                .is_some_and(|verdict| verdict.rejected())
+    );
     assert_eq!(used(&limiter, [("b", places.key(1))]).await, [2]);
 }
 
@@ -247,7 +254,7 @@ async fn what_a_ban_refuses_is_not_counted_by_another_one() {
     let places = Places::find(cluster(), "bans").await;
     let ban = |name| {
         let policy = Policy::new(name, Quota::requests(9).per_hour());
-        policy.strategy(Ban::lasting(Duration::from_secs(600)))
+        policy.strategy(Ban::for_duration(Duration::from_secs(600)))
     };
     let policies = [By::Gcra.policy("a", "2/h"), ban("b"), ban("c")];
     let limiter = limiter(store(cluster()), policies);
@@ -288,7 +295,7 @@ async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
     let mut answers = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check(keys()).await;
-        let says = |name| decision.policy(name).expect(name).would_refuse();
+        let says = |name| decision.policy(name).expect(name).would_reject();
         answers.push((
             counted(&decision),
             says("looser"),

@@ -26,8 +26,8 @@ pub(crate) fn store(cluster: &Cluster) -> RedisStore {
 pub(crate) fn store_by(cluster: &Cluster, deadline: Duration) -> RedisStore {
     let store = RedisStore::builder()
         .cluster(cluster.urls())
-        .deadline(deadline)
-        .denials(Duration::ZERO);
+        .timeout(deadline)
+        .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
 

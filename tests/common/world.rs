@@ -55,9 +55,9 @@ impl World {
         let server = Server::builder().clock(&clock).start();
         let store = RedisStore::builder()
             .url(server.url())
-            .deadline(PATIENCE)
+            .timeout(PATIENCE)
             // Refusals are remembered by this process's clock, and the server's is set by hand.
-            .denials(Duration::ZERO);
+            .rejection_cache_staleness(Duration::ZERO);
         Self {
             store: Backing::Redis(store.build().expect("a store"), server),
             time: Time::Server(clock),

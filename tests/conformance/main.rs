@@ -50,10 +50,10 @@ async fn on_redis(manner: Manner) {
     let clock = ServerClock::at(trace::EARLIEST as u64);
     let server = Server::builder().clock(&clock).start();
     let store = RedisStore::builder()
-        .clock(SameTime(clock.clone()))
+        .rejection_cache_clock(SameTime(clock.clone()))
         .url(server.url())
         // The machine may be busy; traces are about counting.
-        .deadline(std::time::Duration::from_secs(20))
+        .timeout(std::time::Duration::from_secs(20))
         .build()
         .expect("a store");
     run_all(manner, |trace| {

@@ -107,7 +107,7 @@ impl Runner<'_> {
     fn ask(&self, check: tollgate::Check) -> tollgate::Check {
         let costs = self.costs().into_iter().enumerate();
         costs.fold(check, |check, (i, cost)| {
-            check.cost_of(format!("p{i}"), cost)
+            check.cost_for(format!("p{i}"), cost)
         })
     }
 

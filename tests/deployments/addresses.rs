@@ -30,10 +30,13 @@ async fn few_rights_are_enough_on_a_cluster_too_and_when_it_is_back() {
         .map(|node| node.url_as("limits", "s3cret"));
     let store = RedisStore::builder()
         .cluster(urls)
-        .deadline(Duration::from_millis(500));
-    let limiter = limiter(store.breaker(1).build().expect("a store"), 1_000);
-    let health = limiter.ping().await;
-    assert!(health.is_well(), "{health:?}");
+        .timeout(Duration::from_millis(500));
+    let limiter = limiter(
+        store.circuit_breaker_threshold(1).build().expect("a store"),
+        1_000,
+    );
+    let health = limiter.health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     assert!(counted(&limiter.check(key()).await));
     cluster.nodes().iter().for_each(Server::pause);
     assert!(matches!(
@@ -59,8 +62,8 @@ async fn a_password_and_a_user_with_few_rights() {
     server.flush();
     let few = at(&server.url_as("limits", "s3cret"));
     counts(&few).await;
-    let health = few.ping().await;
-    assert!(health.is_well(), "{health:?}");
+    let health = few.health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     let wrong = at(&server.url_as("limits", "other")).check(key()).await;
     let error = fault(&wrong).to_string();
     assert!(error.contains("authentication"), "{error}");
@@ -103,7 +106,7 @@ async fn a_prefix_of_its_own() {
         let store = RedisStore::builder()
             .url(server.url())
             .prefix(prefix)
-            .deadline(PATIENCE);
+            .timeout(PATIENCE);
         counts(&limiter(store.build().expect("a store"), 3)).await;
     }
     let mut keys = server.keys();
@@ -120,8 +123,8 @@ async fn a_master_behind_sentinels_is_connected_to_as_is_said() {
     }
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .server_like("redis://limits:s3cret@any/3")
-        .deadline(PATIENCE);
+        .server_url_template("redis://limits:s3cret@any/3")
+        .timeout(PATIENCE);
     let limiter = limiter(store.build().expect("a store"), 9);
     assert!(counted(&limiter.check(key()).await));
     let space = group.master().command(&["INFO", "keyspace"]).text();

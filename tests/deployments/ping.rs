@@ -22,14 +22,14 @@ fn all(store: RedisStore) -> Limiter {
         .policy(week("list").strategy(ListWindow))
         .policy(week("log").strategy(SlidingLog))
         .policy(week("sliding").strategy(SlidingWindow::new()))
-        .policy(week("ban").strategy(Ban::lasting(Duration::from_secs(60))))
+        .policy(week("ban").strategy(Ban::for_duration(Duration::from_secs(60))))
         .policy(Policy::new("flight", Quota::concurrent(3)).strategy(Concurrency::default()))
         .policy(week("shadow").shadow());
     builder.build().expect("a limiter")
 }
 
 fn at(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).deadline(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(PATIENCE);
     all(store.build().expect("a store"))
 }
 
@@ -38,8 +38,8 @@ async fn a_server_that_is_well_has_no_problems_and_keeps_no_key() {
     let server = Server::builder()
         .arg("maxmemory-policy", "allkeys-lru")
         .start();
-    let health = at(&server.url()).ping().await;
-    assert!(health.is_well(), "{health:?}");
+    let health = at(&server.url()).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     assert_eq!(health.unchecked(), [""; 0]);
     assert_eq!(server.keys(), [""; 0]);
     assert!(tried_all(&server));
@@ -54,9 +54,9 @@ fn tried_all(server: &Server) -> bool {
 async fn lacking(server: &Server, command: &str) -> Vec<String> {
     let rights = format!("~tg:* +@all -{command}");
     server.acl("lacks", "pw", &rights);
-    let health = at(&server.url_as("lacks", "pw")).ping().await;
+    let health = at(&server.url_as("lacks", "pw")).health_check().await;
     let quoted = format!("'{command}'");
-    let problems = health.problems().iter();
+    let problems = health.issues().iter();
     let policies = problems.filter_map(|problem| match problem {
         HealthIssue::MissingPermission {
             policy, message, ..
@@ -112,16 +112,16 @@ async fn a_right_that_is_needed_now_and_then_is_missed_at_once() {
 async fn an_epoch_that_may_not_be_read_is_missed() {
     let server = Server::start();
     server.acl("keys", "pw", "~tg:??:* +@all");
-    let health = at(&server.url_as("keys", "pw")).ping().await;
-    let [HealthIssue::NoInvalidationKey { key, .. }] = health.problems() else {
+    let health = at(&server.url_as("keys", "pw")).health_check().await;
+    let [HealthIssue::NoInvalidationKey { key, .. }] = health.issues() else {
         panic!("{health:?}");
     };
     assert_eq!(&**key, "tg:gen");
     // What stands there stays.
     server.command(&["SET", "tg:gen", "5", "PX", "60000"]).ok();
     server.acl("all", "pw", "~tg:* +@all");
-    let health = at(&server.url_as("all", "pw")).ping().await;
-    assert!(health.is_well(), "{health:?}");
+    let health = at(&server.url_as("all", "pw")).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     assert_eq!(server.command(&["GET", "tg:gen"]).text(), "5");
     assert!(server.command(&["PTTL", "tg:gen"]).int() > 0);
 }
@@ -130,9 +130,9 @@ async fn an_epoch_that_may_not_be_read_is_missed() {
 async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
     let server = Server::start();
     server.acl("limits", "pw", "~tg:* +@all -rpush -config");
-    let health = at(&server.url_as("limits", "pw")).ping().await;
+    let health = at(&server.url_as("limits", "pw")).health_check().await;
     let named: Vec<_> = health
-        .problems()
+        .issues()
         .iter()
         .map(|problem| match problem {
             HealthIssue::MissingPermission {
@@ -145,15 +145,15 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
     assert_eq!(server.keys(), [""; 0]);
     // What counting doesn't need isn't asked for.
     server.acl("script", "pw", "~tg:* +@all -evalsha");
-    let health = at(&server.url_as("script", "pw")).ping().await;
-    assert_eq!(health.problems().len(), 10);
+    let health = at(&server.url_as("script", "pw")).health_check().await;
+    assert_eq!(health.issues().len(), 10);
     assert!(
-        health.problems()[0].to_string().contains("evalsha"),
+        health.issues()[0].to_string().contains("evalsha"),
         "{health:?}"
     );
     server.acl("few", "pw", "~tg:* +@all -info");
-    let health = at(&server.url_as("few", "pw")).ping().await;
-    assert!(health.is_well(), "{health:?}");
+    let health = at(&server.url_as("few", "pw")).health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     assert_eq!(health.unchecked(), ["version", "eviction", "role"]);
 }
 
@@ -163,8 +163,8 @@ async fn a_server_that_would_forget_counts_is_found() {
         .arg("maxmemory", "100mb")
         .arg("maxmemory-policy", "volatile-ttl")
         .start();
-    let health = at(&server.url()).ping().await;
-    let [HealthIssue::EvictionEnabled { policy, .. }] = health.problems() else {
+    let health = at(&server.url()).health_check().await;
+    let [HealthIssue::EvictionEnabled { policy, .. }] = health.issues() else {
         panic!("{health:?}");
     };
     assert_eq!(&**policy, "volatile-ttl");
@@ -174,9 +174,9 @@ async fn a_server_that_would_forget_counts_is_found() {
 async fn a_replica_is_found() {
     let master = Server::start();
     let replica = Server::builder().replica_of(&master).start();
-    let health = at(&replica.url()).ping().await;
+    let health = at(&replica.url()).health_check().await;
     let (replicas, others): (Vec<_>, Vec<_>) = health
-        .problems()
+        .issues()
         .iter()
         .partition(|problem| matches!(problem, HealthIssue::Replica { .. }));
     assert_eq!(replicas.len(), 1, "{health:?}");
@@ -198,8 +198,8 @@ async fn a_clock_that_is_far_off_is_found() {
     for (shown, later) in [(now + hour, true), (now - hour, false)] {
         let clock = Clock::at(shown.as_micros() as u64);
         let server = Server::builder().clock(&clock).start();
-        let health = at(&server.url()).ping().await;
-        let [HealthIssue::ClockSkew { by, ahead, .. }] = health.problems() else {
+        let health = at(&server.url()).health_check().await;
+        let [HealthIssue::ClockSkew { by, ahead, .. }] = health.issues() else {
             panic!("{health:?}");
         };
         assert_eq!(*ahead, later);
@@ -213,9 +213,9 @@ async fn a_clock_that_is_far_off_is_found() {
 #[tokio::test]
 async fn a_server_that_is_gone_is_found() {
     let health = at(&format!("redis://127.0.0.1:{}", testkit::free_port()))
-        .ping()
+        .health_check()
         .await;
-    let [HealthIssue::Unreachable { .. }] = health.problems() else {
+    let [HealthIssue::Unreachable { .. }] = health.issues() else {
         panic!("{health:?}");
     };
 }
@@ -225,10 +225,10 @@ async fn each_master_of_a_cluster_is_looked_at() {
     let cluster = Cluster::start(3, 1);
     let store = RedisStore::builder()
         .cluster(cluster.urls())
-        .deadline(PATIENCE);
+        .timeout(PATIENCE);
     let limiter = all(store.build().expect("a store"));
-    let health = limiter.ping().await;
-    assert!(health.is_well(), "{health:?}");
+    let health = limiter.health_check().await;
+    assert!(health.is_healthy(), "{health:?}");
     let masters = &cluster.nodes()[..3];
     for master in masters {
         assert_eq!(master.keys(), [""; 0]);
@@ -240,8 +240,8 @@ async fn each_master_of_a_cluster_is_looked_at() {
     masters[1]
         .command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lfu"])
         .ok();
-    let health = limiter.ping().await;
-    let [HealthIssue::EvictionEnabled { server, .. }] = health.problems() else {
+    let health = limiter.health_check().await;
+    let [HealthIssue::EvictionEnabled { server, .. }] = health.issues() else {
         panic!("{health:?}");
     };
     assert_eq!(**server, format!("127.0.0.1:{}", masters[1].port()));
@@ -257,8 +257,8 @@ async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
     server.acl("asks", "pw", "~tg:* +@all -eval");
     let store = RedisStore::builder()
         .url(server.url_as("asks", "pw"))
-        .deadline(Duration::from_millis(200))
-        .no_breaker();
+        .timeout(Duration::from_millis(200))
+        .no_circuit_breaker();
     let limiter = limiter(store.build().expect("a store"), 3);
     until("it's connected", async || {
         limiter.peek(key()).await.source() == DecisionSource::Store
@@ -267,7 +267,7 @@ async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
     server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]).ok();
     let pinging = tokio::spawn({
         let limiter = limiter.clone();
-        async move { limiter.ping().await }
+        async move { limiter.health_check().await }
     });
     until("the ping is being held", async || {
         let clients = server.command(&["CLIENT", "LIST"]).text();
@@ -291,5 +291,5 @@ async fn what_counts_in_process_has_no_problems() {
         .policy(policy)
         .build()
         .expect("a limiter");
-    assert!(limiter.ping().await.is_well());
+    assert!(limiter.health_check().await.is_healthy());
 }

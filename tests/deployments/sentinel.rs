@@ -15,8 +15,8 @@ const DEADLINE: Duration = Duration::from_millis(500);
 fn watched(group: &Sentinel) -> Limiter {
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .deadline(DEADLINE)
-        .denials(Duration::ZERO);
+        .timeout(DEADLINE)
+        .rejection_cache_staleness(Duration::ZERO);
     limiter(store.build().expect("a store"), 1_000)
 }
 
@@ -174,9 +174,9 @@ async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() 
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
     let store = RedisStore::builder()
         .sentinel(group.master_name(), group.sentinel_urls())
-        .deadline(PATIENCE)
-        .clock(clock.clone())
-        .denials(BOUND);
+        .timeout(PATIENCE)
+        .rejection_cache_clock(clock.clone())
+        .rejection_cache_staleness(BOUND);
     let limiter = limiter(store.build().expect("a store"), 1);
     let old = group.master();
     let other = Key::new("other");

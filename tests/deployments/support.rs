@@ -17,7 +17,7 @@ pub(crate) fn limiter(store: RedisStore, quota: u64) -> Limiter {
 
 /// A limiter on the server that `url` names.
 pub(crate) fn at(url: &str) -> Limiter {
-    let store = RedisStore::builder().url(url).deadline(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(PATIENCE);
     limiter(store.build().expect("a store"), 3)
 }
 

@@ -69,7 +69,7 @@ fn server(signed: &Signed, folder: &Path) -> (Server, u16) {
 }
 
 fn at(url: String) -> RedisStoreBuilder {
-    RedisStore::builder().url(url).deadline(PATIENCE)
+    RedisStore::builder().url(url).timeout(PATIENCE)
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_cluster_is_encrypted_throughout() {
     let [certificate, own] = &signed.client;
     let store = RedisStore::builder()
         .cluster(urls)
-        .deadline(PATIENCE)
+        .timeout(PATIENCE)
         .root_certificates(signed.authority.as_str())
         .client_certificate(certificate.as_str(), own.as_str());
     let limiter = limiter(store.build().expect("a store"), 3);

@@ -245,7 +245,7 @@ impl Dice {
             12..=15 => {
                 let place = self.below(policies.len() as u64) as usize;
                 let rate = self.one_of(&policies[place].quotas);
-                let interval = rate.period() / rate.quota().units() + 1;
+                let interval = rate.period() / rate.quota().amount() + 1;
                 (self.below(3 * interval) as i64, false)
             }
             16 | 17 => (self.up_to(DAY) as i64, false),

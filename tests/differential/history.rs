@@ -214,9 +214,9 @@ impl By {
             Self::List => policy.strategy(ListWindow),
             Self::Log => policy.strategy(SlidingLog),
             Self::Sliding(buckets) => policy.strategy(SlidingWindow::buckets(buckets)),
-            Self::Permits(life) => policy.strategy(Concurrency::life(ms(life))),
+            Self::Permits(life) => policy.strategy(Concurrency::with_ttl(ms(life))),
             Self::Ban(first, longest) => {
-                policy.strategy(Ban::lasting(ms(first)).up_to(ms(longest)))
+                policy.strategy(Ban::for_duration(ms(first)).max_duration(ms(longest)))
             }
         }
     }

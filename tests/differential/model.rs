@@ -41,7 +41,7 @@ impl Cells {
     fn of(rate: Rate) -> Self {
         let quota = rate.quota();
         let period = i128::from(rate.period()) * UNITS_PER_MICRO;
-        let units = i128::from(quota.units());
+        let units = i128::from(quota.amount());
         Self {
             interval: (period + units - 1) / units,
             burst: quota.capacity().into(),

@@ -34,7 +34,7 @@ impl Under {
             remaining: verdict.remaining(),
             wait: verdict.retry_after(),
             reset: verdict.reset_after(),
-            rejects: decided.then(|| verdict.would_refuse()),
+            rejects: decided.then(|| verdict.would_reject()),
         }
     }
 }

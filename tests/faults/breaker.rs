@@ -128,8 +128,8 @@ async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
 async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).deadline(Duration::from_secs(20));
-    let limiter = refusing(store.breaker(1).build().expect("a store"));
+    let store = builder(url(proxy.addr())).timeout(Duration::from_secs(20));
+    let limiter = refusing(store.circuit_breaker_threshold(1).build().expect("a store"));
     resumed(&limiter).await;
     proxy.hold();
     let check = || tokio::spawn(limiter.check(Key::new("key")).into_future());
@@ -156,7 +156,9 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
     for _ in 0..5 {
         let server = Server::start();
         let proxy = Proxy::to(server.addr());
-        let store = builder(url(proxy.addr())).deadline(TIME).breaker(1);
+        let store = builder(url(proxy.addr()))
+            .timeout(TIME)
+            .circuit_breaker_threshold(1);
         let limiter = refusing(store.build().expect("a store"));
         resumed(&limiter).await;
         let check = || tokio::spawn(limiter.check(Key::new("whoever")).into_future());
@@ -277,7 +279,7 @@ async fn a_store_that_is_dropped_while_it_is_open_is_probed_no_more() {
 
 #[tokio::test]
 async fn without_a_breaker_each_request_asks() {
-    let store = builder("redis://127.0.0.1:1").no_breaker();
+    let store = builder("redis://127.0.0.1:1").no_circuit_breaker();
     let limiter = refusing(store.build().expect("a store"));
     for _ in 0..20 {
         let error = fault(&limiter.check(Key::new("key")).await);
@@ -287,7 +289,10 @@ async fn without_a_breaker_each_request_asks() {
 
 #[test]
 fn a_breaker_that_opens_after_nothing_is_a_mistake() {
-    let error = builder("redis://127.0.0.1").breaker(0).build().unwrap_err();
+    let error = builder("redis://127.0.0.1")
+        .circuit_breaker_threshold(0)
+        .build()
+        .unwrap_err();
     assert_eq!(error.value(), "a breaker that opens after 0 faults");
 }
 

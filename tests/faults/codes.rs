@@ -193,7 +193,7 @@ async fn unkillable() {
 #[tokio::test]
 async fn unblocked() {
     let server = Server::start();
-    let store = builder(server.url()).deadline(PATIENCE).build();
+    let store = builder(server.url()).timeout(PATIENCE).build();
     let limiter = refusing(store.expect("a store"));
     assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
     order(&server, &["CLIENT", "PAUSE", "20000", "WRITE"]);
@@ -238,7 +238,7 @@ async fn loading() {
         .debug_command()
         .start();
     // Each key takes two milliseconds to load, and the server answers in between: before 7.0 after each 2 MB.
-    let store = builder(server.url()).deadline(PATIENCE).build();
+    let store = builder(server.url()).timeout(PATIENCE).build();
     let (limiter, connection) = began(&server, refusing(store.expect("a store"))).await;
     let events = "loading-process-events-interval-bytes";
     let (keys, size) = match server.version() {

@@ -49,7 +49,7 @@ async fn a_connection_that_brought_no_password_is_dropped() {
     let server = Server::start();
     // The test's own connection is open before, and stays so.
     server.command(&["PING"]).ok();
-    let store = builder(server.url()).no_breaker().build();
+    let store = builder(server.url()).no_circuit_breaker().build();
     let limiter = limiter(store.expect("a store"), 10, OnStoreError::Reject);
     server
         .command(&["CONFIG", "SET", "requirepass", "secret"])

@@ -31,7 +31,7 @@ fn every(units: u64) -> [Policy; 7] {
 
 fn falling_back(policy: Policy, processes: u32) -> Limiter {
     let limiter = Limiter::builder().store(nowhere()).policy(policy);
-    let limiter = limiter.on_store_error(LocalFallback::across(processes));
+    let limiter = limiter.on_store_error(LocalFallback::shared_by(processes));
     limiter.build().expect("a limiter")
 }
 
@@ -64,7 +64,7 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
     let ask = async |units: u64| -> Decision {
         limiter
             .check(Key::new("key"))
-            .quota_of("p", quota(units))
+            .quota_for("p", quota(units))
             .await
     };
     // They have one count between them.
@@ -96,18 +96,18 @@ async fn in_flight_limits_are_shared_and_their_places_are_given_back_in_process(
 
 #[tokio::test]
 async fn bans_are_shared_too() {
-    let ban = Ban::lasting(Duration::from_secs(600));
+    let ban = Ban::for_duration(Duration::from_secs(600));
     let limiter = Limiter::builder()
         .store(nowhere())
         .policy(policy(2))
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
-        .on_store_error(LocalFallback::across(2))
+        .on_store_error(LocalFallback::shared_by(2))
         .build()
         .expect("a limiter");
     assert_eq!(admitted_in_process(&limiter, KEY, 4).await, 1);
     let refused = limiter.check(KEY).await;
     let verdict = refused.policy("ban").expect("it blocks after three");
-    assert!(verdict.refused());
+    assert!(verdict.rejected());
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn what_counts_in_process_anyway_never_falls_back() {
     let limiter = Limiter::builder()
         .store(MemoryStore::new())
         .policy(policy(4))
-        .on_store_error(LocalFallback::across(4))
+        .on_store_error(LocalFallback::shared_by(4))
         .build()
         .expect("a limiter");
     for admitted in [true, true, true, true, false] {
@@ -186,7 +186,7 @@ async fn behind_a_layer_it_is_a_429_that_tells_of_the_share() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(Policy::new("p", Quota::requests(4).per_hour()).key(extract::global()))
-        .on_store_error(LocalFallback::across(2))
+        .on_store_error(LocalFallback::shared_by(2))
         .build()
         .expect("a layer");
     let hello = async |_: Request<()>| Ok::<_, Infallible>(Response::new(()));
@@ -209,7 +209,7 @@ fn a_fallback_across_no_processes_is_a_mistake() {
         let limiter = Limiter::builder().policy(policy);
         limiter.on_store_error(answer).build()
     };
-    let nobody = LocalFallback::across(0);
+    let nobody = LocalFallback::shared_by(0);
     let error = build(policy(1), nobody.into()).unwrap_err();
     assert_eq!(
         (error.policy(), error.value()),
@@ -226,5 +226,5 @@ async fn who_is_refused_in_process_is_refused_by_the_quota() {
     assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
     let refused = limiter.check(KEY).await;
     assert!(matches!(refused.kind(), DecisionKind::Rejected));
-    assert!(refused.policy("p").expect("a verdict").refused());
+    assert!(refused.policy("p").expect("a verdict").rejected());
 }

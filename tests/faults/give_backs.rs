@@ -17,7 +17,7 @@ const KEY: Key = Key::global();
 
 /// Places that are not free again by themselves within this test.
 fn places(store: RedisStore, many: u64) -> Limiter {
-    let hour = Concurrency::life(Duration::from_secs(3_600));
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let limiter = Limiter::builder()
         .store(store)
         .policy(Policy::new("p", Quota::concurrent(many)).strategy(hour));
@@ -113,7 +113,7 @@ async fn permits_whose_answer_was_lost_are_free_after_the_outage() {
 async fn without_a_breaker_they_are_free_with_the_next_answer() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).no_breaker();
+    let store = builder(url(proxy.addr())).no_circuit_breaker();
     let limiter = places(store.build().expect("a store"), 5);
     let held = take(&limiter, 5).await;
     proxy.cut();
@@ -227,7 +227,7 @@ async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
         })
         .await;
         drop(held);
-        let health = limiter.ping().await;
+        let health = limiter.health_check().await;
         assert_eq!(health.dropped_refunds(), 7 * episode);
         assert_eq!(log.lines("refunds are dropped"), episode as usize);
         proxy.pass();

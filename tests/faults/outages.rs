@@ -18,7 +18,7 @@ const SHARE: u64 = 51;
 /// Two limiters on connections of their own: one, and four.
 fn two(url: &str) -> [Limiter; 2] {
     [1, 4].map(|lanes| {
-        let store = builder(url).lanes(lanes).build();
+        let store = builder(url).connections(lanes).build();
         sharing(store.expect("a store"), QUOTA, 2)
     })
 }

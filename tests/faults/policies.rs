@@ -26,7 +26,7 @@ fn names(decision: &Decision) -> Vec<&str> {
         .collect()
 }
 
-const HALF: LocalFallback = LocalFallback::across(2);
+const HALF: LocalFallback = LocalFallback::shared_by(2);
 
 #[tokio::test]
 async fn the_limiters_answer_goes_for_those_that_have_none() {
@@ -97,7 +97,7 @@ async fn those_that_fall_back_are_judged_and_those_that_admit_are_not_asked() {
 async fn several_that_fall_back_are_all_charged_or_none() {
     let policies = [
         named("two", HALF),
-        Policy::new("one", quota(1)).on_store_error(LocalFallback::across(9)),
+        Policy::new("one", quota(1)).on_store_error(LocalFallback::shared_by(9)),
     ];
     let limiter = of(OnStoreError::Admit, policies);
     let key = Key::new("key");
@@ -105,7 +105,7 @@ async fn several_that_fall_back_are_all_charged_or_none() {
     for _ in 0..3 {
         let refused = limiter.check(key).await;
         assert!(!refused.is_admitted());
-        assert!(refused.policy("one").expect("a verdict").refused());
+        assert!(refused.policy("one").expect("a verdict").rejected());
         assert_eq!(refused.policy("two").expect("a verdict").remaining(), 1);
     }
 }

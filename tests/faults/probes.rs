@@ -126,7 +126,7 @@ async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() 
 async fn a_server_that_is_far_away_is_found() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
-    let store = builder(url(proxy.addr())).deadline(Duration::from_secs(10));
+    let store = builder(url(proxy.addr())).timeout(Duration::from_secs(10));
     let limiter = refusing(store.build().expect("a store"));
     proxy.cut();
     opened(&limiter).await;
@@ -138,7 +138,7 @@ async fn a_server_that_is_far_away_is_found() {
 #[tokio::test(start_paused = true)]
 async fn the_late_answer_to_a_probe_closes_the_breaker_before_the_next_probe() {
     let server = Server::start();
-    let store = builder(server.url()).deadline(Duration::from_secs(10));
+    let store = builder(server.url()).timeout(Duration::from_secs(10));
     let limiter = refusing(store.build().expect("a store"));
     // The server takes connections, and holds whatever may write.
     order(&server, &["CLIENT", "PAUSE", "600000", "WRITE"]);
@@ -229,7 +229,7 @@ impl Hole {
 async fn a_probe_that_is_never_answered_keeps_nobody_waiting_for_its_deadline() {
     let server = Server::start();
     let deadline = Duration::from_secs(30);
-    let store = builder(server.url()).deadline(deadline);
+    let store = builder(server.url()).timeout(deadline);
     let limiter = refusing(store.build().expect("a store"));
     server.kill();
     opened(&limiter).await;
@@ -251,7 +251,7 @@ async fn a_probe_that_is_never_answered_keeps_nobody_waiting_for_its_deadline() 
 #[tokio::test]
 async fn probes_do_not_pile_up_and_end_with_the_store() {
     let server = Server::start();
-    let store = builder(server.url()).deadline(Duration::from_secs(20));
+    let store = builder(server.url()).timeout(Duration::from_secs(20));
     let limiter = refusing(store.build().expect("a store"));
     server.kill();
     opened(&limiter).await;

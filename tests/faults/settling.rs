@@ -20,7 +20,7 @@ const KEY: Key = Key::global();
 fn counting(store: RedisStore, units: u64) -> Limiter {
     let policy = Policy::new("p", quota(units)).strategy(FixedWindow);
     let limiter = Limiter::builder().store(store).policy(policy);
-    let limiter = limiter.on_store_error(LocalFallback::across(2));
+    let limiter = limiter.on_store_error(LocalFallback::shared_by(2));
     limiter.build().expect("a limiter")
 }
 
@@ -96,7 +96,7 @@ async fn what_a_response_decides_is_settled_in_process() {
                     .key(extract::global())
                     .charge(charge),
             )
-            .on_store_error(LocalFallback::across(2))
+            .on_store_error(LocalFallback::shared_by(2))
             .build()
             .expect("a layer");
         let handler = async |request: Request<()>| {
@@ -131,11 +131,11 @@ async fn what_a_response_decides_is_settled_in_process() {
 async fn places_in_flight_live_where_they_were_taken() {
     let life = Duration::from_millis(600);
     let server = Server::start();
-    let policy = Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::life(life));
+    let policy = Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::with_ttl(life));
     let limiter = Limiter::builder()
         .store(builder(server.url()).build().expect("a store"))
         .policy(policy)
-        .on_store_error(LocalFallback::across(2))
+        .on_store_error(LocalFallback::shared_by(2))
         .build()
         .expect("a limiter");
     let on_redis = limiter.check(KEY).await.into_result().expect("a place");

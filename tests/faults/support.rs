@@ -27,8 +27,8 @@ pub(crate) fn url(addr: impl std::fmt::Display) -> String {
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
     RedisStore::builder()
         .url(url)
-        .deadline(DEADLINE)
-        .denials(Duration::ZERO)
+        .timeout(DEADLINE)
+        .rejection_cache_staleness(Duration::ZERO)
 }
 
 pub(crate) fn store(server: &Server) -> RedisStore {
@@ -59,7 +59,7 @@ pub(crate) fn limiter(store: RedisStore, units: u64, answer: impl Into<OnStoreEr
 
 /// A limiter that is one of so many processes.
 pub(crate) fn sharing(store: RedisStore, units: u64, processes: u32) -> Limiter {
-    limiter(store, units, LocalFallback::across(processes))
+    limiter(store, units, LocalFallback::shared_by(processes))
 }
 
 /// A store at whose address nothing listens.

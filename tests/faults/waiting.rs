@@ -22,7 +22,7 @@ fn limiter(store: tollgate::RedisStore, answer: impl Into<OnStoreError>) -> Limi
 
 #[tokio::test]
 async fn turns_come_as_often_as_the_share_has_it() {
-    let limiter = limiter(nowhere(), LocalFallback::across(2));
+    let limiter = limiter(nowhere(), LocalFallback::shared_by(2));
     let start = Instant::now();
     for _ in 0..5 {
         let admission = limiter.wait(KEY, PATIENCE).await.expect("its turn");
@@ -49,7 +49,7 @@ async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
     for (answer, admits) in [
         (OnStoreError::Admit, true),
         (OnStoreError::Reject, false),
-        (LocalFallback::across(1).into(), true),
+        (LocalFallback::shared_by(1).into(), true),
     ] {
         let server = Server::start();
         let limiter = limiter(store(&server), answer);

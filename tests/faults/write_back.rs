@@ -17,7 +17,7 @@ const KEY: Key = Key::global();
 
 fn limiter(store: RedisStore, policy: Policy, write_back: bool) -> Limiter {
     let limiter = Limiter::builder().store(store).policy(policy);
-    let fallback = LocalFallback::across(2).write_back(write_back);
+    let fallback = LocalFallback::shared_by(2).write_back(write_back);
     let limiter = limiter.on_store_error(fallback);
     limiter.build().expect("a limiter")
 }
@@ -30,7 +30,7 @@ fn network() -> (Server, Proxy) {
 
 /// What is sent once has a long time to arrive: the network fails at once, and a busy machine does not.
 fn through(network: &Proxy) -> RedisStore {
-    let store = builder(url(network.addr())).deadline(PATIENCE / 10);
+    let store = builder(url(network.addr())).timeout(PATIENCE / 10);
     store.build().expect("a store")
 }
 
@@ -266,13 +266,13 @@ async fn what_a_tier_is_charged_is_written_back_to_the_tier() {
     opened_in_process(&limiter).await;
     let tier = quota(1_000);
     for _ in 0..30 {
-        let decision = limiter.check(KEY).cost(10).quota_of("p", tier).await;
+        let decision = limiter.check(KEY).cost(10).quota_for("p", tier).await;
         assert!(decision.is_admitted());
     }
     network.pass();
     resumed(&limiter).await;
     until("it is written back", async || {
-        let seen = limiter.peek(KEY).quota_of("p", tier).await;
+        let seen = limiter.peek(KEY).quota_for("p", tier).await;
         seen.policy("p").expect("a verdict").remaining() == 700
     })
     .await;
@@ -283,13 +283,13 @@ async fn what_a_tier_is_charged_is_written_back_to_the_tier() {
 #[tokio::test]
 async fn permits_and_bans_are_not_written_back() {
     let (server, network) = network();
-    let ban = Ban::lasting(Duration::from_secs(600));
+    let ban = Ban::for_duration(Duration::from_secs(600));
     let limiter = Limiter::builder()
         .store(through(&network))
         .policy(Policy::new("p", quota(8)).strategy(FixedWindow))
         .policy(Policy::new("places", Quota::concurrent(8)))
         .policy(Policy::new("ban", Quota::requests(6).per_hour()).strategy(ban))
-        .on_store_error(LocalFallback::across(2).write_back(true))
+        .on_store_error(LocalFallback::shared_by(2).write_back(true))
         .build()
         .expect("a limiter");
     server.flush();
@@ -335,7 +335,7 @@ async fn write_backs_that_are_dropped_are_counted_and_logged_once_an_episode() {
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
-    assert_eq!(limiter.ping().await.dropped_write_backs(), 0);
+    assert_eq!(limiter.health_check().await.dropped_write_backs(), 0);
     for episode in 1..=2 {
         network.cut();
         opened_in_process(&limiter).await;
@@ -343,7 +343,7 @@ async fn write_backs_that_are_dropped_are_counted_and_logged_once_an_episode() {
             let key = Key::new(format!("{episode} {key}"));
             assert!(limiter.check(key).await.is_admitted());
         }
-        let health = limiter.ping().await;
+        let health = limiter.health_check().await;
         assert_eq!(health.dropped_write_backs(), 7 * episode);
         assert_eq!(log.lines("write-backs are dropped"), episode as usize);
         network.pass();

@@ -178,7 +178,7 @@ pub(crate) fn a_quota_reads_back_or_is_none(text: &str) {
     assert_eq!(quota.to_string().parse(), Ok(quota), "{text:?}");
     let built = Limiter::builder().policy(Policy::new("p", quota)).build();
     if let Err(error) = built {
-        assert!(!error.valid().is_empty(), "{text:?}");
+        assert!(!error.expected().is_empty(), "{text:?}");
     }
 }
 

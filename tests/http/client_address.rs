@@ -278,7 +278,7 @@ fn mistakes_are_found_when_the_limiter_is_built() {
     ] {
         let error = mistake(extractor);
         assert!(error.value().contains(value), "{error}");
-        assert!(error.valid().contains(valid), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
     }
     // What is none: all there is, and nobody.
     for fine in [

@@ -25,7 +25,7 @@ fn mistake(policies: impl IntoIterator<Item = Policy>) -> ConfigError {
     for part in [
         policy.as_deref().unwrap_or_default(),
         error.value(),
-        error.valid(),
+        error.expected(),
     ] {
         assert!(text.contains(part), "{part:?} isn't in {text:?}");
     }
@@ -38,7 +38,7 @@ fn unfit(quota: Quota, strategy: impl Strategy, value: &str, valid: &str) {
     let error = mistake([fine, Policy::new("wrong", quota).strategy(strategy)]);
     assert_eq!(error.policy(), Some("wrong"));
     assert!(error.value().contains(value), "{error}");
-    assert!(error.valid().contains(valid), "{error}");
+    assert!(error.expected().contains(valid), "{error}");
 }
 
 #[test]
@@ -129,7 +129,9 @@ fn a_name_that_cannot_stand_in_a_header_is_a_mistake() {
         let error = mistake([Policy::new(name, Quota::requests(1).per_second())]);
         assert_eq!(error.policy(), Some(name));
         assert!(
-            error.valid().contains("1 to 64 visible ASCII characters"),
+            error
+                .expected()
+                .contains("1 to 64 visible ASCII characters"),
             "{error}"
         );
         // An error that is printed must not break a line of the log.
@@ -154,7 +156,7 @@ fn a_name_that_is_used_twice_is_a_mistake() {
         error.value().contains("second policy of this name"),
         "{error}"
     );
-    assert!(error.valid().contains("a name of its own"), "{error}");
+    assert!(error.expected().contains("a name of its own"), "{error}");
 }
 
 #[test]
@@ -162,7 +164,7 @@ fn no_policy_is_a_mistake_of_the_whole() {
     let error = mistake([]);
     assert_eq!(error.policy(), None);
     assert!(error.value().contains("without a policy"), "{error}");
-    assert!(error.valid().contains("at least one"), "{error}");
+    assert!(error.expected().contains("at least one"), "{error}");
 }
 
 #[test]
@@ -181,7 +183,7 @@ fn an_extractor_that_can_find_nothing_is_a_mistake() {
         let error = mistake([policy]);
         assert_eq!(error.policy(), Some("keyed"));
         assert!(error.value().contains(value), "{error}");
-        assert!(error.valid().contains("RFC 9110"), "{error}");
+        assert!(error.expected().contains("RFC 9110"), "{error}");
     }
     for peer in [
         extract::peer().ipv4_prefix(33),
@@ -191,7 +193,7 @@ fn an_extractor_that_can_find_nothing_is_a_mistake() {
         assert_eq!(error.policy(), Some("keyed"));
         assert!(
             error
-                .valid()
+                .expected()
                 .contains("at most 32 bits of IPv4 and 128 of IPv6"),
             "{error}"
         );

@@ -95,7 +95,7 @@ pub(crate) fn a_name_is_shown_or_refused(name: &str) {
     let policy = Policy::new(name, Quota::requests(5).per_hour()).key(extract::global());
     let layer = match RateLimitLayer::builder().policy(policy).build() {
         Ok(layer) => layer,
-        Err(error) => return assert!(!error.valid().is_empty(), "{name:?}"),
+        Err(error) => return assert!(!error.expected().is_empty(), "{name:?}"),
     };
     let inner = service_fn(async |_| Ok::<_, Infallible>(Response::new(())));
     let Ok(response) = now(layer.layer(inner).oneshot(Request::new(())));
@@ -119,7 +119,7 @@ fn names_in(fields: &HeaderMap, field: &str) -> Vec<String> {
 pub(crate) fn configuration_is_taken_or_refused(text: &str) {
     let addresses = text.split([',', '\n']);
     if let Err(error) = AddressList::new(addresses.clone()) {
-        assert!(!error.valid().is_empty(), "{text:?}");
+        assert!(!error.expected().is_empty(), "{text:?}");
     }
     let extractors: [Arc<dyn KeyExtractor>; 5] = [
         Arc::new(extract::header(text)),
@@ -135,7 +135,7 @@ pub(crate) fn configuration_is_taken_or_refused(text: &str) {
     for extractor in extractors {
         let policy = Policy::new("p", Quota::requests(1).per_day()).key(extractor);
         if let Err(error) = Limiter::builder().policy(policy).skip_path(text).build() {
-            assert!(!error.valid().is_empty(), "{text:?}");
+            assert!(!error.expected().is_empty(), "{text:?}");
         }
     }
 }

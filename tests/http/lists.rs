@@ -134,7 +134,9 @@ async fn who_is_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
 async fn a_header_changes_nothing_unless_its_proxy_is_trusted() {
     let (store, _) = store();
     let behind = client_ip().trusted_proxies(["198.51.100.0/24"]);
-    let list = AddressList::new(["192.0.2.7"]).expect("a list").by(behind);
+    let list = AddressList::new(["192.0.2.7"])
+        .expect("a list")
+        .client_ip(behind);
     let build = RateLimitLayer::builder().store(store);
     let build = build.policy(shared("p", "9/h")).deny(list);
     let app = hello(&build.build().expect("a layer"));
@@ -296,7 +298,7 @@ fn a_list_that_can_find_nobody_is_a_mistake() {
     let error = builder.build().expect_err("a mistake").to_string();
     assert!(error.contains("\"q\""), "{error}");
     let list = AddressList::new(["10.0.0.0/8"]).expect("a list");
-    let list = list.by(client_ip().hops(0));
+    let list = list.client_ip(client_ip().hops(0));
     let error = Limiter::builder().policy(policy()).deny(list).build();
     error.expect_err("a mistake");
 }

@@ -146,7 +146,7 @@ async fn a_key_that_is_not_at_its_full_quota_is_never_forgotten_while_there_is_r
     for n in 0..20_000 {
         limiter
             .check([("slow", key(n % 10)), ("fast", key(n))])
-            .cost_of("slow", 0)
+            .cost_for("slow", 0)
             .await;
         if n % 1_000 == 0 {
             clock.advance(Duration::from_millis(1));

@@ -40,9 +40,9 @@ async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
     let server = Server::builder().clock(&times.0).start();
     let store = RedisStore::builder()
         .url(server.url())
-        .deadline(Duration::from_secs(20))
-        .clock(times.1.clone())
-        .denials(Duration::from_secs(3_600));
+        .timeout(Duration::from_secs(20))
+        .rejection_cache_clock(times.1.clone())
+        .rejection_cache_staleness(Duration::from_secs(3_600));
     let layer = RateLimitLayer::builder()
         .store(store.build().expect("a store"))
         .policy(shared("window", "1/h").strategy(FixedWindow))
@@ -132,7 +132,7 @@ fn a_strategy_that_cannot_count_in_the_store_is_a_mistake_of_its_policy() {
     for (error, valid) in errors.into_iter().zip(["a RedisStore", "a MemoryStore"]) {
         let error = error.expect_err("a mistake");
         assert!(error.to_string().contains("half"), "{error}");
-        assert!(error.valid().contains(valid), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
         assert_eq!(error.policy(), Some("half"));
     }
 }
@@ -147,7 +147,7 @@ fn a_store_that_cannot_be_is_a_mistake() {
     ] {
         let error = RedisStore::open(url).expect_err(url);
         assert_eq!(error.policy(), None);
-        assert!(error.valid().contains("redis://"), "{error}");
+        assert!(error.expected().contains("redis://"), "{error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 }

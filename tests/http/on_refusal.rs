@@ -36,7 +36,7 @@ async fn second(layer: &RateLimitLayer) -> Answer {
 
 #[tokio::test]
 async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
-    let layer = once().on_refusal(|refused: &Rejected, parts: &Parts| {
+    let layer = once().on_rejection(|refused: &Rejected, parts: &Parts| {
         let policies: Vec<_> = refused
             .decision()
             .policies()
@@ -70,7 +70,7 @@ async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
 
 #[tokio::test]
 async fn what_the_closure_says_of_limits_stands() {
-    let layer = once().on_refusal(|_, _| {
+    let layer = once().on_rejection(|_, _| {
         let response = Response::builder()
             .header("retry-after", "7")
             .header("RateLimit", "\"mine\";r=0");
@@ -85,7 +85,7 @@ async fn what_the_closure_says_of_limits_stands() {
     );
     assert!(answer.body.is_empty());
 
-    let layer = once().on_refusal(|_, _| {
+    let layer = once().on_rejection(|_, _| {
         let response = Response::builder().header("retry-after", "7").status(429);
         response.body(Empty::new()).expect("a response")
     });
@@ -121,13 +121,13 @@ async fn the_body_may_be_any_whose_data_is_bytes() {
     let frames =
         || ["wo", "rd"].map(|part| Ok::<_, io::Error>(http_body::Frame::data(part.into())));
     let layers = [
-        once().on_refusal(|_, _| Response::new(Body::from("word"))),
-        once().on_refusal(|_, _| Response::new("word".to_owned())),
-        once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word")))),
-        once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word")).boxed())),
-        once().on_refusal(move |_, _| Response::new(StreamBody::new(stream::iter(frames())))),
-        once().on_refusal(|_, _| Response::new(Word(Some(std::cell::Cell::new(0))))),
-        once().on_refusal(|_, _| "word".into_response()),
+        once().on_rejection(|_, _| Response::new(Body::from("word"))),
+        once().on_rejection(|_, _| Response::new("word".to_owned())),
+        once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word")))),
+        once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word")).boxed())),
+        once().on_rejection(move |_, _| Response::new(StreamBody::new(stream::iter(frames())))),
+        once().on_rejection(|_, _| Response::new(Word(Some(std::cell::Cell::new(0))))),
+        once().on_rejection(|_, _| "word".into_response()),
     ];
     for layer in layers {
         let answer = second(&layer).await;
@@ -136,7 +136,7 @@ async fn the_body_may_be_any_whose_data_is_bytes() {
             (StatusCode::OK, &b"word"[..])
         );
     }
-    let empty = second(&once().on_refusal(|_, _| Response::new(Empty::new()))).await;
+    let empty = second(&once().on_rejection(|_, _| Response::new(Empty::new()))).await;
     assert!(empty.body.is_empty());
 }
 
@@ -144,7 +144,7 @@ async fn the_body_may_be_any_whose_data_is_bytes() {
 async fn what_is_known_of_a_bodys_length_is_told() {
     use http_body::Body as _;
 
-    let layer = once().on_refusal(|_, _| Response::new(Full::new(Bytes::from("word"))));
+    let layer = once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word"))));
     let app = hello(&layer);
     status(&app, "/").await;
     let response = ServiceBuilder::new()
@@ -160,7 +160,7 @@ async fn what_is_known_of_a_bodys_length_is_told() {
 
 #[tokio::test]
 async fn a_body_that_fails_ends_there() {
-    let layer = once().on_refusal(|_, _| {
+    let layer = once().on_rejection(|_, _| {
         let frames = [
             Ok(http_body::Frame::data(Bytes::from("wo"))),
             Err(io::Error::other("broken")),
@@ -182,7 +182,7 @@ async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
     #[derive(Clone, PartialEq, Debug)]
     struct User(&'static str);
 
-    let layer = once().on_refusal(|_, parts| {
+    let layer = once().on_rejection(|_, parts| {
         let mut response = Response::new(Empty::new());
         let user: Option<&User> = parts.extensions.get();
         response
@@ -210,7 +210,7 @@ async fn every_kind_of_refusal_is_the_closures() {
     let answer = |refused: &Rejected, _: &Parts| Response::new(refused.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
-    let answered = send(&hello(&layer.on_refusal(answer)), to("/")).await;
+    let answered = send(&hello(&layer.on_rejection(answer)), to("/")).await;
     assert_eq!(
         answered.body,
         br#"the request has no key for policy "tenants""#
@@ -221,7 +221,7 @@ async fn every_kind_of_refusal_is_the_closures() {
         .store(FailingStore::default())
         .policy(shared("burst", "10/s"))
         .on_store_error(OnStoreError::Reject)
-        .on_refusal(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())
+        .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())
         .build();
     let answered = send(&hello(&layer.expect("a layer")), to("/")).await;
     assert_eq!(
@@ -232,7 +232,7 @@ async fn every_kind_of_refusal_is_the_closures() {
 
 #[tokio::test]
 async fn a_grpc_call_gets_its_own_kind_all_the_same() {
-    let layer = once().on_refusal(|_, _| -> Response<String> { panic!("asked about a call") });
+    let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
     let app = hello(&layer);
     status(&app, "/").await;
     let call = Request::post("/a.B/C").header("content-type", "application/grpc");
@@ -246,7 +246,7 @@ async fn it_goes_with_other_fields_and_with_layers_further_out() {
     let (outer, _) = support::layer([shared("outer", "9/h")]);
     let inner = once()
         .headers(RateLimitHeaders::x_ratelimit())
-        .on_refusal(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+        .on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
     let app = hello(&inner).layer(outer.clone());
     assert_eq!(status(&app, "/").await, 200);
     let answer = send(&app, to("/")).await;
@@ -336,7 +336,7 @@ fn seen_by_the_page(answer: &Answer) -> HeaderMap {
 
 #[tokio::test]
 async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
-    let own = once().on_refusal(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
+    let own = once().on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
     for (layer, limit) in [
         (once(), "ratelimit"),
         (own, "ratelimit-policy"),
@@ -381,7 +381,7 @@ async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
 
 #[tokio::test]
 async fn a_router_of_any_state_takes_it() {
-    let layer = once().on_refusal(|_, _| StatusCode::TOO_MANY_REQUESTS.into_response());
+    let layer = once().on_rejection(|_, _| StatusCode::TOO_MANY_REQUESTS.into_response());
     let app: Router = Router::new().route("/", get(async || "hello").layer(layer));
     assert_eq!(
         [status(&app, "/").await, status(&app, "/").await],

@@ -12,7 +12,7 @@ pub(crate) fn a_store_is_taken_or_refused(text: &str) {
             .build(),
     ] {
         if let Err(error) = store {
-            assert!(!error.valid().is_empty(), "{text:?}");
+            assert!(!error.expected().is_empty(), "{text:?}");
         }
     }
 }

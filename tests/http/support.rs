@@ -168,8 +168,8 @@ pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
     // Refusals are remembered by this process's clock, and the server's is set by hand.
     let store = tollgate::RedisStore::builder()
         .url(server.url())
-        .denials(std::time::Duration::ZERO);
-    let store = store.deadline(std::time::Duration::from_secs(20)).build();
+        .rejection_cache_staleness(std::time::Duration::ZERO);
+    let store = store.timeout(std::time::Duration::from_secs(20)).build();
     store.expect("a store")
 }
 

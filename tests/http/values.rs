@@ -207,7 +207,7 @@ fn names_that_nothing_can_have_are_mistakes() {
             .build()
             .expect_err("a mistake");
         assert_eq!(error.policy(), Some("p"));
-        assert!(error.valid().contains(valid), "{error}");
+        assert!(error.expected().contains(valid), "{error}");
     }
     for name in ["__Host-SID", "a.b", "!#$%&'*+-.^_`|~"] {
         let policy = policy().key(extract::cookie(name));

@@ -20,8 +20,8 @@ async fn who_is_refused_by_the_rate_leaves_no_permit_behind() {
             assert_eq!(held.len(), 4);
             for _ in 0..3 {
                 let refused = check(&limiter).await;
-                assert!(refused.policy("rate").expect("a verdict").refused());
-                assert!(!refused.policy("places").expect("a verdict").refused());
+                assert!(refused.policy("rate").expect("a verdict").rejected());
+                assert!(!refused.policy("places").expect("a verdict").rejected());
             }
             assert_eq!(free(&limiter).await, PLACES - 4, "{}", books.name());
             drop(held);
@@ -45,8 +45,8 @@ async fn who_finds_no_place_is_not_charged_by_the_rate() {
             assert_eq!(held.len(), 2);
             for _ in 0..5 {
                 let refused = check(&limiter).await;
-                assert!(refused.policy("places").expect("a verdict").refused());
-                assert!(!refused.policy("rate").expect("a verdict").refused());
+                assert!(refused.policy("places").expect("a verdict").rejected());
+                assert!(!refused.policy("rate").expect("a verdict").rejected());
             }
             assert_eq!(left_of(&limiter, "rate").await, 98, "{}", books.name());
             drop(held);

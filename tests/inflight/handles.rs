@@ -37,7 +37,7 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
         let clone = admission.clone();
         drop(admission);
         assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
-        let hold = clone.hold();
+        let hold = clone.hold_permits();
         drop(clone);
         assert_eq!(free(&limiter).await, PLACES - 1, "{}: held", books.name());
         drop(hold);
@@ -119,7 +119,10 @@ struct Kept {
 }
 
 async fn hold(State(kept): State<Kept>, admission: Admission) -> &'static str {
-    kept.holds.lock().expect("no panic").push(admission.hold());
+    kept.holds
+        .lock()
+        .expect("no panic")
+        .push(admission.hold_permits());
     "held"
 }
 
@@ -152,7 +155,7 @@ async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_n
             until_free(&limiter, left).await;
         }
         // He kept the handle only, and the place is gone: there is nothing left to be held.
-        let late = kept.admissions.lock().expect("no panic")[0].hold();
+        let late = kept.admissions.lock().expect("no panic")[0].hold_permits();
         assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
         kept.holds.lock().expect("no panic").clear();
         until_free(&limiter, PLACES).await;
@@ -169,7 +172,7 @@ async fn a_clone_of_a_hold_holds_too() {
         .await
         .into_result()
         .expect("admitted")
-        .hold();
+        .hold_permits();
     let clone = hold.clone();
     drop(hold);
     assert_eq!(free(&limiter).await, PLACES - 1);

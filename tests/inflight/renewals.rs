@@ -61,7 +61,7 @@ impl Slow {
     /// A limiter of one place for each key.
     fn limiter(&self) -> Limiter {
         let policy = Policy::new("places", Quota::concurrent(1));
-        let policy = policy.strategy(Concurrency::life(LIFE));
+        let policy = policy.strategy(Concurrency::with_ttl(LIFE));
         build(Limiter::builder().store(self.clone()), [policy])
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn places(life: Duration) -> Policy {
 
 pub(crate) fn places_of(n: u64, life: Duration) -> Policy {
     let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
-    policy.strategy(Concurrency::life(life))
+    policy.strategy(Concurrency::with_ttl(life))
 }
 
 /// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each question,
@@ -130,9 +130,9 @@ pub(crate) fn store(url: String) -> RedisStore {
     // Refusals are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
         .url(url)
-        .deadline(PATIENCE)
-        .lanes(1)
-        .denials(Duration::ZERO);
+        .timeout(PATIENCE)
+        .connections(1)
+        .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
 

@@ -15,7 +15,7 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// Two refusals an hour are too many.
 fn abuse() -> Policy {
-    policy("abuse", "2/hour").strategy(Ban::lasting(TEN_MINUTES))
+    policy("abuse", "2/hour").strategy(Ban::for_duration(TEN_MINUTES))
 }
 
 async fn refusals_left(limiter: &Limiter) -> u64 {
@@ -53,7 +53,7 @@ async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
 
     let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
     assert_eq!(crowded.retry_after(), Some(TEN_MINUTES));
-    let refused = crowded.decision().policies().filter(|v| v.refused());
+    let refused = crowded.decision().policies().filter(|v| v.rejected());
     let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
     assert_eq!(names, ["p", "abuse"]);
     // The one who waits is banned with it, and waits for that too.

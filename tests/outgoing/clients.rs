@@ -54,7 +54,7 @@ async fn an_http_client_waits_its_turn_and_is_refused_when_that_takes_too_long()
     let client: Client<HttpConnector, Empty<axum::body::Bytes>> =
         Client::builder(TokioExecutor::new()).build_http();
     let client = ServiceBuilder::new()
-        .layer(OutgoingLayer::new(limiter.clone()).hand_over(InExtensions))
+        .layer(OutgoingLayer::new(limiter.clone()).attach(InExtensions))
         .service(client);
     for n in 0..3 {
         let response = client

@@ -20,7 +20,7 @@ async fn one_of_two_processes() {
     let Ok(url) = env::var(URL) else { return };
     let store = RedisStore::builder()
         .url(url)
-        .deadline(Duration::from_secs(20));
+        .timeout(Duration::from_secs(20));
     let quota = [
         policy("often", "40/50ms").strategy(FixedWindow),
         policy("seldom", "100/month").strategy(FixedWindow),

@@ -20,8 +20,8 @@ pub(crate) const LONG: Duration = Duration::from_secs(20);
 pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let store = RedisStore::builder()
         .url(server.url())
-        .deadline(LONG)
-        .denials(Duration::ZERO);
+        .timeout(LONG)
+        .rejection_cache_staleness(Duration::ZERO);
     limiter_on(store.build().expect("a store"), policies)
 }
 
@@ -173,7 +173,7 @@ async fn what_was_charged_for_somebody_is_given_back_wherever_he_leaves() {
 #[tokio::test]
 async fn a_store_that_stands_still_lets_nobody_wait_longer_than_its_deadline() {
     let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).deadline(ms(100));
+    let store = RedisStore::builder().url(server.url()).timeout(ms(100));
     let limiter = Limiter::builder()
         .store(store.build().expect("a store"))
         .policy(policy("p", "1/hour burst 1"))

@@ -53,7 +53,7 @@ async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
     assert_eq!(time.passed(), ms(1_000));
 
     let mut dear = queued(wait(&limiter));
-    let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_of("q", 1));
+    let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_for("q", 1));
     let refused = cheap.await.expect_err("refused");
     assert_eq!(refused.retry_after(), Some(ms(700)));
     assert_eq!(time.passed(), ms(1_300));
@@ -104,7 +104,7 @@ async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
     // Also behind others, whose turn it doesn't take.
     wait(&limiter).cost(5).await.expect_err("too much");
     let larger = "10/s".parse().expect("a quota");
-    let _larger = queued(wait(&limiter).quota_of("p", larger).cost(5));
+    let _larger = queued(wait(&limiter).quota_for("p", larger).cost(5));
     assert_eq!(time.passed(), ms(0));
     assert!(look(&mut head).is_none());
     // And what costs nothing doesn't wait.
@@ -126,7 +126,7 @@ async fn a_missing_key_is_no_reason_to_wait() {
 fn no_store() -> RedisStore {
     let store = RedisStore::builder()
         .url("redis://127.0.0.1:1")
-        .deadline(ms(50));
+        .timeout(ms(50));
     store.build().expect("a store")
 }
 

@@ -133,7 +133,7 @@ async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
     let layer = OutgoingLayer::new(limiter.clone())
         .key_with(|query: &Query| Key::new(query.shard))
         .cost_with(|query: &Query| query.rows)
-        .deadline(ms(2_000))
+        .timeout(ms(2_000))
         .queue(10);
     let database = service_fn(async |query: Query| Ok::<_, Infallible>(query.rows));
     let database = ServiceBuilder::new().layer(layer).service(database);
@@ -150,9 +150,7 @@ async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
 #[tokio::test(start_paused = true)]
 async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response() {
     let (limiter, _) = limiter([policy("tokens", "100/s").strategy(FixedWindow)]);
-    let layer = OutgoingLayer::new(limiter.clone())
-        .cost(50)
-        .hand_over(AsTuple);
+    let layer = OutgoingLayer::new(limiter.clone()).cost(50).attach(AsTuple);
     let model = layer.layer(service_fn(async |prompt: &'static str| {
         Ok::<_, Infallible>(prompt.len() as u64)
     }));
@@ -162,7 +160,7 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
     assert_eq!(left(&limiter, "tokens").await, 95);
 
     // Or with what is in the extensions of HTTP's.
-    let layer = OutgoingLayer::new(limiter.clone()).hand_over(InExtensions);
+    let layer = OutgoingLayer::new(limiter.clone()).attach(InExtensions);
     let client = layer.layer(service_fn(async |()| {
         Ok::<_, Infallible>(Response::new(()))
     }));
@@ -177,7 +175,7 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
 async fn switched_off_it_lets_everything_pass_uncounted() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let layer = OutgoingLayer::new(limiter.clone())
-        .hand_over(AsTuple)
+        .attach(AsTuple)
         .enabled(false);
     let echo = layer.layer(service_fn(async |n: u32| Ok::<_, Infallible>(n)));
     for n in 0..3 {
@@ -216,7 +214,7 @@ async fn a_call_that_failed_gives_back_what_was_reserved() {
             true => {
                 layer
                     .clone()
-                    .hand_over(InExtensions)
+                    .attach(InExtensions)
                     .layer(failing)
                     .oneshot(())
                     .await
@@ -267,7 +265,7 @@ async fn a_place_in_flight_is_held_until_there_is_a_response() {
 
     // Or for as long as the admission lives.
     let beside = layer
-        .hand_over(AsTuple)
+        .attach(AsTuple)
         .layer(service_fn(async |()| Ok::<_, Infallible>(())));
     let ((), admission) = beside.oneshot(()).await.expect("an answer");
     assert_eq!(left(&limiter, "places").await, 0);

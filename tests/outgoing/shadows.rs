@@ -16,9 +16,9 @@ fn window(name: &str, quota: &str) -> Policy {
 }
 
 /// How often a shadow was asked, and would have been stricter and looser.
-fn compared(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
-    let compared = limiter.compared(name).expect(name);
-    (compared.judged, compared.stricter, compared.looser)
+fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
+    let stats = limiter.shadow_stats(name).expect(name);
+    (stats.evaluated, stats.stricter, stats.looser)
 }
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
@@ -40,12 +40,12 @@ async fn who_waits_is_compared_and_charged_once_when_he_is_let_in() {
     }
     assert_eq!(time.passed(), ms(9_000));
     for name in ["looser", "beside"] {
-        assert_eq!(compared(&limiter, name), (10, 0, 0), "{name}");
+        assert_eq!(stats(&limiter, name), (10, 0, 0), "{name}");
         assert_eq!(used(&limiter, name).await, 10, "{name}");
     }
     // Who leaves was none.
     drop(queued(wait(&limiter)));
-    assert_eq!(compared(&limiter, "looser"), (10, 0, 0));
+    assert_eq!(stats(&limiter, "looser"), (10, 0, 0));
     assert_eq!(used(&limiter, "looser").await, 10);
 }
 
@@ -62,12 +62,12 @@ async fn nobody_waits_for_a_shadow() {
         held.push(wait(&limiter).await.expect("a turn"));
     }
     assert_eq!(time.passed(), ms(1_000));
-    assert_eq!(compared(&limiter, "stricter"), (3, 2, 0));
-    assert_eq!(compared(&limiter, "places"), (3, 2, 0));
+    assert_eq!(stats(&limiter, "stricter"), (3, 2, 0));
+    assert_eq!(stats(&limiter, "places"), (3, 2, 0));
     // Nor is anybody refused since it would never let him in.
     wait(&limiter).cost(2).await.expect("a turn");
     assert_eq!(time.passed(), ms(2_000));
-    assert_eq!(compared(&limiter, "stricter"), (4, 3, 0));
+    assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
     // The next one has to wait for a second and no more, as he is told.
     let refused = limiter.wait(Key::global(), ms(999)).await;
     let refused = refused.expect_err("too late");
@@ -90,8 +90,8 @@ async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
     }
     // It would have let in two of them, so it charges them.
     assert_eq!(used(&limiter, "looser").await, 3);
-    assert_eq!(compared(&limiter, "stricter"), (5, 0, 0));
-    assert_eq!(compared(&limiter, "looser"), (5, 0, 2));
+    assert_eq!(stats(&limiter, "stricter"), (5, 0, 0));
+    assert_eq!(stats(&limiter, "looser"), (5, 0, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,13 +108,13 @@ async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
     let told = turns.iter().map(|admission| {
         let decisions = admission.decisions();
         let shadow = decisions[0].policy("new").expect("a verdict");
-        (shadow.would_refuse(), shadow.remaining())
+        (shadow.would_reject(), shadow.remaining())
     });
     assert_eq!(
         told.collect::<Vec<_>>(),
         [(false, 1), (false, 0), (true, 0)]
     );
-    assert_eq!(compared(&limiter, "new"), (3, 1, 0));
+    assert_eq!(stats(&limiter, "new"), (3, 1, 0));
     // What it charged goes back with what it was charged for.
     for (turn, charged) in turns.iter().zip([1, 0, 0]) {
         turn.refund(1).await.expect("an answer");
@@ -151,5 +151,5 @@ async fn redis_charges_no_shadow_twice() {
         other.await.expect("no panic").expect("a turn");
     }
     assert_eq!(used(&limiter, "looser").await, 8);
-    assert_eq!(compared(&limiter, "looser"), (7, 0, 0));
+    assert_eq!(stats(&limiter, "looser"), (7, 0, 0));
 }

@@ -94,7 +94,7 @@ async fn a_reset_ends_rejections_under_every_quota_of_the_key() {
     let limiter = limiter(store(&server, &clock), [By::Fixed.policy("p", "9/min")]);
     let as_tier = || {
         let quota = "1/min".parse().expect("a quota");
-        limiter.check(key()).quota_of("p", quota).into_future()
+        limiter.check(key()).quota_for("p", quota).into_future()
     };
     assert!(as_tier().await.is_admitted());
     for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
@@ -137,9 +137,9 @@ async fn a_process_whose_wall_clock_is_set_back() {
     };
     let clock = fs::OpenOptions::new().write(true).open(clock);
     let clock = clock.expect("a clock");
-    let store = RedisStore::builder().url(url).deadline(PATIENCE);
+    let store = RedisStore::builder().url(url).timeout(PATIENCE);
     // Nothing but time ends a rejection meanwhile.
-    let store = store.denials(Duration::from_secs(3_600));
+    let store = store.rejection_cache_staleness(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::requests(1).per_second());
     let limiter = limiter(store.build().expect("a store"), [policy]);
     let key = Key::new("k");

@@ -88,7 +88,7 @@ fn a_password_is_not_shown_by_what_is_built_either() {
 fn a_deadline_that_nobody_can_keep_is_a_mistake() {
     for deadline in [Duration::ZERO, Duration::from_micros(999)] {
         mistake(
-            anywhere().deadline(deadline).build(),
+            anywhere().timeout(deadline).build(),
             "a deadline of",
             "at least 1 ms",
         );
@@ -101,7 +101,7 @@ fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
     let server = Server::start();
     let store = RedisStore::builder()
         .url(server.url())
-        .deadline(Duration::MAX)
+        .timeout(Duration::MAX)
         .build();
     if let Ok(store) = store {
         let limiter = limiter(store, [By::Gcra.policy("p", "1/s")]);
@@ -114,9 +114,9 @@ fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
 
 #[test]
 fn no_lanes_or_too_many_are_a_mistake() {
-    mistake(anywhere().lanes(0).build(), "0 lanes", "1 to 64");
-    mistake(anywhere().lanes(65).build(), "65 lanes", "1 to 64");
-    assert!(anywhere().lanes(1).build().is_ok());
+    mistake(anywhere().connections(0).build(), "0 lanes", "1 to 64");
+    mistake(anywhere().connections(65).build(), "65 lanes", "1 to 64");
+    assert!(anywhere().connections(1).build().is_ok());
 }
 
 #[test]
@@ -153,7 +153,7 @@ async fn a_deadpool_configuration_makes_a_store() {
     let server = Server::builder().password("p@ss").start();
     let mut config = Config::from_url(server.url());
     config.pool = Some(PoolConfig::new(2));
-    let store = RedisStore::builder().config(config).deadline(PATIENCE);
+    let store = RedisStore::builder().config(config).timeout(PATIENCE);
     let limiter = limiter(
         store.build().expect("a store"),
         [By::Gcra.policy("p", "9/h")],
@@ -199,7 +199,7 @@ async fn a_prefix_keeps_applications_apart() {
         let store = RedisStore::builder()
             .url(server.url())
             .prefix(prefix)
-            .deadline(PATIENCE);
+            .timeout(PATIENCE);
         let limiter = limiter(
             store.build().expect("a store"),
             [By::Gcra.policy("p", "1/h")],
@@ -249,9 +249,9 @@ async fn six_for_the_application(pool: &Pool, when: &str) {
 async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
     let server = Server::start();
     let pool = pool_of(&server.url(), 8);
-    let store = RedisStore::builder().pool(pool.clone()).deadline(PATIENCE);
+    let store = RedisStore::builder().pool(pool.clone()).timeout(PATIENCE);
     let limiter = limiter(
-        store.lanes(64).build().expect("a store"),
+        store.connections(64).build().expect("a store"),
         [By::Gcra.policy("p", "1000000/month")],
     );
     let stop = Arc::new(AtomicBool::new(false));
@@ -298,7 +298,7 @@ async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not()
     let pool = pool_of(&server.url(), 2);
     let store = RedisStore::builder()
         .pool(pool.clone())
-        .deadline(Duration::from_millis(100))
+        .timeout(Duration::from_millis(100))
         .build()
         .expect("a store");
     let limiter = limiter(store, [By::Gcra.policy("p", "10/h")]);

@@ -134,7 +134,7 @@ async fn rejections_that_are_remembered_do() {
     let server = Server::start();
     let store = RedisStore::builder()
         .url(server.url())
-        .denials(Duration::from_secs(3_600));
+        .rejection_cache_staleness(Duration::from_secs(3_600));
     let limiter = Limiter::builder()
         .store(store.build().expect("a store"))
         .policy(Policy::new("p", Quota::requests(1).per_month()))
@@ -152,7 +152,7 @@ async fn rejections_that_are_remembered_do() {
 
 #[tokio::test]
 async fn answers_in_place_of_a_store_that_failed_do() {
-    let fallback = LocalFallback::across(1).into();
+    let fallback = LocalFallback::shared_by(1).into();
     for answer in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
         let port = testkit::free_port();
         let store = RedisStore::open(format!("redis://127.0.0.1:{port}")).expect("a store");

@@ -27,9 +27,9 @@ fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2]
     [1, 2].map(|lanes| {
         let store = RedisStore::builder()
             .url(server.url())
-            .deadline(PATIENCE)
-            .lanes(lanes)
-            .no_breaker();
+            .timeout(PATIENCE)
+            .connections(lanes)
+            .no_circuit_breaker();
         limiter(store.build().expect("a store"), policies())
     })
 }

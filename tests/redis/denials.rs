@@ -37,8 +37,10 @@ pub(crate) fn world() -> (ServerClock, Server) {
 }
 
 pub(crate) fn store(server: &Server, clock: &ServerClock) -> RedisStore {
-    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
-    let store = store.clock(SameTime(clock.clone())).denials(BOUND);
+    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
+    let store = store
+        .rejection_cache_clock(SameTime(clock.clone()))
+        .rejection_cache_staleness(BOUND);
     store.build().expect("a store")
 }
 
@@ -214,7 +216,7 @@ async fn refusals_that_count_and_limits_in_flight_are_always_asked() {
 async fn limits_hold_under_512_tasks_while_connections_are_cut() {
     const LIMIT: u64 = 50;
     let server = Server::start();
-    let store = RedisStore::builder().url(server.url()).deadline(PATIENCE);
+    let store = RedisStore::builder().url(server.url()).timeout(PATIENCE);
     let store = store.build().expect("a store");
     let quota = Quota::requests(LIMIT).per_day();
     let limiter = limiter(store, [Policy::new("p", quota)]);

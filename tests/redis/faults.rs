@@ -28,8 +28,8 @@ const SLACK: Duration = Duration::from_secs(5);
 
 /// Without a breaker: each request finds out for itself.
 fn impatient(server: &Server, answer: OnStoreError, quota: &str) -> Limiter {
-    let store = RedisStore::builder().url(server.url()).deadline(DEADLINE);
-    let store = store.no_breaker();
+    let store = RedisStore::builder().url(server.url()).timeout(DEADLINE);
+    let store = store.no_circuit_breaker();
     Limiter::builder()
         .store(store.build().expect("a store"))
         .policy(By::Gcra.policy("p", quota))

@@ -89,7 +89,7 @@ async fn a_flood_on_a_silent_redis_is_forgotten_with_its_deadline() {
     let server = Server::start();
     let store = tollgate::RedisStore::builder()
         .url(server.url())
-        .deadline(Duration::from_millis(200));
+        .timeout(Duration::from_millis(200));
     let limiter = limiter(
         store.build().expect("a store"),
         [By::Gcra.policy("p", "1/h")],

@@ -18,8 +18,8 @@ async fn who_ran_out_of_time_while_his_trip_was_connecting_leaves_it() {
         let proxy = Proxy::to(server.addr());
         let store = RedisStore::builder()
             .url(format!("redis://{}", proxy.addr()))
-            .deadline(DEADLINE)
-            .no_breaker();
+            .timeout(DEADLINE)
+            .no_circuit_breaker();
         let limiter = limiter(
             store.build().expect("a store"),
             [By::Fixed.policy("p", "9/week")],
@@ -63,10 +63,10 @@ async fn who_is_to_be_asked_again_is_told_when_his_own_time_is_up() {
     let proxy = Proxy::to(server.addr());
     let store = RedisStore::builder()
         .url(format!("redis://{}", proxy.addr()))
-        .deadline(DEADLINE)
-        .denials(Duration::ZERO)
-        .lanes(1)
-        .no_breaker();
+        .timeout(DEADLINE)
+        .rejection_cache_staleness(Duration::ZERO)
+        .connections(1)
+        .no_circuit_breaker();
     let store = store.build().expect("a store");
     let daily = limiter(store.clone(), [By::Calendar.policy("daily", "9/day")]);
     let weekly = limiter(store, [By::Fixed.policy("weekly", "9/week")]);

@@ -96,7 +96,7 @@ async fn a_quota_that_was_raised_is_had_at_once() {
     // The caller's own, and the policy's, by a limiter that was built anew.
     let tier = three
         .check(key())
-        .quota_of("p", "4/min".parse().expect("a quota"));
+        .quota_for("p", "4/min".parse().expect("a quota"));
     assert!(tier.await.is_admitted());
     assert!(of("5/min").check(key()).await.is_admitted());
     assert_eq!(source(&three).await, DecisionSource::RejectionCache);
@@ -110,7 +110,7 @@ async fn who_is_unblocked_elsewhere_passes_at_once() {
         let policies = [
             Policy::new("p", Quota::requests(1).per_minute()),
             Policy::new("b", Quota::requests(9).per_minute())
-                .strategy(Ban::lasting(Duration::from_secs(60))),
+                .strategy(Ban::for_duration(Duration::from_secs(60))),
         ];
         limiter(store(&server, &clock), policies)
     };
@@ -189,9 +189,9 @@ async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
         let proxy = Proxy::to(server.addr());
         let store = RedisStore::builder()
             .url(format!("redis://{}", proxy.addr()))
-            .deadline(PATIENCE)
-            .clock(SameTime(clock.clone()))
-            .lanes(8);
+            .timeout(PATIENCE)
+            .rejection_cache_clock(SameTime(clock.clone()))
+            .connections(8);
         let policies = ["a", "b"].map(|name| Policy::new(name, Quota::requests(1).per_week()));
         let limiter = limiter(store.build().expect("a store"), policies);
         let (a, b) = (("a", Key::new("x")), ("b", Key::new("y")));

@@ -19,9 +19,9 @@ fn clock() -> ManualClock {
 fn one_a_week(url: String, clock: &ManualClock) -> Limiter {
     let store = RedisStore::builder()
         .url(url)
-        .deadline(PATIENCE)
-        .clock(clock.clone())
-        .denials(BOUND);
+        .timeout(PATIENCE)
+        .rejection_cache_clock(clock.clone())
+        .rejection_cache_staleness(BOUND);
     let policy = Policy::new("p", Quota::requests(1).per_week());
     limiter(store.build().expect("a store"), [policy])
 }

@@ -147,7 +147,7 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
     for round in 1..=10 {
         let store = tollgate::RedisStore::builder()
             .pool(pool.clone())
-            .deadline(crate::support::PATIENCE)
+            .timeout(crate::support::PATIENCE)
             .build()
             .expect("a store");
         let limiter = crate::support::limiter(store, [By::Gcra.policy("p", "100/h")]);

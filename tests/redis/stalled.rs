@@ -50,9 +50,9 @@ fn multi_thread() -> Runtime {
 fn store(server: &Server, deadline: Duration) -> RedisStore {
     let store = RedisStore::builder()
         .url(server.url())
-        .deadline(deadline)
-        .denials(Duration::ZERO)
-        .no_breaker();
+        .timeout(deadline)
+        .rejection_cache_staleness(Duration::ZERO)
+        .no_circuit_breaker();
     store.build().expect("a store")
 }
 
@@ -168,7 +168,7 @@ fn a_layers_request_that_is_awaited_on_another_runtime_is_answered_by_its_deadli
 }
 
 fn places(server: &Server) -> Limiter {
-    let hour = Concurrency::life(Duration::from_secs(3_600));
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let policy = Policy::new("p", Quota::concurrent(3)).strategy(hour);
     limiter(store(server, DEADLINE), [policy])
 }

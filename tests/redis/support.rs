@@ -73,8 +73,8 @@ pub(crate) fn store_at(url: String) -> RedisStore {
     // Refusals are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
         .url(url)
-        .deadline(PATIENCE)
-        .denials(Duration::ZERO);
+        .timeout(PATIENCE)
+        .rejection_cache_staleness(Duration::ZERO);
     store.build().expect("a store")
 }
 

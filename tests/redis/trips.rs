@@ -307,7 +307,7 @@ fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
     in_one_trip(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(
-                both.check(Key::new("key")).cost_of("a", 7),
+                both.check(Key::new("key")).cost_for("a", 7),
                 one.check(Key::new("key")).cost(40),
                 both.check(Key::new("key")).cost(10),
                 one.charge(Key::new("key"), 4),

@@ -100,7 +100,7 @@ impl House {
 
 impl Process {
     fn new(ground: &Ground, process: usize) -> Self {
-        let store = ground.store(process).deadline(DEADLINE).build();
+        let store = ground.store(process).timeout(DEADLINE).build();
         let store = store.expect("a store");
         let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
         let wide = Quota::requests(10 * QUOTA).per_month();
@@ -111,18 +111,18 @@ impl Process {
             gate: limiter()
                 .policy(Policy::new("narrow", narrow))
                 .policy(Policy::new("wide", wide).strategy(FixedWindow))
-                .on_store_error(LocalFallback::across(processes))
+                .on_store_error(LocalFallback::shared_by(processes))
                 .build()
                 .expect("a limiter"),
             debt: limiter()
                 .policy(Policy::new("debt", debt).strategy(FixedWindow))
-                .on_store_error(LocalFallback::across(processes).write_back(true))
+                .on_store_error(LocalFallback::shared_by(processes).write_back(true))
                 .build()
                 .expect("a limiter"),
             flight: limiter()
                 .policy(
                     Policy::new("flight", Quota::concurrent(PLACES))
-                        .strategy(Concurrency::life(LIFE)),
+                        .strategy(Concurrency::with_ttl(LIFE)),
                 )
                 .on_store_error(OnStoreError::Reject)
                 .build()

@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
     report.check();
     print!("{report}");
-    match report.is_well() {
+    match report.is_healthy() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

@@ -169,7 +169,7 @@ async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
         ("access-control-expose-headers", "*"),
     ];
     let refusing = limit()
-        .on_refusal(move |_, _| (http::StatusCode::TOO_MANY_REQUESTS, allow).into_response());
+        .on_rejection(move |_, _| (http::StatusCode::TOO_MANY_REQUESTS, allow).into_response());
     let layer = refusing.build().expect("a layer");
     let outside = layer.clone();
     let outside = Api::serve(layer, |app| app.layer(cors()).layer(outside)).await;

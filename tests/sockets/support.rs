@@ -62,9 +62,9 @@ impl World {
         // Refusals are remembered by this process's clock, and the server's is set by hand.
         let store = RedisStore::builder()
             .url(server.url())
-            .lanes(1)
-            .denials(Duration::ZERO);
-        let store = store.deadline(PATIENCE).build().expect("a store");
+            .connections(1)
+            .rejection_cache_staleness(Duration::ZERO);
+        let store = store.timeout(PATIENCE).build().expect("a store");
         Self::Redis(store, server, clock)
     }
 
@@ -114,7 +114,7 @@ impl World {
 /// So many at once, all together.
 pub(crate) fn places(n: u64, life: Duration) -> Policy {
     let policy = Policy::new("places", Quota::concurrent(n)).key(extract::global());
-    policy.strategy(Concurrency::life(life))
+    policy.strategy(Concurrency::with_ttl(life))
 }
 
 /// So many an hour, all together.

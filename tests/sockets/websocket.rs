@@ -37,7 +37,7 @@ async fn echo(mut socket: WebSocket) {
 
 /// Holds the request's place for the socket's life.
 async fn hold(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
-    let held = admission.hold();
+    let held = admission.hold_permits();
     upgrade.on_upgrade(async move |socket| {
         echo(socket).await;
         drop(held);

@@ -12,7 +12,7 @@ use crate::{
 /// The longest wait for one unit that a quota can make by itself: in debt, or out of a full bucket.
 fn longest(by: By, quota: Quota) -> Duration {
     let period = quota.period();
-    let interval = period / quota.units() as u32;
+    let interval = period / quota.amount() as u32;
     match by {
         By::Gcra | By::Bucket => interval * (quota.capacity() as u32 + 1) + ms(1),
         By::Fixed | By::Calendar | By::List | By::Log => period + ms(1),
@@ -22,7 +22,7 @@ fn longest(by: By, quota: Quota) -> Duration {
 
 /// How long a key may live: until a debt is paid, its newest bucket has left, or its window is past.
 fn longest_life(by: By, quota: Quota) -> Duration {
-    let interval = quota.period() / quota.units() as u32;
+    let interval = quota.period() / quota.amount() as u32;
     match by {
         By::Bucket => interval * 2 * quota.capacity() as u32 + ms(1),
         // To the next full minute.

@@ -11,7 +11,7 @@ use crate::{
 
 fn places(world: &World, concurrent: u64, life: Duration) -> Limiter {
     let policy = Policy::new("p", Quota::concurrent(concurrent));
-    world.limiter([policy.strategy(Concurrency::life(life))])
+    world.limiter([policy.strategy(Concurrency::with_ttl(life))])
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ fn a_burst_of_its_own_is_a_mistake_where_windows_are_counted() {
                 .build();
             let error = error.expect_err("a mistake");
             assert_eq!(error.policy(), Some("p"));
-            assert!(error.valid().contains("leave it out"), "{by:?}: {error}");
+            assert!(error.expected().contains("leave it out"), "{by:?}: {error}");
         }
     }
 }

@@ -157,7 +157,7 @@ async fn bans_begin_and_end_whatever_the_clock_shows() {
         let ban = Policy::new("ban", Quota::requests(2).per_minute());
         let limiter = world.limiter([
             By::Fixed.policy("p", "1/s"),
-            ban.strategy(Ban::lasting(secs(600))),
+            ban.strategy(Ban::for_duration(secs(600))),
         ]);
         let key = fresh_key();
         assert_eq!(ask(&limiter, key, 3).await, 1, "{place}");

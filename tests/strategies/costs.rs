@@ -245,17 +245,17 @@ async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too(
             for cost in huge() {
                 let text = format!("{cost} under {by:?} on {}", world.name());
                 let tier: Quota = "20/min".parse().expect("a quota");
-                let refused = tiers.check(KEY).cost(cost).quota_of(name("tier"), tier);
+                let refused = tiers.check(KEY).cost(cost).quota_for(name("tier"), tier);
                 assert!(!counted(&refused.await), "{text}");
                 assert_eq!(left(&tiers, KEY).await, 10, "{text}");
 
                 assert_eq!(send(&layer, cost).await, 429, "{text}");
                 assert_eq!(left(layer.limiter(), KEY).await, 10, "{text}");
 
-                let seen = shadowed.check(KEY).cost_of(name("shadow"), cost).await;
+                let seen = shadowed.check(KEY).cost_for(name("shadow"), cost).await;
                 assert!(counted(&seen), "{text}");
                 let shadow = seen.shadows().next().expect("a shadow");
-                assert!(shadow.would_refuse(), "{text}");
+                assert!(shadow.would_reject(), "{text}");
                 assert_eq!(shadow.remaining(), 10, "{text}");
             }
         }
@@ -265,9 +265,10 @@ async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too(
 #[tokio::test]
 async fn huge_costs_take_no_place_in_flight() {
     for world in World::both() {
-        let limiter = world.limiter([
-            Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::life(secs(60)))
-        ]);
+        let limiter =
+            world
+                .limiter([Policy::new("p", Quota::concurrent(4))
+                    .strategy(Concurrency::with_ttl(secs(60)))]);
         let held = limiter.check(KEY).cost(3).await;
         assert!(counted(&held));
         for cost in huge() {
@@ -285,7 +286,8 @@ async fn a_huge_number_of_refusals_by_hand_bans_once() {
     for world in World::both() {
         let limiter = world.limiter([
             Policy::new("p", Quota::requests(10).per_minute()),
-            Policy::new("ban", Quota::requests(5).per_minute()).strategy(Ban::lasting(secs(60))),
+            Policy::new("ban", Quota::requests(5).per_minute())
+                .strategy(Ban::for_duration(secs(60))),
         ]);
         for units in huge() {
             let _ = limiter.reset(KEY).await;
@@ -304,7 +306,7 @@ async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
     let limiter = Limiter::builder()
         .store(store.expect("a store"))
         .policy(Policy::new("p", Quota::requests(10).per_minute()).strategy(Gcra))
-        .on_store_error(OnStoreError::LocalFallback(LocalFallback::across(1)))
+        .on_store_error(OnStoreError::LocalFallback(LocalFallback::shared_by(1)))
         .build()
         .expect("a limiter");
     for cost in huge() {

@@ -156,11 +156,11 @@ const BROKEN: &str = r"
 impl Strategy for Broken {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Bound {
-            units: quota.units(),
+            units: quota.amount(),
             script: Some(LuaScript {
                 source: BROKEN,
                 shortcut: None,
-                params: vec![quota.units() as i64, i64::from(self.tidy)],
+                params: vec![quota.amount() as i64, i64::from(self.tidy)],
                 seen: 3,
             }),
         }))
@@ -267,7 +267,7 @@ fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("broken"));
     assert!(error.value().contains("on Redis alone"), "{error}");
-    assert!(error.valid().contains("RedisStore"), "{error}");
+    assert!(error.expected().contains("RedisStore"), "{error}");
     assert!(World::redis().builder().policy(policy).build().is_ok());
 }
 
@@ -347,7 +347,7 @@ async fn one_that_counts_in_process_alone_is_a_mistake_on_redis() {
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("local"));
     assert!(error.value().contains("in process alone"), "{error}");
-    assert!(error.valid().contains("MemoryStore"), "{error}");
+    assert!(error.expected().contains("MemoryStore"), "{error}");
     let limiter = World::memory().limiter([policy]);
     assert_eq!(ask(&limiter, KEY, 3).await, 1);
 }

@@ -107,7 +107,7 @@ fn a_capacity_that_no_cost_may_exceed_is_a_config_error() {
             .build();
         assert_eq!(limiter.is_ok(), fits, "{capacity}");
         if let Err(error) = limiter {
-            assert_eq!(error.valid(), "a capacity of at most 999999999999999");
+            assert_eq!(error.expected(), "a capacity of at most 999999999999999");
         }
     }
 }

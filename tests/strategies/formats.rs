@@ -61,7 +61,7 @@ fn assert_mistake(world: &World, tag: &'static str) {
     let error = limiter.expect_err(tag);
     assert_eq!(error.policy(), Some("tagged"));
     assert!(error.value().contains(&format!("{tag:?}")), "{error}");
-    assert!(error.valid().contains("reserved: cfglprstx"), "{error}");
+    assert!(error.expected().contains("reserved: cfglprstx"), "{error}");
 }
 
 #[test]
@@ -93,7 +93,7 @@ struct Halved;
 
 impl Strategy for Halved {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let half = Quota::requests(quota.units() / 2).per(quota.period());
+        let half = Quota::requests(quota.amount() / 2).per(quota.period());
         Gcra.bind(&half)
     }
 }
@@ -111,7 +111,7 @@ async fn a_strategy_that_binds_to_a_built_in_rule_counts_by_it() {
 async fn under_one_name_and_key_each_strategy_has_a_count_of_its_own() {
     for world in World::both() {
         let quota = Quota::requests(5).per_day();
-        let ban = Ban::lasting(Duration::from_secs(60));
+        let ban = Ban::for_duration(Duration::from_secs(60));
         let strategies = By::ALL.map(|by| by.count("p", quota));
         let others = [
             Policy::new("p", quota).strategy(ban),

@@ -264,7 +264,9 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
     order.extend(rights);
     server.command(&order).ok();
     let url = server.url().replace("redis://", "redis://gate:any@");
-    let store = RedisStore::builder().url(url).denials(Duration::ZERO);
+    let store = RedisStore::builder()
+        .url(url)
+        .rejection_cache_staleness(Duration::ZERO);
     let limiter = Limiter::builder().store(store.build().expect("a store"));
     let limiter = limiter.on_store_error(tollgate::OnStoreError::Reject);
     let policies = quotas.iter().map(|quota| By::Gcra.policy(quota, quota));

@@ -67,7 +67,7 @@ async fn a_list_holds_one_caller_more_than_it_may_and_ours_lists_those_who_may()
         let limiter = world.single(By::List, "10/s");
         let names: Vec<_> = (0..20).map(|n| Key::new(format!("caller-{n}"))).collect();
         for (n, name) in names.iter().enumerate() {
-            let decision = limiter.check(tollgate::Keys::from(KEY).by(*name)).await;
+            let decision = limiter.check(tollgate::Keys::from(KEY).caller(*name)).await;
             assert_eq!(counted(&decision), n < 10);
         }
         assert_eq!(

@@ -35,20 +35,20 @@ async fn a_rejection_or_a_peek_under_one_tier_gives_nothing_back_under_another()
                 let all = quota(small).capacity();
                 let peeked = limiter
                     .peek(KEY)
-                    .quota_of("p", quota(small))
+                    .quota_for("p", quota(small))
                     .cost(all)
                     .await;
                 assert!(!peeked.is_admitted(), "{case}");
                 let asked = limiter
                     .check(KEY)
-                    .quota_of("p", quota(small))
+                    .quota_for("p", quota(small))
                     .cost(all)
                     .await;
                 assert!(!counted(&asked), "{case}");
                 assert_eq!(ttl(&world), before, "{case}");
 
                 world.advance(secs(921));
-                let back = quota(large).units() * 921 / quota(large).period().as_secs();
+                let back = quota(large).amount() * 921 / quota(large).period().as_secs();
                 assert!(!counted(&limiter.check(KEY).cost(back + 2).await), "{case}");
                 assert!(
                     back == 0 || counted(&limiter.check(KEY).cost(back).await),
@@ -118,7 +118,7 @@ async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores()
                     }
                     // The clock goes forward by four days in all.
                     let admitted: u64 = seen.iter().map(|(admitted, _)| admitted).sum();
-                    let days = quota(text).units() * 4 * 86_400 / quota(text).period().as_secs();
+                    let days = quota(text).amount() * 4 * 86_400 / quota(text).period().as_secs();
                     assert!(
                         admitted <= capacity + days,
                         "{by:?} {text} {start}: {seen:?}"

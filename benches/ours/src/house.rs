@@ -26,7 +26,7 @@ pub fn on_redis(url: &str) -> LimiterBuilder {
     // A machine that stalls for long must not end in a store fault: the p99 tells of stalls.
     let store = RedisStore::builder()
         .url(url)
-        .deadline(Duration::from_secs(5));
+        .timeout(Duration::from_secs(5));
     Limiter::builder().store(store.build().expect("a store"))
 }
 
@@ -34,7 +34,7 @@ pub fn on_redis(url: &str) -> LimiterBuilder {
 pub fn on_cluster(urls: &[String]) -> LimiterBuilder {
     let store = RedisStore::builder()
         .cluster(urls.iter().cloned())
-        .deadline(Duration::from_secs(5));
+        .timeout(Duration::from_secs(5));
     Limiter::builder().store(store.build().expect("a store"))
 }
 

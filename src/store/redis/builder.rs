@@ -28,7 +28,7 @@ const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 pub struct RedisStoreBuilder {
     connect: Connect,
     prefix: String,
-    deadline: Duration,
+    timeout: Duration,
     breaker: Option<u32>,
     denials: Duration,
     most_denials: usize,
@@ -40,7 +40,7 @@ impl Default for RedisStoreBuilder {
         Self {
             connect: Connect::default(),
             prefix: "tg:".to_owned(),
-            deadline: Duration::from_millis(100),
+            timeout: Duration::from_millis(100),
             breaker: Some(3),
             denials: Duration::from_secs(1),
             most_denials: 100_000,
@@ -71,7 +71,7 @@ impl RedisStoreBuilder {
     /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
     ///
     /// Who serves what is learnt from the nodes, also while slots are moved and masters fail: what a node turns away is
-    /// asked elsewhere until the [deadline](Self::deadline), and nothing is ever sent again that may have run.
+    /// asked elsewhere until the [deadline](Self::timeout), and nothing is ever sent again that may have run.
     ///
     /// A request whose keys are in several slots is asked about in all of them at once; if one refuses, the others give back
     /// what they took before it is answered. So no more is admitted than each policy allows, but while a request is being
@@ -108,14 +108,14 @@ impl RedisStoreBuilder {
     /// master admitted and no replica had heard of yet is not known to the new one, and may be admitted once more; so may
     /// what an old master admits that is cut off and doesn't know that it was replaced (`min-replicas-to-write` bounds that).
     ///
-    /// The servers are connected to without a password, to database 0, unless [`server_like`](Self::server_like) says how.
+    /// The servers are connected to without a password, to database 0, unless [`server_url_template`](Self::server_url_template) says how.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
     ///
     /// let store = RedisStore::builder()
     ///     .sentinel("mymaster", ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"])
-    ///     .server_like("redis://user:password@any/0")
+    ///     .server_url_template("redis://user:password@any/0")
     ///     .build()?;
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
@@ -131,8 +131,8 @@ impl RedisStoreBuilder {
 
     /// How servers behind [sentinels](Self::sentinel) are connected to: with the user, the password, the database and TLS of
     /// `url`, whose host stands for any.
-    pub fn server_like(mut self, url: impl Into<String>) -> Self {
-        self.connect.server_like = Some(url.into());
+    pub fn server_url_template(mut self, url: impl Into<String>) -> Self {
+        self.connect.server_url_template = Some(url.into());
         self
     }
 
@@ -170,14 +170,14 @@ impl RedisStoreBuilder {
     }
 
     /// How long a request waits for its answer at most, from its arrival on: 100 ms unless set.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
     /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
     /// pool. On a [cluster](Self::cluster), to each node.
-    pub fn lanes(mut self, lanes: usize) -> Self {
+    pub fn connections(mut self, lanes: usize) -> Self {
         self.connect.lanes = lanes;
         self
     }
@@ -192,13 +192,13 @@ impl RedisStoreBuilder {
     ///
     /// What counts is what says that the server can't count now: no connection, no answer within the deadline, and the errors
     /// of the [operations](crate::operations) page. Refusals don't, nor does what is wrong with one key.
-    pub fn breaker(mut self, faults: u32) -> Self {
+    pub fn circuit_breaker_threshold(mut self, faults: u32) -> Self {
         self.breaker = Some(faults);
         self
     }
 
     /// Asks a server that is at fault all the same: each request waits for its own deadline.
-    pub fn no_breaker(mut self) -> Self {
+    pub fn no_circuit_breaker(mut self) -> Self {
         self.breaker = None;
         self
     }
@@ -221,20 +221,20 @@ impl RedisStoreBuilder {
     ///
     /// Zero turns it off. In-flight limits are always asked, and so are policies whose
     /// [refusals count](crate::Denied::Counts).
-    pub fn denials(mut self, bound: Duration) -> Self {
+    pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
         self.denials = bound;
         self
     }
 
     /// How many rejections are cached at most: 100,000 unless set, some 20 MB. The ones that end first make room.
-    pub fn max_denials(mut self, most: usize) -> Self {
+    pub fn rejection_cache_capacity(mut self, most: usize) -> Self {
         self.most_denials = most;
         self
     }
 
-    /// Tells the time by `clock` to the cache of [rejections](Self::denials), in place of the machine's monotonic clock: for
+    /// Tells the time by `clock` to the cache of [rejections](Self::rejection_cache_staleness), in place of the machine's monotonic clock: for
     /// tests. All else goes by the server's.
-    pub fn clock(mut self, clock: impl Clock) -> Self {
+    pub fn rejection_cache_clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
@@ -248,16 +248,16 @@ impl RedisStoreBuilder {
     /// begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         names::check_prefix(&self.prefix)?;
-        if !(Duration::from_millis(1)..=LONGEST).contains(&self.deadline) {
+        if !(Duration::from_millis(1)..=LONGEST).contains(&self.timeout) {
             return Err(ConfigError::new(
-                format!("a deadline of {:?}", self.deadline),
+                format!("a deadline of {:?}", self.timeout),
                 "at least 1 ms, at most a day",
             ));
         }
         if self.breaker == Some(0) {
             return Err(ConfigError::new(
                 "a breaker that opens after 0 faults",
-                "at least 1; `no_breaker` for none",
+                "at least 1; `no_circuit_breaker` for none",
             ));
         }
         if self.denials > LONGEST_BOUND {
@@ -276,7 +276,7 @@ impl RedisStoreBuilder {
             servers,
             prefix: self.prefix,
             scripts: Scripts::new().into(),
-            deadline: self.deadline,
+            deadline: self.timeout,
             breakers: (0..tags).map(|_| breaker()).collect(),
             kept: Default::default(),
             denials: Denials::new(self.denials, self.most_denials, self.clock),

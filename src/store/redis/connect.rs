@@ -20,7 +20,7 @@ const HASH_TAGS: usize = 32;
 #[derive(Clone, Debug)]
 pub(super) struct Connect {
     pub(super) servers: Option<Connections>,
-    pub(super) server_like: Option<String>,
+    pub(super) server_url_template: Option<String>,
     pub(super) lanes: usize,
     pub(super) hash_tags: usize,
     pub(super) tls: Tls,
@@ -39,7 +39,7 @@ impl Default for Connect {
     fn default() -> Self {
         Self {
             servers: None,
-            server_like: None,
+            server_url_template: None,
             lanes: 1,
             hash_tags: HASH_TAGS,
             tls: Tls::default(),
@@ -77,7 +77,7 @@ impl Connect {
                 Servers::Cluster(Arc::new(cluster))
             }
             Connections::Sentinel { name, urls } => {
-                let like = self.server_like.as_deref().unwrap_or("redis://any");
+                let like = self.server_url_template.as_deref().unwrap_or("redis://any");
                 let open = |info| own_pool(info, PoolConfig::new(OWN_POOL));
                 let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(like)?, open)?;
                 Servers::One(Source::watched(sentinel, OWN_POOL))

@@ -81,12 +81,12 @@ pub use builder::RedisStoreBuilder;
 /// questions as one; when so many wait that they are worth a call of their own, they go at once. Nothing is connected or
 /// spawned before the first request, so an application starts while Redis is down.
 ///
-/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::denials), until its wait has passed.
+/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness), until its wait has passed.
 ///
-/// Every question has a [deadline](RedisStoreBuilder::deadline). When it passes, or the server is at fault, the limiter
+/// Every question has a [deadline](RedisStoreBuilder::timeout). When it passes, or the server is at fault, the limiter
 /// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
 /// charged: at most one request's cost, gone with its period. A server that is dead is not asked again until it answers a
-/// [probe](RedisStoreBuilder::breaker).
+/// [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///
 /// ```no_run
 /// use tollgate::{Limiter, Policy, Quota, RedisStore};
@@ -322,7 +322,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn ping(&self, accounts: &[LimitHandle]) -> HealthFuture {
+    fn health_check(&self, accounts: &[LimitHandle]) -> HealthFuture {
         let (store, accounts) = (self.clone(), accounts.to_vec());
         Box::pin(async move {
             let mut health = store.look(&accounts).await;

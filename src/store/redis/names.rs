@@ -206,7 +206,7 @@ mod tests {
         ];
         for prefix in unfit.into_iter().chain([&*built_in]) {
             let error = check_prefix(prefix).expect_err(prefix);
-            assert!(error.valid().contains("a colon at the end"), "{error}");
+            assert!(error.expected().contains("a colon at the end"), "{error}");
         }
     }
 }

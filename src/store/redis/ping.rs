@@ -156,7 +156,7 @@ mod tests {
     fn problems(info: &str) -> Vec<String> {
         let mut health = HealthReport::default();
         Told(info).judge(&"the server".into(), &mut health);
-        health.problems().iter().map(ToString::to_string).collect()
+        health.issues().iter().map(ToString::to_string).collect()
     }
 
     #[test]

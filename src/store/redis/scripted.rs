@@ -124,7 +124,7 @@ fn policies() -> Vec<Policy> {
         policy("sliding", day()).strategy(SlidingWindow::new()),
         policy("places", Quota::concurrent(5)).strategy(Concurrency::default()),
         policy("ban", Quota::requests(5).per_hour())
-            .strategy(Ban::lasting(Duration::from_secs(600))),
+            .strategy(Ban::for_duration(Duration::from_secs(600))),
         policy("counts", day()).denied(Denied::Counts),
         policy("later", day()).charge(Charge::on_response(|_| true)),
         policy("shadow", day()).shadow(),
@@ -194,7 +194,7 @@ pub fn other_reply(bytes: &[u8]) {
     let info = String::from_utf8_lossy(bytes);
     let mut health = HealthReport::default();
     ping::Told(&info).judge(&"server".into(), &mut health);
-    let _ = health.problems().iter().map(ToString::to_string).count();
+    let _ = health.issues().iter().map(ToString::to_string).count();
     if let Some(key) = Key::from_books(bytes) {
         assert_eq!(key.as_str().as_bytes(), bytes);
     }

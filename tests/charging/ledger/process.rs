@@ -109,9 +109,9 @@ fn one_that_is_killed() {
     let scene = (by.expect("a strategy"), kind.expect("a kind"), seed);
     // Refusals are remembered by this process's clock, and the server's is set by hand.
     let store = RedisStore::builder()
-        .denials(std::time::Duration::ZERO)
+        .rejection_cache_staleness(std::time::Duration::ZERO)
         .url(url.clone())
-        .deadline(PATIENCE)
+        .timeout(PATIENCE)
         .build();
     let store = store.expect("a store");
     let limiter = |policy| {

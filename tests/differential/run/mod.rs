@@ -168,10 +168,10 @@ impl<'a> Telling<'a> {
         let bound = if history.cache { BOUND } else { Duration::ZERO };
         let redis = RedisStore::builder()
             .url(server.url())
-            .deadline(PATIENCE)
-            .lanes(1)
-            .denials(bound)
-            .clock(local.clone());
+            .timeout(PATIENCE)
+            .connections(1)
+            .rejection_cache_staleness(bound)
+            .rejection_cache_clock(local.clone());
         let redis = redis.build().expect("a store");
         let policies = &history.policies;
         let single = policies.iter().enumerate().map(|(place, policy)| {
@@ -317,7 +317,8 @@ impl<'a> Telling<'a> {
         for (place, policy) in self.history.policies.iter().enumerate() {
             if matches!(policy.role, Role::Shadow | Role::ShadowOf(_)) {
                 let name = policy_name(place);
-                let compared = [&self.redis, &self.memory].map(|side| side.limiter.compared(&name));
+                let compared =
+                    [&self.redis, &self.memory].map(|side| side.limiter.shadow_stats(&name));
                 if compared[0] != compared[1] {
                     return Err(format!("compared: {compared:?}"));
                 }

@@ -28,7 +28,7 @@ impl Telling<'_> {
         let places = (0..policies.len()).filter(|place| request.tier(policies, *place) > 0);
         let check = places.fold(check, |check, place| {
             let quota = policies[place].quotas[request.tier(policies, place)];
-            check.quota_of(policy_name(place), quota.quota())
+            check.quota_for(policy_name(place), quota.quota())
         });
         if request.times == 1 {
             check

@@ -275,7 +275,7 @@ fn rules_whose_state_depends_on_the_cost_say_so() {
         (&SlidingWindow::new(), false),
         // They are never cached.
         (&Concurrency::default(), false),
-        (&Ban::lasting(ms(1_000)), false),
+        (&Ban::for_duration(ms(1_000)), false),
     ];
     for (strategy, of_any_cost) in strategies {
         let rule = strategy
