@@ -8,6 +8,7 @@ use std::{
 use super::Bound;
 use crate::{
     error::{ConfigError, InvalidValue},
+    log::Seldom,
     policy::Policy,
     quota::Quota,
     store::{LimitHandle, Store},
@@ -21,8 +22,10 @@ const MOST_TIERS: usize = 1_024;
 /// The tiers of a policy that are known, by the quotas that requests came with.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    tiers: RwLock<HashMap<Quota, Tier>>,
+    /// Or why they can't be counted.
+    tiers: RwLock<HashMap<Quota, Result<Tier, InvalidValue>>>,
     refills: TierRefills,
+    uncountable: Seldom,
 }
 
 impl Known {
@@ -40,7 +43,7 @@ impl Known {
         let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
-            known.insert(*quota, terms.into());
+            known.insert(*quota, Ok(terms.into()));
         }
         Ok(())
     }
@@ -67,30 +70,30 @@ impl Known {
         open: impl FnOnce() -> Result<Terms, InvalidValue>,
     ) -> Option<Tier> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tier) = known.get(&quota) {
-            return Some(tier.clone());
-        }
+        let tier = known.get(&quota).cloned();
         drop(known);
-        match open() {
-            Ok(terms) => {
-                let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
-                if known.len() >= MOST_TIERS {
-                    known.retain(|quota, _| policy.declared_quotas().contains(quota));
-                }
-                Some(known.entry(quota).or_insert_with(|| terms.into()).clone())
+        let tier = tier.unwrap_or_else(|| {
+            let tier = open().map(Tier::from);
+            let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
+            if known.len() >= MOST_TIERS {
+                known.retain(|quota, _| policy.declared_quotas().contains(quota));
             }
-            Err(unfit) => {
-                let error = ConfigError::of(policy.name(), unfit);
-                tracing::error!(%error, "a request's own quota can't be counted; the policy's is used");
-                None
-            }
-        }
+            known.entry(quota).or_insert(tier).clone()
+        });
+        tier.map_err(|invalid| {
+            self.uncountable.then(|unsaid| {
+                let error = ConfigError::of(policy.name(), invalid);
+                tracing::error!(%error, unsaid, "a request's own quota can't be counted; the policy's is used");
+            });
+        })
+        .ok()
     }
 
     /// The accounts of all of them.
     pub(super) fn accounts(&self) -> Vec<LimitHandle> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
-        known.values().map(|tier| tier.account.clone()).collect()
+        let tiers = known.values().flatten();
+        tiers.map(|tier| tier.account.clone()).collect()
     }
 }
 

@@ -19,7 +19,14 @@ impl Policy {
         quota: &Quota,
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let rule = self.counted_by().bind_tier(quota, refills)?;
+        let strategy = self.counted_by();
+        if quota.period() != self.quota.period() && strategy.tiers_share_period() {
+            return Err(InvalidValue::new(
+                format!("{quota}, a tier whose period is not that of {}", self.quota),
+                "a tier of the same period, a policy of its own, Gcra or TokenBucket",
+            ));
+        }
+        let rule = strategy.bind_tier(quota, refills)?;
         if rule.capacity() > MAX_CAPACITY {
             return Err(InvalidValue::new(
                 format!("{quota}, a capacity of {}", rule.capacity()),

@@ -291,8 +291,10 @@ impl Policy {
     /// All tiers of a policy share a caller's count. [`Gcra`] and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
     /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
     /// the longest refill of the tiers that are declared here or that this process has met: one that is neither may lose a
-    /// caller's debt when the caller is rejected or peeked at under a much shorter tier. Under a strategy of windows give all
-    /// tiers one period: a rejection under a shorter one ends the window, or cuts what is counted in it.
+    /// caller's debt when the caller is rejected or peeked at under a much shorter tier. Under every other strategy a tier has
+    /// the policy's own period, or a rejection under a shorter one would end or shrink what is counted under a longer one: a
+    /// declared tier of another period is a [`ConfigError`](crate::ConfigError), and a request that comes with one is counted
+    /// by the policy's own quota, with an error in the log every 10 s at most.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};

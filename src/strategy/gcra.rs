@@ -38,6 +38,10 @@ impl Strategy for Gcra {
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Cells(Meter::of(quota, refills)?)))
     }
+
+    fn tiers_share_period(&self) -> bool {
+        false
+    }
 }
 
 /// GCRA for one quota.

@@ -89,6 +89,13 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
         let _ = refills;
         self.bind(quota)
     }
+
+    /// Whether all tiers of a policy must have the policy's own period. They share a key, so that a request under a shorter
+    /// period would end or shrink what is counted under a longer one. True, unless a strategy's state is independent of
+    /// periods: that of [`Gcra`] and [`TokenBucket`] is.
+    fn tiers_share_period(&self) -> bool {
+        true
+    }
 }
 
 /// The longest refill among the quotas of a policy, which share its keys. Clones share it.

@@ -31,6 +31,10 @@ impl Strategy for TokenBucket {
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Tokens(Meter::of(quota, refills)?)))
     }
+
+    fn tiers_share_period(&self) -> bool {
+        false
+    }
 }
 
 /// A token bucket for one quota.

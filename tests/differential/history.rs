@@ -26,9 +26,9 @@ pub(crate) struct History {
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     pub(crate) by: By,
-    /// The policy's own, and those of tiers.
+    /// The policy's own, those of its tiers, and those that it is changed to: by another limiter.
     pub(crate) quotas: Vec<Rate>,
-    /// Whether the policy declares them.
+    /// Whether the policy declares its tiers.
     pub(crate) declared: bool,
     pub(crate) role: Role,
 }
@@ -146,8 +146,12 @@ impl Request {
     }
 
     pub(crate) fn tier(&self, policies: &[Counted], place: usize) -> usize {
+        self.tier_of(&policies[place], place)
+    }
+
+    pub(crate) fn tier_of(&self, policy: &Counted, place: usize) -> usize {
         let tier = self.tiers.get(place).copied().unwrap_or(0);
-        tier % policies[place].quotas.len()
+        tier % policy.quotas.len()
     }
 }
 
@@ -191,6 +195,11 @@ impl Rate {
 }
 
 impl By {
+    /// Whether a quota of another period can't be a tier.
+    fn tiers_share_period(self) -> bool {
+        !matches!(self, Self::Gcra | Self::Bucket)
+    }
+
     /// Whether its state on Redis says by itself when it is over, without the key's time to live.
     pub(crate) fn dates_itself(self) -> bool {
         !matches!(self, Self::Fixed | Self::List)
@@ -223,10 +232,25 @@ impl By {
 }
 
 impl Counted {
-    pub(crate) fn policy(&self, place: usize) -> Policy {
-        let mut policy = self.plain(place);
+    /// Which quota is the policy's own where requests come with this one: the first, unless its period makes this one a change
+    /// of the policy.
+    pub(crate) fn own(&self, quota: usize) -> usize {
+        if self.share_tiers(0, quota) { 0 } else { quota }
+    }
+
+    fn share_tiers(&self, own: usize, other: usize) -> bool {
+        let period = |quota: usize| self.quotas[quota].period();
+        !self.by.tiers_share_period() || period(own) == period(other)
+    }
+
+    /// The policy with one of its quotas as its own.
+    pub(crate) fn policy(&self, place: usize, own: usize) -> Policy {
+        let mut policy = self
+            .by
+            .bind(Policy::new(policy_name(place), self.quotas[own].quota()));
         if self.declared {
-            policy = policy.tier_quotas(self.quotas.iter().map(|rate| rate.quota()));
+            let tiers = (0..self.quotas.len()).filter(|quota| self.share_tiers(own, *quota));
+            policy = policy.tier_quotas(tiers.map(|quota| self.quotas[quota].quota()));
         }
         match self.role {
             Role::Live => policy,

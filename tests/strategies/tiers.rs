@@ -59,6 +59,48 @@ async fn a_rejection_or_a_peek_under_one_tier_gives_nothing_back_under_another()
     }
 }
 
+const WINDOWS: [By; 5] = [By::Fixed, By::Calendar, By::List, By::Log, By::Sliding(4)];
+
+#[tokio::test]
+async fn a_tier_of_a_window_has_the_period_of_its_policy() {
+    for by in WINDOWS {
+        let policy = by.policy("daily", "10/day").tier_quotas([quota("2/min")]);
+        let error = tollgate::Limiter::builder().policy(policy).build();
+        let error = error.expect_err("a tier of another period").to_string();
+        for part in ["daily", "2/min", "10/day", "a policy of its own"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        let policy = by.policy("daily", "10/day").tier_quotas([quota("2/day")]);
+        let built = tollgate::Limiter::builder().policy(policy).build();
+        assert!(built.is_ok(), "{by:?}: {built:?}");
+    }
+}
+
+/// As a peek by an operator, or a look-up that fails over to another plan.
+#[tokio::test]
+async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
+    for by in WINDOWS {
+        for world in World::both() {
+            let case = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([by.policy("p", "10/day")]);
+            assert!(counted(&limiter.check(KEY).cost(10).await), "{case}");
+            for _ in 0..3 {
+                world.advance(secs(60));
+                for other in ["1/min", "1/s", "20/week"] {
+                    let peeked = limiter.peek(KEY).quota_for("p", quota(other)).await;
+                    let checked = limiter.check(KEY).quota_for("p", quota(other)).await;
+                    for decision in [peeked, checked] {
+                        assert!(!decision.is_admitted(), "{case}, {other}");
+                        let limit = decision.policy("p").map(|policy| policy.limit());
+                        assert_eq!(limit, Some(10), "{case}, {other}");
+                    }
+                }
+            }
+            assert!(!counted(&limiter.check(KEY).await), "{case}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_tier_that_cannot_be_counted_is_a_mistake_when_the_limiter_is_built() {
     let policy = Policy::new("p", quota("10/min")).tier_quotas([quota("1/401days")]);

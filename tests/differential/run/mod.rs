@@ -1,7 +1,7 @@
 //! A history, told to both stores and to the model.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
 };
@@ -53,9 +53,11 @@ pub(crate) struct Failure {
     pub(crate) text: String,
 }
 
-/// A limiter, and what it decided.
+/// The limiters over a store, and what they decided.
 struct Side {
-    limiter: Limiter,
+    builder: LimiterBuilder,
+    /// By which quota is each policy's own.
+    limiters: HashMap<Vec<usize>, Limiter>,
     /// None where it was not asked.
     decisions: Vec<Option<Decision>>,
 }
@@ -138,7 +140,7 @@ pub(crate) fn is_sound(policies: &[Counted]) -> bool {
             build(Limiter::builder().store(store), [tier.plain(place)]).is_ok()
         })
     });
-    let policies = policies.map(|(place, policy)| policy.policy(place));
+    let policies = policies.map(|(place, policy)| policy.policy(place, 0));
     tiers && build(Limiter::builder().store(MemoryStore::new()), policies).is_ok()
 }
 
@@ -151,13 +153,33 @@ fn build(
 }
 
 impl Side {
-    fn new(builder: LimiterBuilder, policies: &[Counted]) -> Self {
-        let policies = policies.iter().enumerate();
-        let policies = policies.map(|(place, policy)| policy.policy(place));
+    fn new(builder: LimiterBuilder) -> Self {
         Self {
-            limiter: build(builder, policies).expect("a limiter"),
+            builder,
+            limiters: HashMap::new(),
             decisions: Vec::new(),
         }
+    }
+
+    /// The limiter of these policies for a request, which is built for the first of its kind.
+    fn limiter(&mut self, policies: &[Counted], request: &Request) -> Limiter {
+        let policies = policies.iter().enumerate();
+        let own = |(place, policy): (usize, &Counted)| policy.own(request.tier_of(policy, place));
+        let owns: Vec<_> = policies.clone().map(own).collect();
+        let limiter = self.limiters.entry(owns).or_insert_with_key(|owns| {
+            let policies = policies.map(|(place, policy)| policy.policy(place, owns[place]));
+            build(self.builder.clone(), policies).expect("a limiter")
+        });
+        limiter.clone()
+    }
+
+    /// What its shadows counted.
+    fn compared(&self, policy: &str) -> [u64; 3] {
+        let compared = self.limiters.values().map(|limiter| {
+            let compared = limiter.shadow_stats(policy).expect("a shadow");
+            [compared.evaluated, compared.stricter, compared.looser]
+        });
+        compared.fold([0; 3], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
     }
 }
 
@@ -186,8 +208,8 @@ impl<'a> Telling<'a> {
             local,
             now: history.start,
             single: single.collect(),
-            memory: Side::new(Limiter::builder().store(memory), policies),
-            redis: Side::new(Limiter::builder().store(redis), policies),
+            memory: Side::new(Limiter::builder().store(memory)),
+            redis: Side::new(Limiter::builder().store(redis)),
             model: (policies.iter().all(modelled)).then(|| Model::new(policies)),
             keys: Keys::default(),
             told: Duration::ZERO,
@@ -317,8 +339,7 @@ impl<'a> Telling<'a> {
         for (place, policy) in self.history.policies.iter().enumerate() {
             if matches!(policy.role, Role::Shadow | Role::ShadowOf(_)) {
                 let name = policy_name(place);
-                let compared =
-                    [&self.redis, &self.memory].map(|side| side.limiter.shadow_stats(&name));
+                let compared = [&self.redis, &self.memory].map(|side| side.compared(&name));
                 if compared[0] != compared[1] {
                     return Err(format!("compared: {compared:?}"));
                 }

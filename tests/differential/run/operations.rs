@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
 
-use super::{BOUND, Outcome, Side, Telling, UNUSED};
+use super::{BOUND, Outcome, Telling, UNUSED};
 use crate::{
     history::{By, Counted, KEYS, Request, Role, key_named, key_of, policy_name},
     told::{Told, Under, is_cached},
@@ -25,10 +25,12 @@ impl Telling<'_> {
             None => check,
         };
         let policies = &self.history.policies;
-        let places = (0..policies.len()).filter(|place| request.tier(policies, *place) > 0);
-        let check = places.fold(check, |check, place| {
-            let quota = policies[place].quotas[request.tier(policies, place)];
-            check.quota_for(policy_name(place), quota.quota())
+        let tiers = policies.iter().enumerate().filter_map(|(place, policy)| {
+            let tier = request.tier(policies, place);
+            (tier != policy.own(tier)).then(|| (place, policy.quotas[tier].quota()))
+        });
+        let check = tiers.fold(check, |check, (place, quota)| {
+            check.quota_for(policy_name(place), quota)
         });
         if request.times == 1 {
             check
@@ -46,13 +48,20 @@ impl Telling<'_> {
         each.collect::<Vec<(String, Key)>>().into()
     }
 
-    fn asked(&self, side: &Side, request: &Request) -> CheckFuture {
-        let check = side.limiter.check(self.keys_of(request.key));
+    /// The limiters that a request is for: over Redis, and in process.
+    fn limiters(&mut self, request: &Request) -> [Limiter; 2] {
+        let policies = &self.history.policies;
+        [&mut self.redis, &mut self.memory].map(|side| side.limiter(policies, request))
+    }
+
+    fn asked(&self, limiter: &Limiter, request: &Request) -> CheckFuture {
+        let check = limiter.check(self.keys_of(request.key));
         self.dress(check, request).into_future()
     }
 
     pub(super) async fn check(&mut self, request: &Request) -> Outcome {
-        let redis = self.asked(&self.redis, request).await;
+        let [redis, _] = self.limiters(request);
+        let redis = self.asked(&redis, request).await;
         self.check_others(request, redis, true).await
     }
 
@@ -67,15 +76,18 @@ impl Telling<'_> {
                 key: UNUSED,
                 ..(*request).clone()
             };
-            for side in [&self.redis, &self.memory] {
-                let peek = side.limiter.peek(key_named(UNUSED));
+            for limiter in self.limiters(&request) {
+                let peek = limiter.peek(key_named(UNUSED));
                 drop(self.dress(peek, &request).await);
             }
             if let Some(model) = &mut self.model {
                 drop(model.cells(&request));
             }
         }
-        let asked = all.iter().map(|request| self.asked(&self.redis, request));
+        let asked = all.iter().map(|request| {
+            let [redis, _] = self.limiters(request);
+            self.asked(&redis, request)
+        });
         let redis = join_all(asked.collect::<Vec<_>>()).await;
         for (request, redis) in all.into_iter().zip(redis) {
             self.check_others(request, redis, false).await?;
@@ -95,7 +107,8 @@ impl Telling<'_> {
             }
             return Ok(());
         }
-        let memory = self.asked(&self.memory, request).await;
+        let [_, memory] = self.limiters(request);
+        let memory = self.asked(&memory, request).await;
         let model = self.model.as_mut().map(|model| model.check(request));
         self.compare_checks(request, &redis, &memory, model.as_ref(), alone)?;
         self.redis.decisions.push(Some(redis));
@@ -157,12 +170,12 @@ impl Telling<'_> {
 
     pub(super) async fn charge(&mut self, request: &Request) -> Outcome {
         let cost = request.cost.unwrap_or(1);
+        let [redis, memory] = self.limiters(request);
         let ask = |limiter: &Limiter| {
             self.dress(limiter.charge(self.keys_of(request.key), cost), request)
                 .into_future()
         };
-        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
-        let (redis, memory) = (redis.await, memory.await);
+        let (redis, memory) = (ask(&redis).await, ask(&memory).await);
         let (by_redis, by_memory) = (Told::of(&redis, false)?, Told::of(&memory, false)?);
         if let Some(model) = &mut self.model {
             model.charge(request);
@@ -175,20 +188,19 @@ impl Telling<'_> {
     }
 
     pub(super) async fn peek(&mut self, request: &Request) -> Outcome {
+        let [redis, memory] = self.limiters(request);
         let ask = |limiter: &Limiter| {
             self.dress(limiter.peek(self.keys_of(request.key)), request)
                 .into_future()
         };
-        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
-        let by_redis = Told::of(&redis.await, false)?;
-        let by_memory = Told::of(&memory.await, false)?;
+        let by_redis = Told::of(&ask(&redis).await, false)?;
+        let by_memory = Told::of(&ask(&memory).await, false)?;
         let model = self.model.as_mut().map(|model| model.peek(request));
         self.note(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
         for (place, policy) in self.history.policies.iter().enumerate() {
             if policy.by == By::List {
                 let (name, key) = (policy_name(place), key_named(request.key(place)));
-                let [redis, memory] = [&self.redis, &self.memory].map(|side| &side.limiter);
                 let (redis, memory) = (redis.callers(&name, key), memory.callers(&name, key));
                 let (redis, memory) = (redis.await, memory.await);
                 if redis.as_ref().ok() != memory.as_ref().ok() {
@@ -200,11 +212,10 @@ impl Telling<'_> {
     }
 
     pub(super) async fn reset(&mut self, key: usize) -> Outcome {
-        let ask = |limiter: &Limiter| limiter.reset(self.keys_of(key)).into_future();
-        let (redis, memory) = (ask(&self.redis.limiter), ask(&self.memory.limiter));
-        let by_redis = Told::of(&redis.await, false)?;
-        let by_memory = Told::of(&memory.await, false)?;
         let request = Request::of(key);
+        let [redis, memory] = self.limiters(&request);
+        let by_redis = Told::of(&redis.reset(self.keys_of(key)).await, false)?;
+        let by_memory = Told::of(&memory.reset(self.keys_of(key)).await, false)?;
         let model = self.model.as_mut().map(|model| {
             let told = model.peek(&request);
             model.reset(key);
@@ -307,8 +318,9 @@ impl Telling<'_> {
 
     /// Waits until Redis has done what nothing waits for, so that it is done before the clock moves: requests that share a
     /// connection are judged in order.
-    async fn let_it_be_done(&self) {
-        drop(self.redis.limiter.peek(key_named(UNUSED)).await);
+    async fn let_it_be_done(&mut self) {
+        let [redis, _] = self.limiters(&Request::of(UNUSED));
+        drop(redis.peek(key_named(UNUSED)).await);
         for _ in 0..YIELDS {
             tokio::task::yield_now().await;
         }
@@ -317,7 +329,7 @@ impl Telling<'_> {
     pub(super) async fn block(&mut self, key: usize, ms: Option<u64>) -> Outcome {
         let keys = self.keys_of(key);
         let mut outcomes = Vec::new();
-        for limiter in [&self.redis.limiter, &self.memory.limiter] {
+        for limiter in self.limiters(&Request::of(key)) {
             outcomes.push(match ms {
                 Some(ms) => limiter.block(keys.clone(), Duration::from_millis(ms)).await,
                 None => limiter.unblock(keys.clone()).await,
