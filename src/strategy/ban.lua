@@ -59,11 +59,23 @@ local function write(key, p, till, marks, ends)
   call('SET', key, value, 'PXAT', format('%d', last_ms(p, till, marks, ends)))
 end
 
+local function mend(key, p, till, marks, ends)
+  if till > 0 or ends > 0 then
+    local at = expiry(key)
+    -- a key that was moved ends a millisecond or two later
+    if at ~= -2 and abs(at - last_ms(p, till, marks, ends)) > 2 then
+      write(key, p, till, marks, ends)
+    end
+  end
+end
+
 local function take(key, p, till, marks, ends, units)
   local count, times = floor(marks / 100) + units, marks % 100
   if p[5] > 0 then
     till, count, ends = now + p[5], 0, 0
   elseif till > now then
+    -- Nothing is charged; what is written may date from before the clock stepped back.
+    pcall(mend, key, p, till, marks, ends)
     return till, marks, ends
   elseif count < p[1] then
     ends = ends > 0 and ends or now + p[2]
@@ -86,16 +98,6 @@ local function refund(key, p, till, marks, ends, _, _, left, want)
     write(key, p, till, marks, ends)
   end
   return back, till, marks, ends
-end
-
-local function mend(key, p, till, marks, ends)
-  if till > 0 or ends > 0 then
-    local at = expiry(key)
-    -- a key that was moved ends a millisecond or two later
-    if at ~= -2 and abs(at - last_ms(p, till, marks, ends)) > 2 then
-      write(key, p, till, marks, ends)
-    end
-  end
 end
 
 return { room = room, take = take, refund = refund, mend = mend }

@@ -191,6 +191,33 @@ fn a_ban_that_was_looked_at_lasts_as_long_if_the_clock_steps_back() {
 }
 
 #[test]
+fn a_charge_of_a_banned_key_makes_no_ban_longer_after_the_clock_stepped_back() {
+    tell(&History {
+        start: 1800000000000000,
+        grain: 1,
+        cache: false,
+        policies: vec![
+            counted(Gcra, vec![Per(15, 2592000000000)]),
+            Counted {
+                declared: true,
+                ..counted(Ban(8149, 73341), vec![Per(1, 3600000000)])
+            },
+        ],
+        steps: vec![
+            step(
+                0,
+                Check(Request {
+                    cost: Some(21),
+                    ..Request::of(0)
+                }),
+            ),
+            step(-2880000000, Charge(Request::of(5))),
+            step(8149000, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
 fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {
