@@ -83,7 +83,11 @@ impl Desk {
             });
         }
         if answer.age > Duration::ZERO {
-            item.amend(self, |outlook| outlook.pass(answer.age));
+            // The wait for a permit is a hint, however old the answer is.
+            if self.account(item).life().is_none() {
+                let cost = item.cost;
+                item.amend(self, |outlook| outlook.pass(answer.age, cost));
+            }
             item.receipts.judged_later(answer.age);
         }
     }

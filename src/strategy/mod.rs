@@ -204,12 +204,18 @@ pub struct QuotaStatus {
 }
 
 impl QuotaStatus {
-    /// How it is when it's a while later, and nothing has happened. What waits still waits.
-    pub(crate) fn pass(&mut self, age: Duration) {
-        if let RetryAfter::In(wait) = &mut self.retry {
-            *wait = wait.saturating_sub(age).max(Duration::from_micros(1));
-        }
+    /// The status `age` later, if nothing else happened: a wait that has passed is over, and there is room for `cost`.
+    pub(crate) fn pass(&mut self, age: Duration, cost: u64) {
         self.reset_after = self.reset_after.saturating_sub(age);
+        if let RetryAfter::In(wait) = self.retry {
+            self.retry = match wait.saturating_sub(age) {
+                Duration::ZERO => RetryAfter::Now,
+                left => RetryAfter::In(left),
+            };
+            if self.retry == RetryAfter::Now {
+                self.remaining = self.remaining.max(cost);
+            }
+        }
     }
 }
 

@@ -218,6 +218,30 @@ fn a_charge_of_a_banned_key_makes_no_ban_longer_after_the_clock_stepped_back() {
 }
 
 #[test]
+fn a_cached_rejection_says_no_more_that_a_policy_rejects_whose_own_wait_has_passed() {
+    tell(&History {
+        start: 1800000000000000,
+        grain: 1,
+        cache: true,
+        policies: vec![
+            counted(Gcra, vec![Per(5, 1000536)]),
+            counted(Gcra, vec![Per(1, 230439293)]),
+        ],
+        steps: vec![
+            step(
+                0,
+                Charge(Request {
+                    cost: Some(5),
+                    ..Request::of(0)
+                }),
+            ),
+            step(0, Check(Request::of(0))),
+            step(309000, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
 fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {

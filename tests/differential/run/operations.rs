@@ -160,7 +160,7 @@ impl Telling<'_> {
 
     /// Whether all times that the cache tells are true, unless something was admitted within its bound.
     fn tells_the_time(&self, cached: &Told, memory: &Told) -> bool {
-        let times = |under: &Under| (under.wait, under.reset);
+        let times = |under: &Under| (under.wait, under.reset, under.rejects);
         self.changed + BOUND.as_micros() as u64 >= self.now
             || cached
                 .under

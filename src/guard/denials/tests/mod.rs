@@ -76,7 +76,7 @@ impl World {
         let mut outlook = self
             .account
             .outlook(&answer.lines[0].seen, answer.at, Units::new(units));
-        outlook.pass(answer.age);
+        outlook.pass(answer.age, units);
         match outlook.retry {
             RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),

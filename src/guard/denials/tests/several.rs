@@ -62,7 +62,7 @@ impl<'a> Several<'a> {
         let waits = lines.zip(&answer.lines).map(|(line, judged)| {
             let account = line.account;
             let mut outlook = account.outlook(&judged.seen, answer.at, line.units);
-            outlook.pass(answer.age);
+            outlook.pass(answer.age, line.units.get());
             outlook.retry
         });
         Some(waits.collect())
