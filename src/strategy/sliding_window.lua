@@ -3,7 +3,7 @@
 -- those at hand in which they end.
 --
 -- p: 1 requests, 2 buckets, 3 width of a bucket in units of time, 4 units of time per ms, 5 us per unit of time
--- state: counts (the bucket at hand first), used, off (1: the newest bucket lies ahead, or is of another width)
+-- state: counts (the bucket at hand first), used, off (1: the buckets are of another width, 2: the newest lies ahead)
 
 -- Where we are: the bucket at hand, and how far into it, rounded down to whole units of time.
 local function bucket(p)
@@ -34,7 +34,7 @@ local function room(key, p)
       off = 1
     elseif newest > i then
       -- the clock stepped back: the newest bucket is the one at hand
-      newest, off = i, 1
+      newest, off = i, 2
     end
     for count in string.gmatch(list, '%d+') do
       if #count > 16 then
@@ -90,7 +90,7 @@ local function take(key, p, counts, used, off, units)
 end
 
 local function refund(key, p, counts, used, off, at, mark, left, want)
-  if off == 1 or mark and mark ~= bucket(p) then
+  if off == 2 or mark and mark ~= bucket(p) then
     return 0, counts, used, off
   end
   local back = min(want, left, counts[1])
@@ -98,7 +98,7 @@ local function refund(key, p, counts, used, off, at, mark, left, want)
     counts[1] = counts[1] - back
     write(key, p, counts)
   end
-  return back, counts, used - back, 0
+  return back, counts, used - back, off
 end
 
 local function mend(key, p)
@@ -112,7 +112,7 @@ local function mend(key, p)
   while newest <= p[2] and counts[newest] == 0 do
     newest = newest + 1
   end
-  if off == 1 then
+  if off > 0 then
     write(key, p, counts)
     return
   end

@@ -162,8 +162,11 @@ impl Sliding {
     /// Whether the buckets are of another width than this quota's, or the newest lies ahead: the clock stepped back.
     fn is_off(&self, state: &Buckets, now: Timestamp) -> bool {
         let (bucket, _) = self.bucket(now);
-        let other = state.width != self.width * self.grain && !state.counts.is_empty();
-        other || state.newest > bucket
+        self.is_of_other_width(state) || state.newest > bucket
+    }
+
+    fn is_of_other_width(&self, state: &Buckets) -> bool {
+        state.width != self.width * self.grain && !state.counts.is_empty()
     }
 
     /// The count of the bucket `back` before the one at hand. If the clock stepped back, the newest is the one at hand.
@@ -260,8 +263,8 @@ impl LocalRule for Sliding {
         want: u64,
         _by: &Key,
     ) -> u64 {
-        let off = self.is_off(state, now);
-        if off || receipt.mark != self.bucket(now).0 || state.newest != receipt.mark {
+        let other = self.is_of_other_width(state);
+        if receipt.mark != self.bucket(now).0 || !other && state.newest != receipt.mark {
             return 0;
         }
         if let Cow::Owned(own) = self.own(state, now) {

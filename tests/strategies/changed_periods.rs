@@ -2,7 +2,7 @@
 
 use crate::{
     changes::{Change, EVEN, NOW, for_all},
-    support::{By, World, ask, left, ms, secs},
+    support::{By, World, ask, counted, left, ms, secs},
 };
 
 #[tokio::test]
@@ -246,3 +246,21 @@ async fn under_another_strategy_all_is_new_and_the_old_key_ends_by_itself() {
 }
 
 // Whatever changes.
+
+#[tokio::test]
+async fn a_refund_is_of_its_bucket_also_after_another_width_was_seen() {
+    for world in World::both() {
+        for buckets in [1, 10] {
+            let by = By::Sliding(buckets);
+            let change = Change::after(&world, 1, (by, "10/min"), (by, "10/hour")).await;
+            let mut charged = change.old.charge(change.key, 2).await;
+            assert_eq!(change.left().await, 7);
+            for _ in 0..2 {
+                let refunds = charged.refund(1).await.expect("a refund");
+                assert_eq!(refunds[0].units(), 1, "{by:?} on {}", world.name());
+                assert_eq!(change.left().await, 7 + 1);
+                assert!(counted(&change.new.charge(change.key, 1).await));
+            }
+        }
+    }
+}
