@@ -122,8 +122,7 @@ impl Dice {
             policies[place].role = match self.below(12) {
                 _ if policies[place].is_ban() => Role::Live,
                 0 => Role::Charged,
-                // Of many that are signed, no more than the quota are asked about.
-                1 if policies[place].by != By::List => Role::OnResponse,
+                1 => Role::OnResponse,
                 2 => Role::Shadow,
                 3 if policies[live].role == Role::Live => Role::ShadowOf(live),
                 _ => Role::Live,
