@@ -64,7 +64,8 @@ local function take(key, p, count, ends, fresh, units, by, each)
 end
 
 local function refund(key, p, count, ends, fresh, at, mark, left, want, by)
-  -- a key that was moved ends a millisecond or two later; no mark means the window at hand
+  -- A key that was moved ends a millisecond or two later. So a window that opens within 2 ms of one that was reset is taken
+  -- for that one: the key's end is all that names a window. No mark means the window at hand.
   if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
