@@ -30,6 +30,7 @@ use crate::{
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod room;
 
 /// Where counts live. Built-in stores share their counts among their clones.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
@@ -228,7 +229,8 @@ pub enum CounterMode {
     ChargeRejectedToo,
     /// Sees that there is room, and charges its units for each request that other lines refuse: under a rule that
     /// [counts refusals](Rule::counts_refusals). Without room it refuses, whatever its units are, and nothing is charged
-    /// for what it refuses. It has no units where a request will be asked about again, so that it isn't refused yet.
+    /// for what it refuses: of several requests at once, the refused ones count under all lines until its room is used up.
+    /// It has no units where a request will be asked about again, so that it isn't refused yet.
     ///
     /// Whatever answers in place of the store must not keep refusals from such a line, unless it was this line that
     /// refused.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::{Ban, DecisionKind, Denied, Key, Limiter, Policy, Quota, extract};
 
-use crate::support::{KEY, World, counted, even, ms, secs, window};
+use crate::support::{By, KEY, World, counted, even, ms, secs, together, window};
 
 pub(crate) const MICRO: Duration = Duration::from_micros(1);
 
@@ -276,5 +276,67 @@ async fn the_refusals_of_a_ban_count_in_no_other() {
         let seen = limiter.peek([("other", good)]).await;
         let verdict = seen.policy("other").expect("a verdict");
         assert_eq!(verdict.remaining(), 3, "{}", world.name());
+    }
+}
+
+/// A call for many requests, and calls of their own that are sent together, are counted as those that are made one by one.
+#[tokio::test]
+async fn requests_at_once_make_no_debt_once_a_ban_begins() {
+    for world in World::both() {
+        let limiter = world.limiter([
+            even("debt", "8/hour").denied(Denied::Counts),
+            abuse(),
+            abuse_named("other").key(extract::global()),
+        ]);
+        let seen = async || {
+            let seen = limiter.peek(KEY).await;
+            let left = seen.policies().map(|policy| {
+                let name = policy.policy().to_owned();
+                (name, policy.remaining(), policy.reset_after())
+            });
+            left.collect::<Vec<_>>()
+        };
+        for (asked, wait) in [(10, 4_500), (11, 4_950), (15, 4_950)] {
+            for _ in 0..asked {
+                let _ = limiter.check(KEY).await;
+            }
+            let one_by_one = seen().await;
+            assert_eq!(one_by_one[0].2, secs(wait), "{}", world.name());
+
+            let _ = limiter.reset(KEY).await;
+            assert_eq!(limiter.check(KEY).times(asked).await.admitted(), 8);
+            assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
+
+            let _ = limiter.reset(KEY).await;
+            join_all((0..asked).map(|_| limiter.check(KEY).into_future())).await;
+            assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
+            let _ = limiter.reset(KEY).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_requests_at_once_no_ban_counts_those_after_another_one_began() {
+    for world in World::both() {
+        let longer = Policy::new("longer", "9/min".parse::<Quota>().expect("a quota"));
+        let longer = longer.strategy(Ban::for_duration(secs(600)));
+        let limiter = world.limiter([once(), abuse(), longer.key(extract::global())]);
+        assert_eq!(limiter.check(KEY).times(8).await.admitted(), 1);
+        let seen = limiter.peek([("longer", KEY)]).await;
+        let remaining = seen.policy("longer").expect("a decision").remaining();
+        assert_eq!(remaining, 6, "{}", world.name());
+        is_banned(&world, &limiter, Some(secs(600))).await;
+    }
+}
+
+/// A ban counts each of them, also where a policy records the callers of no more than its quota.
+#[tokio::test]
+async fn more_requests_at_once_than_a_list_holds_are_counted_by_a_ban() {
+    for world in World::both() {
+        let limiter = world.limiter([together(By::List, "list", "1/365days"), abuse()]);
+        assert_eq!(limiter.check(KEY).times(3).await.admitted(), 1);
+        assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
+        assert_eq!(limiter.check(KEY).times(1).await.admitted(), 0);
+        is_banned(&world, &limiter, Some(secs(600))).await;
     }
 }

@@ -264,10 +264,8 @@ impl Dice {
         let has = |by: fn(&By) -> bool| policies.iter().any(|policy| by(&policy.by));
         let bans = has(|by| matches!(by, By::Ban(..)));
         let permits = has(|by| matches!(by, By::Permits(_)));
-        // Of several at once, what a policy in a shadow's place rejects isn't charged under the others, and what is rejected
-        // after a ban began is charged.
+        // Of several at once, what a policy in a shadow's place rejects isn't charged under the others.
         let for_live = policies.iter().any(|p| matches!(p.role, Role::ShadowOf(_)));
-        let for_live = for_live || bans && policies.iter().any(|p| p.role == Role::Charged);
         let of = self.below(1 << 16) as usize;
         match self.below(32) {
             0..=13 => Op::Check(self.request(policies)),

@@ -13,14 +13,11 @@ use std::{
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
-use self::{
-    clocks::Clocks,
-    room::{denied_charge, fit, fit_without, judge},
-    shard::Shard,
-};
+use self::{clocks::Clocks, shard::Shard};
 use super::{
     CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, Glance, LimitHandle, Op,
     OpResult, Store, StoreResponse, Units,
+    room::{denied_charge, fit, fit_without, judge},
 };
 use crate::{
     clock::{Clock, Timestamp},
@@ -31,7 +28,6 @@ use crate::{
 
 mod builder;
 mod clocks;
-mod room;
 mod shard;
 
 pub use builder::MemoryStoreBuilder;

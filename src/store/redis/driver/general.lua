@@ -63,20 +63,22 @@ local function make_general()
 
   -- Takes for as many of n equal questions as there is room for under every policy.
   local function ask_take(base, n)
-    local k, refused, banned = n, 0, false
+    -- how many refusals count: those before a ban begins
+    local k, counted = n, n
     for i = 1, count do
       free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
       if manner[i] == 4 then
-        banned = banned or free[i] < 1
+        if free[i] < 1 or units[i] > 0 then
+          counted = min(counted, ceil(max(0, free[i]) / max(1, units[i])))
+        end
       elseif not shadow[i] then
         k = fit(i, k)
       end
     end
-    if banned then
+    if counted == 0 then
       k = 0
-    else
-      refused = n - k
     end
+    local refused = min(n - k, counted)
     for i = 1, count do
       local manner, units, k, taken = manner[i], units[i], k, 0
       if shadow[i] then
