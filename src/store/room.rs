@@ -37,7 +37,7 @@ pub(super) fn fit_without(
     others.min().unwrap_or(times)
 }
 
-/// How many of `times` equal requests are admitted, and how many are refused that count.
+/// How many of `times` equal requests are admitted, and how many are rejected that count.
 pub(super) fn judge(lines: &[CounterOp<'_>], rooms: &[u64], times: u64) -> (u64, u64) {
     let (mut admitted, mut banned) = (times, false);
     for (line, room) in lines.iter().zip(rooms) {
@@ -50,22 +50,22 @@ pub(super) fn judge(lines: &[CounterOp<'_>], rooms: &[u64], times: u64) -> (u64,
     if banned {
         admitted = 0;
     }
-    (admitted, counted_refusals(lines, rooms, times - admitted))
+    (admitted, counted_rejections(lines, rooms, times - admitted))
 }
 
-/// How many of so many refused requests count, one after the other: those before a ban begins. What a ban refuses doesn't.
-pub(super) fn counted_refusals(lines: &[CounterOp<'_>], rooms: &[u64], refused: u64) -> u64 {
+/// How many of so many rejected requests count, one after the other: those before a ban begins. What a ban rejects does not.
+pub(super) fn counted_rejections(lines: &[CounterOp<'_>], rooms: &[u64], rejected: u64) -> u64 {
     let bans = lines.iter().zip(rooms);
     let bans = bans.filter(|(line, _)| line.manner == CounterMode::CountRejections);
     let before = bans.map(|(line, room)| match line.units.get() {
-        0 if *room > 0 => refused,
+        0 if *room > 0 => rejected,
         units => room.div_ceil(units.max(1)),
     });
-    before.fold(refused, u64::min)
+    before.fold(rejected, u64::min)
 }
 
 /// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
-/// refuses, and only its refusals count.
+/// refuses, and only its rejections count.
 pub(super) fn denied_charge(line: &CounterOp<'_>, room: i64, denied: u64) -> u64 {
     let rule = line.account.rule();
     if u64::try_from(room).is_ok_and(|room| room >= line.units.get()) {

@@ -4,6 +4,7 @@
 
 #[path = "../common/answers.rs"]
 mod answers;
+mod bans;
 #[path = "../common/by.rs"]
 mod by;
 #[path = "../common/crowd.rs"]

@@ -130,7 +130,12 @@ impl Delivery {
     }
 
     /// What it will say, and give back.
-    pub(super) fn answer(&mut self) -> Option<&mut OpResult> {
+    pub(super) fn answer(&self) -> Option<&OpResult> {
+        self.answer.as_ref()
+    }
+
+    /// The same, to be changed.
+    pub(super) fn answer_mut(&mut self) -> Option<&mut OpResult> {
         self.answer.as_mut()
     }
 }

@@ -48,6 +48,18 @@ impl OwnLine {
         }
     }
 
+    /// As a store is asked about it.
+    pub(super) fn line(&self) -> CounterOp<'_> {
+        CounterOp {
+            account: &self.account,
+            key: self.key,
+            units: self.units,
+            receipt: self.receipt(),
+            by: *self.by(),
+            manner: self.manner,
+        }
+    }
+
     /// Where it may be asked again.
     pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
         self.account.context::<Known>()?.lanes.upgrade()

@@ -6,14 +6,15 @@
 //! in this way isn't remembered. A part that fails, or is late, fails the request, and all is given back. If the process ends
 //! in between, one request's charge stays until its period ends.
 //!
-//! Bans and shadows depend on what becomes of the whole request. Shadows are asked once it is known; bans are told then of
-//! what they could not see, and of nothing while one of them lasts.
+//! What rejections charge, and shadows, depend on what becomes of the whole request. They are asked once the parts are answered.
+//! From the answers it is known what room each line had before, so the rest is decided as within one slot.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
+mod stood;
 mod take;
 
 use super::{

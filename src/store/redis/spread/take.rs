@@ -1,13 +1,14 @@
 //! Taking under keys in several slots.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, mem, sync::Arc};
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{Answered, Asked, Part, answers, answers_by, ask_parts, charged, join, late, parts};
+use super::{
+    Answered, Asked, Part, answers, answers_by, ask_parts, charged, join, late, parts, stood::Stood,
+};
 use crate::{
-    clock::Timestamp,
     error::StoreError,
     store::{
         CounterMode, CounterResult, Op, OpResult, Units,
@@ -16,7 +17,6 @@ use crate::{
             line::{Lines, OwnLine},
         },
     },
-    strategy::{RetryAfter, Snapshot},
 };
 
 /// What is being taken.
@@ -30,17 +30,16 @@ struct Taking {
     shadows: Vec<(usize, OwnLine, Option<usize>)>,
 }
 
-/// What became of it.
-struct Outcome {
-    /// How many requests all parts admitted.
+/// What was taken. What it charged is given back unless it is read.
+struct Taken {
     admitted: u64,
-    /// How many each part did.
-    each: SmallVec<[u64; 2]>,
-    /// Each line as it was judged, with the time that it was judged at; shadows are not.
-    judged: Vec<Option<(Snapshot, Timestamp)>>,
+    count: usize,
+    parts: SmallVec<[Answered; 2]>,
+    /// What was asked once it was known what became of the request.
+    beside: SmallVec<[Answered; 2]>,
 }
 
-/// Asks about all lines but the shadows.
+/// Asks about all lines but the shadows. Nothing is charged yet for what they reject.
 pub(super) fn ask(
     lanes: &Arc<Lanes>,
     times: u32,
@@ -50,27 +49,47 @@ pub(super) fn ask(
     let count = lines.len();
     let mut shadows = Vec::new();
     for (place, line) in lines.iter().enumerate() {
-        if let CounterMode::Shadow { replaces, charges } = line.manner {
+        if let CounterMode::Shadow {
+            replaces: of,
+            charges,
+        } = line.manner
+        {
             let mut line = line.clone();
             line.manner = CounterMode::Shadow {
                 replaces: None,
                 charges,
             };
-            shadows.push((place, line, replaces));
+            shadows.push((place, line, of));
         }
     }
     let mut parts = parts(lanes, lines);
     parts.iter_mut().for_each(Part::drop_shadows);
     parts.retain(|part| !part.lines.is_empty());
+    let asked = parts.into_iter().map(|part| {
+        let lines = part.lines.iter().map(without_rejections).collect();
+        let answer = lanes.insist(Op::Acquire(times), lines, deadline);
+        Asked { part, answer }
+    });
     let taking = Taking {
-        asked: ask_parts(lanes, Op::Acquire(times), parts, deadline),
+        asked: asked.collect(),
         lanes: lanes.clone(),
         deadline,
         times,
         count,
         shadows,
     };
-    taking.take()
+    async { Ok(taking.take().await?.read()) }
+}
+
+/// The line without what it charges for rejections: whether they count is known only once all parts have answered.
+fn without_rejections(line: &OwnLine) -> OwnLine {
+    let mut line = line.clone();
+    match line.manner {
+        CounterMode::ChargeRejectedToo => line.manner = CounterMode::Charge,
+        CounterMode::CountRejections => line.units = Units::ZERO,
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
+    }
+    line
 }
 
 impl Part {
@@ -90,66 +109,41 @@ impl Part {
 }
 
 impl Taking {
-    async fn take(mut self) -> Result<OpResult, StoreError> {
-        let asked = std::mem::take(&mut self.asked);
-        let (mut answered, error) = answers(asked).await;
+    async fn take(mut self) -> Result<Taken, StoreError> {
+        let (mut parts, error) = answers(mem::take(&mut self.asked)).await;
         if let Some(error) = error {
             // What the others charged goes back with them.
             return Err(error);
         }
-        let outcome = self.give_back(&mut answered).await?;
-        let mut beside = self.ask_beside(&answered, &outcome);
+        let admitted = parts.iter().filter_map(|part| part.delivery.answer());
+        let admitted = admitted.map(|answer| answer.admitted);
+        let admitted = admitted.fold(self.times.into(), u64::min);
+        let beside = self.ask_beside(&parts, admitted);
+        self.give_back(&mut parts, admitted).await?;
         // What was decided stands, whatever becomes of those.
-        let (mut beside, _) = answers_by(self.deadline, beside.drain(..)).await;
-        let mut answer = join(&mut answered, self.count);
-        answer.admitted = outcome.admitted;
-        for Answered { part, delivery } in &mut beside {
-            let Some(told) = delivery.read() else {
-                continue;
-            };
-            let at = told.at;
-            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.lines) {
-                // A ban is charged by refusals, not by requests.
-                let units = if line.manner.is_shadow() {
-                    told.units
-                } else {
-                    0
-                };
-                answer.lines[*place] = late(CounterResult::of(units, told.seen), &answer, at);
-            }
-        }
-        Ok(answer)
+        let (beside, _) = answers_by(self.deadline, beside).await;
+        Ok(Taken {
+            admitted,
+            count: self.count,
+            parts,
+            beside,
+        })
     }
 
     /// Has given back what not all parts admitted.
-    async fn give_back(&self, answered: &mut [Answered]) -> Result<Outcome, StoreError> {
-        let mut outcome = Outcome {
-            admitted: self.times.into(),
-            each: SmallVec::new(),
-            judged: vec![None; self.count],
-        };
-        for Answered { part, delivery } in answered.iter_mut() {
-            let Some(answer) = delivery.answer() else {
-                continue;
-            };
-            outcome.admitted = outcome.admitted.min(answer.admitted);
-            outcome.each.push(answer.admitted);
-            for (place, line) in part.places.iter().zip(&answer.lines) {
-                outcome.judged[*place] = Some((line.seen, answer.at));
-            }
-        }
+    async fn give_back(&self, parts: &mut [Answered], admitted: u64) -> Result<(), StoreError> {
         let mut back = SmallVec::<[Part; 2]>::new();
-        for Answered { part, delivery } in answered.iter_mut() {
-            let Some(answer) = delivery.answer() else {
+        for Answered { part, delivery } in parts.iter_mut() {
+            let Some(answer) = delivery.answer_mut() else {
                 continue;
             };
-            let over = answer.admitted - outcome.admitted;
+            let over = answer.admitted - admitted;
             if over > 0 {
                 let given = charged(part, answer, over, answer.admitted);
                 for line in &mut answer.lines {
-                    line.units = line.units / answer.admitted * outcome.admitted;
+                    line.units = line.units / answer.admitted * admitted;
                 }
-                answer.admitted = outcome.admitted;
+                answer.admitted = admitted;
                 answer.later = 0;
                 back.push(given);
             }
@@ -166,98 +160,63 @@ impl Taking {
                 continue;
             };
             for (place, line) in part.places.iter().zip(now.lines) {
-                let theirs = answered.iter_mut().find_map(|answered| {
+                let theirs = parts.iter_mut().find_map(|answered| {
                     let mut places = answered.part.places.iter();
                     let here = places.position(|its| its == place)?;
-                    answered.delivery.answer()?.lines.get_mut(here)
+                    answered.delivery.answer_mut()?.lines.get_mut(here)
                 });
                 if let Some(theirs) = theirs {
                     theirs.seen = line.seen;
                 }
             }
         }
-        Ok(outcome)
+        Ok(())
     }
 
-    /// Tells bans what they could not see, and asks shadows, now that it's known what became of the request.
-    fn ask_beside(&self, answered: &[Answered], outcome: &Outcome) -> SmallVec<[Asked; 2]> {
-        let mut beside = SmallVec::new();
-        if !answered.iter().any(|answered| answered.is_banned(outcome)) {
-            for (Answered { part, .. }, admitted) in answered.iter().zip(&outcome.each) {
-                for (place, line) in part.places.iter().zip(&part.lines) {
-                    if line.manner == CounterMode::CountRejections && *admitted > outcome.admitted {
-                        let mut line = line.clone();
-                        line.manner = CounterMode::Charge;
-                        line.units = Units::new(admitted - outcome.admitted);
-                        let part = [Part::of(*place, line)];
-                        beside.extend(ask_parts(
-                            &self.lanes,
-                            Op::ForceAcquire,
-                            part,
-                            self.deadline,
-                        ));
-                    }
-                }
-            }
-        }
-        for (place, line, of) in &self.shadows {
-            let ask = match self.admitted_without(*of, answered, outcome) {
+    /// Charges what counts rejections, and asks shadows, now that it's known what became of the request.
+    fn ask_beside(&self, parts: &[Answered], admitted: u64) -> SmallVec<[Asked; 2]> {
+        let times = u64::from(self.times);
+        let stood = (admitted < times).then(|| Stood::before(parts));
+        let rejections = stood
+            .iter()
+            .flat_map(|stood| stood.rejections(times, admitted));
+        let rejections = rejections.map(|(place, line)| (Op::ForceAcquire, Part::of(place, line)));
+        let shadows = self.shadows.iter().map(|(place, line, of)| {
+            let without = match (of, &stood) {
+                (Some(of), Some(stood)) => stood.fit_without(*of, times),
+                _ => admitted,
+            };
+            let ask = match without {
                 0 => Op::Peek,
                 times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
             };
-            let part = [Part::of(*place, line.clone())];
-            beside.extend(ask_parts(&self.lanes, ask, part, self.deadline));
-        }
-        beside
-    }
-
-    /// How many requests would have been admitted without the line that a shadow stands for.
-    fn admitted_without(&self, of: Option<usize>, answered: &[Answered], outcome: &Outcome) -> u64 {
-        let Some(of) = of else {
-            return outcome.admitted;
-        };
-        let parts = answered.iter().zip(&outcome.each);
-        let without = parts.map(|(answered, admitted)| {
-            let part = &answered.part;
-            let others_have_room = part.places.contains(&of)
-                && part
-                    .places
-                    .iter()
-                    .zip(&part.lines)
-                    .all(|(place, line)| *place == of || outcome.has_room(*place, line));
-            if others_have_room {
-                self.times.into()
-            } else {
-                *admitted
-            }
+            (ask, Part::of(*place, line.clone()))
         });
-        without.min().unwrap_or(0)
+        let beside = rejections.chain(shadows);
+        let beside =
+            beside.flat_map(|(ask, part)| ask_parts(&self.lanes, ask, [part], self.deadline));
+        beside.collect()
     }
 }
 
-impl Answered {
-    /// Whether it was refused by a ban.
-    fn is_banned(&self, outcome: &Outcome) -> bool {
-        self.part
-            .places
-            .iter()
-            .zip(&self.part.lines)
-            .any(|(place, line)| {
-                line.manner == CounterMode::CountRejections && !outcome.has_room(*place, line)
-            })
-    }
-}
-
-impl Outcome {
-    /// Whether a line had room for the request, by what was found when it was judged.
-    fn has_room(&self, place: usize, line: &OwnLine) -> bool {
-        let Some((seen, at)) = self.judged.get(place).copied().flatten() else {
-            return true;
-        };
-        let units = match line.manner {
-            CounterMode::CountRejections => Units::ONE,
-            _ => line.units,
-        };
-        line.account.outlook(&seen, at, units).retry == RetryAfter::Now
+impl Taken {
+    fn read(mut self) -> OpResult {
+        let mut answer = join(&mut self.parts, self.count);
+        answer.admitted = self.admitted;
+        for Answered { part, delivery } in &mut self.beside {
+            let Some(told) = delivery.read() else {
+                continue;
+            };
+            let at = told.at;
+            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.lines) {
+                // What rejections charge is no part of the request's charge.
+                let units = match line.manner.is_shadow() {
+                    true => told.units,
+                    false => answer.lines[*place].units,
+                };
+                answer.lines[*place] = late(CounterResult::of(units, told.seen), &answer, at);
+            }
+        }
+        answer
     }
 }

@@ -1,0 +1,232 @@
+//! Bans, rejections that count, and shadows: a request whose keys are in several slots is counted as if they were in one.
+
+use std::{future::IntoFuture, time::Duration};
+
+use futures_util::future::join_all;
+use tollgate::{Ban, Decision, Denied, Keys, Limiter, Policy};
+
+use crate::support::{By, Places, cluster, counted, limiter, store};
+
+/// A step of a history.
+#[derive(Clone, Copy)]
+enum Step {
+    /// So many requests, in one call.
+    Check(u64),
+    /// So many requests, each in a call of its own, sent together.
+    AtOnce(usize),
+    /// A ban by hand, under the policy of that name.
+    Block(&'static str),
+    /// Its end.
+    Unblock(&'static str),
+}
+use Step::{AtOnce, Block, Check, Unblock};
+
+fn ban(name: &str, quota: &str) -> Policy {
+    By::Fixed
+        .policy(name, quota)
+        .strategy(Ban::for_duration(Duration::from_secs(7_200)))
+}
+
+/// What a decision says of each policy.
+fn says(decision: &Decision) -> String {
+    let enforced = decision
+        .policies()
+        .map(|v| (v.policy(), v.rejected(), v.remaining()));
+    let shadows = decision
+        .shadows()
+        .map(|v| (v.policy(), v.would_reject(), v.remaining()));
+    format!("{:?}", enforced.chain(shadows).collect::<Vec<_>>())
+}
+
+/// What is left under each policy, and in how many minutes all will be: so a debt shows.
+async fn left(limiter: &Limiter, keys: &Keys) -> String {
+    let seen = limiter.peek(keys.clone()).await;
+    let all = seen.policies().chain(seen.shadows()).map(|policy| {
+        let minutes = policy.reset_after().as_secs().div_ceil(60);
+        let name = policy.policy();
+        (
+            name,
+            policy.remaining(),
+            minutes,
+            limiter.shadow_stats(name),
+        )
+    });
+    format!("{:?}", all.collect::<Vec<_>>())
+}
+
+/// Runs a history under policies whose keys are in these slots, and with all of them in one; both tell the same. Returns what
+/// is left.
+async fn in_slots_as_in_one<const N: usize>(
+    name: &str,
+    slots: [usize; N],
+    policies: impl Fn() -> [Policy; N],
+    history: &[Step],
+) -> String {
+    let mut told = Vec::new();
+    for in_one in [true, false] {
+        let places = Places::find(cluster(), &format!("{name}-{in_one}-")).await;
+        let policies = policies();
+        let place = |slot| places.key(if in_one { 0 } else { slot });
+        let keys = policies.iter().zip(slots);
+        let keys: Vec<_> = keys
+            .map(|(policy, slot)| (policy.name().to_owned(), place(slot)))
+            .collect();
+        let under = |name: &str| -> Keys {
+            let (name, key) = keys.iter().find(|(own, _)| own == name).expect(name);
+            [(name.clone(), *key)].into()
+        };
+        let all: Keys = keys.clone().into_iter().collect();
+        let limiter = limiter(store(cluster()), policies);
+        let mut says_all = Vec::new();
+        for step in history {
+            match *step {
+                Check(times) => {
+                    let decision = limiter.check(all.clone()).times(times).await;
+                    assert_eq!(counted(&decision), decision.admitted() > 0);
+                    says_all.push(format!("{} {}", decision.admitted(), says(&decision)));
+                }
+                AtOnce(many) => {
+                    let asked = (0..many).map(|_| limiter.check(all.clone()).into_future());
+                    let decisions = join_all(asked).await;
+                    let admitted = decisions.iter().filter(|d| counted(d)).count();
+                    says_all.push(admitted.to_string());
+                }
+                Block(name) => {
+                    let hour = Duration::from_secs(3_600);
+                    limiter.block(under(name), hour).await.expect("a ban");
+                }
+                Unblock(name) => limiter.unblock(under(name)).await.expect("no ban"),
+            }
+        }
+        told.push((says_all, left(&limiter, &all).await));
+    }
+    let [in_one, in_slots] = &told[..] else {
+        unreachable!()
+    };
+    assert_eq!(in_slots, in_one);
+    in_one.1.clone()
+}
+
+#[tokio::test]
+async fn the_rejection_with_which_one_ban_begins_counts_in_all_of_them() {
+    let policies = || {
+        [
+            By::Fixed.policy("a", "1/day"),
+            ban("b", "1/h"),
+            ban("c", "4/h"),
+        ]
+    };
+    for slots in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {
+        let history = [Check(1), Check(1), Unblock("b"), Check(1)];
+        in_slots_as_in_one(&format!("begins{slots:?}"), slots, policies, &history).await;
+    }
+}
+
+#[tokio::test]
+async fn no_ban_counts_while_another_one_lasts() {
+    let policies = || {
+        [
+            By::Fixed.policy("a", "2/day"),
+            ban("b", "4/h"),
+            ban("c", "1/h"),
+        ]
+    };
+    for slots in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {
+        let history = [Check(1), Check(1), Check(3), Check(1), Check(2)];
+        in_slots_as_in_one(&format!("lasts{slots:?}"), slots, policies, &history).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_ban_in_another_slot_rejects_makes_no_debt() {
+    let policies = || {
+        [
+            By::Gcra.policy("a", "2/h").denied(Denied::Counts),
+            ban("b", "9/h"),
+        ]
+    };
+    let history = [Check(2), Block("b"), Check(1), Check(2)];
+    in_slots_as_in_one("free", [0, 1], policies, &history).await;
+    let history = [
+        Check(2),
+        Check(1),
+        Block("b"),
+        Check(1),
+        Unblock("b"),
+        Check(1),
+    ];
+    in_slots_as_in_one("counts", [0, 1], policies, &history).await;
+}
+
+#[tokio::test]
+async fn only_rejections_before_a_ban_begins_make_a_debt() {
+    let policies = || {
+        [
+            By::Gcra.policy("a", "8/h").denied(Denied::Counts),
+            ban("b", "2/h"),
+        ]
+    };
+    in_slots_as_in_one("before", [0, 1], policies, &[Check(8), Check(5), Check(1)]).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_rejected_for_units_that_come_back_charges_no_rejections() {
+    let policies = || {
+        [
+            By::Fixed.policy("a", "1/day"),
+            By::Fixed.policy("b", "2/day").denied(Denied::Counts),
+            By::Log.policy("c", "2/day").denied(Denied::Counts),
+        ]
+    };
+    for slots in [[0, 1, 2], [0, 1, 1], [0, 0, 1]] {
+        let name = format!("back{slots:?}");
+        in_slots_as_in_one(&name, slots, policies, &[Check(3)]).await;
+    }
+}
+
+#[tokio::test]
+async fn rejections_of_requests_at_the_same_time_count_once_each() {
+    let policies = || {
+        [
+            By::Gcra.policy("a", "2/h").denied(Denied::Counts),
+            ban("b", "5/h"),
+            ban("c", "9/h"),
+        ]
+    };
+    for slots in [[0, 1, 2], [0, 0, 1]] {
+        let name = format!("once{slots:?}");
+        let history = [Check(2), AtOnce(4), Check(1), Check(1)];
+        in_slots_as_in_one(&name, slots, policies, &history).await;
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_is_judged_before_the_rejection_begins_a_ban() {
+    let policies = || {
+        [
+            By::Fixed.policy("a", "1/day"),
+            ban("b", "1/h"),
+            By::Fixed.policy("looser", "9/day").shadow_of("a"),
+        ]
+    };
+    for slots in [[0, 0, 1], [0, 1, 0], [0, 1, 2]] {
+        let history = [Check(1), Check(1), Check(1)];
+        in_slots_as_in_one(&format!("judged{slots:?}"), slots, policies, &history).await;
+    }
+}
+
+#[tokio::test]
+async fn a_shadow_takes_no_more_of_several_than_the_other_policies_have_room_for() {
+    let policies = || {
+        [
+            By::Fixed.policy("a", "5/day"),
+            By::Fixed.policy("b", "3/day"),
+            By::Fixed.policy("looser", "9/day").shadow_of("b"),
+        ]
+    };
+    for slots in [[0, 0, 1], [0, 1, 1], [0, 1, 2]] {
+        let history = [Check(3), Check(4)];
+        in_slots_as_in_one(&format!("takes{slots:?}"), slots, policies, &history).await;
+        in_slots_as_in_one(&format!("all{slots:?}"), slots, policies, &[Check(7)]).await;
+    }
+}
