@@ -7,7 +7,9 @@ use std::{
 
 use testkit::{Cluster, Proxy};
 use tokio::time::sleep_until;
-use tollgate::{Decision, DecisionSource, Limiter, RedisStore, StoreError};
+use tollgate::{
+    Ban, Decision, DecisionSource, Denied, Keys, Limiter, Policy, RedisStore, StoreError,
+};
 
 use crate::{
     faults::{apart, before},
@@ -20,6 +22,7 @@ struct Scene {
     cluster: Cluster,
     places: Places,
     proxies: [Proxy; 2],
+    store: RedisStore,
     both: Limiter,
     beside: Limiter,
 }
@@ -41,7 +44,8 @@ impl Scene {
         ];
         let scene = Self {
             both: limiter(store.clone(), policies),
-            beside: limiter(store, [By::Fixed.policy("beside", "1000/month")]),
+            beside: limiter(store.clone(), [By::Fixed.policy("beside", "1000/month")]),
+            store,
             cluster,
             places,
             proxies,
@@ -127,4 +131,33 @@ async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back()
     ));
     scene.proxies[0].pass();
     scene.given_back().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_before_the_answer_is_counted_if_it_is_rejected() {
+    let scene = Scene::set(PATIENCE).await;
+    let ban = Policy::new("ban", "3/month".parse().expect("a quota"));
+    let policies = [
+        By::Fixed.policy("b", "1/month"),
+        By::Log.policy("counts", "2/month").denied(Denied::Counts),
+        ban.strategy(Ban::for_duration(Duration::from_secs(60))),
+    ];
+    let limiter = limiter(scene.store.clone(), policies);
+    let [first, second] = [0, 1].map(|place| scene.places.key(place));
+    let under: Keys = [("b", second), ("counts", first), ("ban", first)].into();
+    let before = calls(&scene.cluster.nodes()[0]);
+    scene.proxies[1].hold();
+    let asking = tokio::spawn(limiter.check(under).into_future());
+    until("the first is asked", async || {
+        calls(&scene.cluster.nodes()[0]) > before
+    })
+    .await;
+    asking.abort();
+    assert!(asking.await.is_err_and(|error| error.is_cancelled()));
+    scene.proxies[1].pass();
+    let here: Keys = [("counts", first), ("ban", first)].into();
+    until("the rejection is counted, and nothing else", async || {
+        used(&limiter, here.clone()).await == [0, 1]
+    })
+    .await;
 }

@@ -8,12 +8,14 @@
 //!
 //! What rejections charge, and shadows, depend on what becomes of the whole request. They are asked once the parts are answered.
 //! From the answers it is known what room each line had before, so the rest is decided as within one slot.
+//! A request whose rejection would charge something goes on when its caller leaves.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
+mod finishing;
 mod stood;
 mod take;
 
@@ -101,7 +103,7 @@ impl Part {
 pub(super) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
     let deadline = lanes.deadline();
     if let Op::Acquire(times) = ask {
-        return StoreResponse::pending(take::ask(lanes, times, lines, deadline));
+        return take::ask(lanes, times, lines, deadline);
     }
     let count = lines.len();
     let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);

@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    Answered, Asked, Part, answers, answers_by, ask_parts, charged, join, late, parts, stood::Stood,
+    Answered, Asked, Part, answers, answers_by, ask_parts, charged, finishing::Finishing, join,
+    late, parts, stood::Stood,
 };
 use crate::{
     error::StoreError,
     store::{
-        CounterMode, CounterResult, Op, OpResult, Units,
+        CounterMode, CounterResult, Op, OpResult, StoreResponse, Units,
         redis::{
             lanes::Lanes,
             line::{Lines, OwnLine},
@@ -45,8 +46,9 @@ pub(super) fn ask(
     times: u32,
     lines: Lines,
     deadline: Instant,
-) -> impl Future<Output = Result<OpResult, StoreError>> + Send + use<> {
+) -> StoreResponse {
     let count = lines.len();
+    let counts = lines.iter().any(counts_rejections);
     let mut shadows = Vec::new();
     for (place, line) in lines.iter().enumerate() {
         if let CounterMode::Shadow {
@@ -78,7 +80,24 @@ pub(super) fn ask(
         count,
         shadows,
     };
-    async { Ok(taking.take().await?.read()) }
+    match counts {
+        true => StoreResponse::pending(read(Finishing::new(taking.take()))),
+        false => StoreResponse::pending(read(taking.take())),
+    }
+}
+
+async fn read(
+    taken: impl Future<Output = Result<Taken, StoreError>> + Send,
+) -> Result<OpResult, StoreError> {
+    Ok(taken.await?.read())
+}
+
+/// Whether a rejection charges something under this line.
+fn counts_rejections(line: &OwnLine) -> bool {
+    match line.manner {
+        CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
+    }
 }
 
 /// The line without what it charges for rejections: whether they count is known only once all parts have answered.
