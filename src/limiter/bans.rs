@@ -60,7 +60,8 @@ impl Limiter {
     }
 
     /// Lifts bans of a key in all processes, under every [ban](crate::Ban), or under those that are named, and forgets
-    /// its refusals and how often it was banned.
+    /// its refusals and how often it was banned. Another process may go on rejecting the key from
+    /// memory, for up to the bound of `RedisStoreBuilder::rejection_cache_staleness`.
     ///
     /// # Errors
     ///

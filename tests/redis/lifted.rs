@@ -6,7 +6,7 @@ use http::{Request, Response, StatusCode};
 use testkit::{Proxy, Server};
 use tokio::time::timeout;
 use tollgate::{
-    Ban, Charge, DecisionSource, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
+    Charge, DecisionSource, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
     extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
@@ -100,38 +100,6 @@ async fn a_quota_that_was_raised_is_had_at_once() {
     assert!(tier.await.is_admitted());
     assert!(of("5/min").check(key()).await.is_admitted());
     assert_eq!(source(&three).await, DecisionSource::RejectionCache);
-}
-
-/// By a ban that another process lifts; nothing of it is remembered.
-#[tokio::test]
-async fn who_is_unblocked_elsewhere_passes_at_once() {
-    let (clock, server) = world();
-    let new = || {
-        let policies = [
-            Policy::new("p", Quota::requests(1).per_minute()),
-            Policy::new("b", Quota::requests(9).per_minute())
-                .strategy(Ban::for_duration(Duration::from_secs(60))),
-        ];
-        limiter(store(&server, &clock), policies)
-    };
-    let (here, there) = (new(), new());
-    there
-        .block(key(), Duration::from_secs(600))
-        .await
-        .expect("a ban");
-    for _ in 0..3 {
-        let refused = here.check(key()).await;
-        assert_eq!(
-            (refused.is_admitted(), refused.source()),
-            (false, DecisionSource::Store)
-        );
-    }
-    there.unblock(key()).await.expect("none");
-    assert!(here.check(key()).await.is_admitted());
-    // Nor is what is refused beside it, for a ban has to count that.
-    for _ in 0..3 {
-        assert_eq!(source(&here).await, DecisionSource::Store);
-    }
 }
 
 /// Though nobody waits for it.

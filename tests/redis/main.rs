@@ -4,6 +4,7 @@
 
 #[path = "../common/answers.rs"]
 mod answers;
+mod banned;
 #[path = "../common/by.rs"]
 mod by;
 mod cache_ends;

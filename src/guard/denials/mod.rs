@@ -43,6 +43,8 @@ const COUNTERS: usize = 8_192;
 /// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and the
 ///   store's [epoch](Epoch), read within the bound, is what it was before: then nothing has changed them.
 ///
+/// Where rejections are counted, only those by a ban are cached, until it ends: they count nowhere.
+///
 /// So a wait that is told from here is what the store told at most `bound` ago, or would tell now.
 pub(crate) struct Denials {
     bound: Duration,
@@ -71,6 +73,13 @@ pub(crate) struct Asked<'a> {
     pub(crate) key: &'a Key,
     pub(crate) units: Units,
     pub(crate) manner: CounterMode,
+}
+
+impl Asked<'_> {
+    /// Whether a rejection may charge something under this line.
+    fn counts_rejections(self) -> bool {
+        !matches!(self.manner, CounterMode::Charge | CounterMode::Check)
+    }
 }
 
 /// What was known when a question was asked. Its rejection is cached with it.
@@ -153,11 +162,22 @@ impl Denials {
         })
     }
 
-    /// A rejection that is charged for has to be, and one of many requests at once may be rejected in part.
-    fn concerns<'a>(&self, ask: Op, mut lines: impl Iterator<Item = Asked<'a>>) -> bool {
-        let plain =
-            |line: Asked<'_>| matches!(line.manner, CounterMode::Charge | CounterMode::Check);
-        ask == Op::Acquire(1) && !self.bound.is_zero() && lines.all(plain)
+    /// A rejection that charges something is not cached, but what a ban rejects charges nothing. One of many requests at once
+    /// may be rejected in part, and shadows are asked about each.
+    fn concerns<'a>(&self, ask: Op, lines: impl Iterator<Item = Asked<'a>>) -> bool {
+        if ask != Op::Acquire(1) || self.bound.is_zero() {
+            return false;
+        }
+        let (mut counts, mut bans) = (false, false);
+        for line in lines {
+            match line.manner {
+                CounterMode::Charge | CounterMode::Check => {}
+                CounterMode::ChargeRejectedToo => counts = true,
+                CounterMode::CountRejections => bans = true,
+                CounterMode::Shadow { .. } => return false,
+            }
+        }
+        bans || !counts
     }
 
     /// Caches a rejection of what was asked so long ago.
@@ -171,6 +191,7 @@ impl Denials {
         let answered = self.clock.now();
         let asked = answered - age;
         let (mut wait, mut firm) = (None, Duration::MAX);
+        let plain = !lines.clone().any(Asked::counts_rejections);
         for (line, judged) in lines.clone().zip(&answer.lines) {
             let (account, rule) = (line.account, line.account.rule());
             let retry = |units| account.outlook(&judged.seen, answer.at, units).retry;
@@ -191,7 +212,9 @@ impl Denials {
                 },
                 _ => None,
             };
-            wait = wait.max(own);
+            if plain || line.manner == CounterMode::CountRejections {
+                wait = wait.max(own);
+            }
             firm = firm.min(any.unwrap_or_default());
         }
         let Some(wait) = wait else {

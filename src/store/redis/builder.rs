@@ -219,8 +219,8 @@ impl RedisStoreBuilder {
     /// admitted since, which is so if each policy rejects a single unit. For that each process reads one key twice in each
     /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always asked again.
     ///
-    /// Zero turns it off. In-flight limits are always asked, and so are policies whose
-    /// [refusals count](crate::Denied::Counts).
+    /// Zero turns it off. In-flight limits are always asked. Where rejections are counted, by a [`Ban`](crate::Ban) or under
+    /// [`Denied::Counts`](crate::Denied::Counts), only what a ban rejects is cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
         self.denials = bound;
         self
