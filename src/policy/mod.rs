@@ -221,6 +221,8 @@ impl Policy {
     /// A candidate for the place of the policy of that name: judged as [`shadow`](Policy::shadow) has it, but as if it
     /// stood where the live one does. So it charges what it would let in, also where the live one refuses, and may be
     /// looser as well as stricter. In a [`check`](crate::Limiter::check) its key is the live one's unless it is named.
+    /// Of equal requests that are judged together, in one call or merged on their way to Redis, it lets in as many as the other
+    /// policies have room for together, though the live one rejects them.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
         self.shadow = Some(Shadow {
