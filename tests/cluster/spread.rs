@@ -161,7 +161,9 @@ async fn who_leaves_before_the_answer_costs_nothing_anywhere() {
     }
     assert!((200..400).contains(&read), "{read} were answered");
     until("what nobody read is given back", async || {
-        used(&limiter, keys.clone()).await == [read; 3]
+        let used = used(&limiter, keys.clone()).await;
+        // What flows back with time is given back less the moments for which it was held, which show as one unit.
+        used[1..] == [read; 2] && (read..=read + 1).contains(&used[0])
     })
     .await;
 }
