@@ -13,8 +13,10 @@ use crate::support::{
     EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
 };
 
-const STRINGS: [&str; 14] = [
+const STRINGS: [&str; 15] = [
     "nan",
+    // Nothing can be added to it.
+    "9223372036854775807",
     "1e30",
     "-5",
     "",

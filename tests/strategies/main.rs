@@ -18,6 +18,7 @@ mod custom;
 mod custom_units;
 mod formats;
 mod gcra_edges;
+mod gcra_halves;
 mod laps;
 mod properties;
 mod source_buckets;
