@@ -20,8 +20,8 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    Admission, Charge, ConfigError, EXPOSED_HEADERS, FixedWindow, MemoryStore, MissingKey, Policy,
-    Quota, RateLimitLayer, extract, outcome, store::Store,
+    Admission, Charge, ConfigError, FixedWindow, MemoryStore, MissingKey, Policy, Quota,
+    RateLimitLayer, exposed_headers, extract, outcome, store::Store,
 };
 use tower::ServiceBuilder;
 use tower_http::{
@@ -109,7 +109,7 @@ fn cors() -> CorsLayer {
         .allow_origin(Any)
         .allow_methods(Any)
         .allow_headers([HeaderName::from_static("x-api-key")])
-        .expose_headers(EXPOSED_HEADERS)
+        .expose_headers(exposed_headers())
 }
 
 fn timeout(seconds: u64) -> TimeoutLayer {

@@ -161,7 +161,7 @@ pub use on_store_error::{LocalFallback, OnStoreError};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, RateBuilder};
-pub use respond::{EXPOSED_HEADERS, RateLimitHeaders};
+pub use respond::{RateLimitHeaders, exposed_headers};
 pub use settle::PolicyAdmission;
 pub use store::DecisionSource;
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};

@@ -2,10 +2,12 @@
 
 use std::{error, fmt, time::Duration};
 
+use http::StatusCode;
+
 use crate::{
     decision::{Decision, DecisionKind},
     error::StoreError,
-    respond::RateLimitHeaders,
+    respond::{Problem, RateLimitHeaders},
     strategy::RetryAfter,
 };
 
@@ -42,6 +44,12 @@ impl Rejected {
     /// The decision that refused it.
     pub fn decision(&self) -> &Decision {
         &self.decision
+    }
+
+    /// The status of its response: 429 for a quota or a [ban](crate::Ban), 403 for a deny list, 400 for a missing key, 503
+    /// for a store that failed.
+    pub fn status(&self) -> StatusCode {
+        Problem::of(&self.decision).status
     }
 
     /// How long to wait; `None` if waiting doesn't help, or it isn't known.

@@ -72,6 +72,8 @@ pub(crate) trait Books: Send + Sync {
     fn said(&self) -> &Said;
     /// The quota that was applied, and the most units that can pass at once.
     fn quota(&self, counted: &Counted) -> (Quota, u64);
+    /// Whether what was used comes back unit by unit, not all at once.
+    fn refills_gradually(&self, counted: &Counted) -> bool;
     /// What a state that was seen on arrival says to who was counted so.
     fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus;
     /// When it was judged, by a wall clock.
@@ -171,6 +173,12 @@ impl Decision {
     /// How many policies are enforced: they stand first.
     fn enforced(&self) -> usize {
         self.counted.partition_point(|counted| !counted.is_shadow())
+    }
+
+    /// Whether a [ban](crate::Ban) rejected it.
+    pub(crate) fn is_banned(&self) -> bool {
+        let mut policies = self.policies();
+        policies.any(|policy| policy.counted.part == Part::Ban && policy.rejected())
     }
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.

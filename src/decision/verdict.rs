@@ -25,6 +25,11 @@ impl<'a> PolicyDecision<'a> {
         self.decision.books.judged_at(self.counted)
     }
 
+    /// Whether what was used comes back unit by unit, not all at once.
+    pub(crate) fn refills_gradually(&self) -> bool {
+        self.decision.books.refills_gradually(self.counted)
+    }
+
     /// The policy's name.
     pub fn policy(&self) -> &'a str {
         self.decision.books.name(self.counted.policy)

@@ -103,12 +103,15 @@ impl RateLimitLayer {
     ///     .on_rejection(|refused, parts| {
     ///         let seconds = refused.retry_after().map_or(0, |wait| wait.as_secs() + 1);
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
-    ///         (http::StatusCode::TOO_MANY_REQUESTS, Html(page)).into_response()
+    ///         (refused.status(), Html(page)).into_response()
     ///     })
     ///     .build()?;
     /// # }
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
+    ///
+    /// A response with a 2xx status would tell clients and caches that the request succeeded: the default response is sent in
+    /// its place, and an error is logged.
     #[must_use]
     pub fn on_rejection<F, B>(self, respond: F) -> Self
     where

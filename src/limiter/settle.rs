@@ -27,6 +27,10 @@ impl Books for Desk {
         (quota, self.account(counted).rule().capacity())
     }
 
+    fn refills_gradually(&self, counted: &Counted) -> bool {
+        self.account(counted).rule().refills_gradually()
+    }
+
     fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus {
         let account = self.account(counted);
         account.outlook(seen, counted.receipts.first().at, counted.units())

@@ -83,7 +83,21 @@ impl Told<'_> {
         let outlook = verdict.outlook();
         list.text("\"").text(verdict.policy());
         list.text("\";r=").number(outlook.remaining);
-        list.text(";t=").number(self.seconds(outlook));
+        list.text(";t=")
+            .number(self.effective_window(verdict, outlook));
+    }
+
+    /// The seconds within which no more than what remains can be used. Of a quota that comes back unit by unit that is
+    /// the time in which it lets so many units pass: a client that spreads them over it keeps the policy's rate, is not
+    /// rejected, and finds as many when it looks again.
+    fn effective_window(&self, verdict: &PolicyDecision<'_>, outlook: QuotaStatus) -> u64 {
+        if outlook.remaining == 0 || !verdict.refills_gradually() {
+            return self.seconds(outlook);
+        }
+        let quota = verdict.quota();
+        let nanos = u128::from(outlook.remaining).saturating_mul(quota.period().as_nanos());
+        let seconds = nanos.div_ceil(u128::from(quota.amount().max(1)) * 1_000_000_000);
+        u64::try_from(seconds).unwrap_or(u64::MAX).min(self.latest)
     }
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
@@ -95,7 +109,15 @@ impl Told<'_> {
         }
     }
 
-    /// The same in whole seconds, never later than `Retry-After`.
+    /// How long until the full quota is available. Clients that stay away until then are put off like the others.
+    fn reset(&self, outlook: QuotaStatus) -> Duration {
+        match outlook.retry {
+            RetryAfter::In(_) => outlook.reset_after.saturating_add(self.delay.jitter),
+            _ => outlook.reset_after,
+        }
+    }
+
+    /// The wait in whole seconds, never later than `Retry-After`.
     fn seconds(&self, outlook: QuotaStatus) -> u64 {
         whole_seconds(self.wait(outlook)).min(self.latest)
     }
@@ -160,8 +182,11 @@ impl Told<'_> {
                 return lists.into_iter().filter_map(line).collect();
             }
             Dialect::Draft06 => (DRAFT_06, self.seconds(outlook)),
-            Dialect::Seconds => (X_RATELIMIT, self.seconds(outlook)),
-            Dialect::Epoch => (X_RATELIMIT, epoch(verdict.judged_at() + self.wait(outlook))),
+            Dialect::Seconds => (X_RATELIMIT, whole_seconds(self.reset(outlook))),
+            Dialect::Epoch => {
+                let reset = epoch(verdict.judged_at() + self.reset(outlook));
+                (X_RATELIMIT, reset)
+            }
         };
         let values = [verdict.limit(), outlook.remaining, reset];
         let triple = names.into_iter().zip(values.map(HeaderValue::from));

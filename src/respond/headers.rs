@@ -24,24 +24,21 @@ pub(super) const X_RATELIMIT: Triple = [
 ];
 
 /// Every field that a layer may add, in any dialect: what a page of another origin can read only if it is exposed
-/// (`Access-Control-Expose-Headers`).
+/// (`Access-Control-Expose-Headers`). The list may grow.
 ///
 /// ```
 /// use tower_http::cors::CorsLayer;
 ///
-/// let cors = CorsLayer::permissive().expose_headers(tollgate::EXPOSED_HEADERS);
+/// let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
 /// ```
-pub const EXPOSED_HEADERS: [HeaderName; 9] = [
-    RETRY_AFTER,
-    POLICY,
-    LIMIT,
-    HeaderName::from_static("ratelimit-limit"),
-    HeaderName::from_static("ratelimit-remaining"),
-    HeaderName::from_static("ratelimit-reset"),
-    HeaderName::from_static("x-ratelimit-limit"),
-    HeaderName::from_static("x-ratelimit-remaining"),
-    HeaderName::from_static("x-ratelimit-reset"),
-];
+pub fn exposed_headers() -> Vec<HeaderName> {
+    let lists = [RETRY_AFTER, POLICY, LIMIT];
+    lists
+        .into_iter()
+        .chain(DRAFT_06)
+        .chain(X_RATELIMIT)
+        .collect()
+}
 
 /// Which fields tell a client how it stands. The current draft's, unless set.
 ///
@@ -91,9 +88,21 @@ impl RateLimitHeaders {
     /// `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them, structured fields (RFC
     /// 9651): `"burst";r=3;t=1` and `"burst";q=10;w=1`.
     ///
-    /// `t` is seconds until the wait is over, rounded up, or until all of the quota is back where there is none.
-    pub const fn draft() -> Self {
+    /// `t` is the time, in whole seconds, within which a client can use no more than `r` (section 4.1.2):
+    ///
+    /// - while units remain, the end of the window under [`FixedWindow`](crate::FixedWindow),
+    ///   [`CalendarWindow`](crate::CalendarWindow) and [`ListWindow`](crate::ListWindow), and the time in which the quota lets
+    ///   `r` units pass, `r x period / requests`, under the others: a client that spreads `r` units over `t` seconds and looks
+    ///   again keeps the rate of the policy;
+    /// - with none left, the wait, which is never later than `Retry-After`.
+    pub const fn draft_11() -> Self {
         Self::of(Dialect::Draft)
+    }
+
+    /// The newest published version of that draft: [`draft_11`](Self::draft_11), until a release that says otherwise and is
+    /// marked as breaking.
+    pub const fn draft() -> Self {
+        Self::draft_11()
     }
 
     /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (seconds to go) of that draft's version 06, for the
@@ -102,12 +111,14 @@ impl RateLimitHeaders {
         Self::of(Dialect::Draft06)
     }
 
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, in seconds to go, for the closest policy.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the closest policy. The last is how many
+    /// seconds it takes until the full quota is available, rounded up; when to retry is in `Retry-After`.
     pub const fn x_ratelimit() -> Self {
         Self::of(Dialect::Seconds)
     }
 
-    /// The same with `X-RateLimit-Reset` in seconds since the Unix epoch, by the store's clock, as GitHub has it.
+    /// The same with `X-RateLimit-Reset` in seconds since the Unix epoch, by the store's clock, as GitHub has it: when the
+    /// full quota is available.
     pub const fn x_ratelimit_epoch() -> Self {
         Self::of(Dialect::Epoch)
     }

@@ -7,7 +7,7 @@ use http::{Response, header::RETRY_AFTER, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
-use crate::{admission::Rejected, decision::Decision};
+use crate::{admission::Rejected, decision::Decision, log::Seldom};
 
 mod body;
 pub(crate) mod delay;
@@ -21,7 +21,7 @@ pub(crate) mod refusal;
 pub(crate) use body::RefusalBody;
 pub(crate) use delay::Delay;
 pub(crate) use fields::tell;
-pub use headers::{EXPOSED_HEADERS, RateLimitHeaders};
+pub use headers::{RateLimitHeaders, exposed_headers};
 pub(crate) use problem::Problem;
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -33,6 +33,8 @@ type OnRefusal =
 pub(crate) struct Answers {
     pub(crate) headers: RateLimitHeaders,
     on_rejection: Option<Arc<OnRefusal>>,
+    /// Successes that it answered with.
+    successes: Arc<Seldom>,
 }
 
 impl Answers {
@@ -60,6 +62,18 @@ impl Answers {
         };
         let refused = Rejected::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);
+        if response.status().is_success() {
+            self.successes.then(|suppressed| {
+                let (status, action) = (response.status().as_u16(), "default response");
+                tracing::error!(
+                    status,
+                    action,
+                    suppressed,
+                    "on_rejection returned a success; use Rejected::status"
+                );
+            });
+            return refusal::negotiated(decision, fields, &parts.headers);
+        }
         let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {
             response.headers_mut().insert(RETRY_AFTER, said.clone());

@@ -6,6 +6,8 @@ use super::{Delay, line::Line};
 use crate::decision::{self, Decision, DecisionKind, PolicyDecision};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
 const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
@@ -25,6 +27,15 @@ pub(crate) struct Problem<'a> {
 impl<'a> Problem<'a> {
     pub(crate) fn of(decision: &'a Decision) -> Self {
         match decision.kind() {
+            DecisionKind::Rejected if decision.is_banned() => Self {
+                status: StatusCode::TOO_MANY_REQUESTS,
+                // RESOURCE_EXHAUSTED
+                code: 8,
+                kind: ABNORMAL_USAGE,
+                title: "Request not satisfied due to detection of abnormal request pattern",
+                detail: None,
+                decision,
+            },
             DecisionKind::Rejected | DecisionKind::Admitted => Self {
                 status: StatusCode::TOO_MANY_REQUESTS,
                 // RESOURCE_EXHAUSTED

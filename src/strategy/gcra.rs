@@ -141,6 +141,10 @@ impl Rule for Cells {
         true
     }
 
+    fn refills_gradually(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.0.burst
     }

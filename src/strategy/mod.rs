@@ -131,6 +131,13 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// reset count: it passes at any time, also in debt (see [`LimitHandle::outlook`](crate::store::LimitHandle::outlook)).
     fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
+    /// Whether used units come back one after the other, not all together at the end of a window: it decides what
+    /// [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread them over. False, unless a
+    /// rule says otherwise.
+    fn refills_gradually(&self) -> bool {
+        false
+    }
+
     /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
     /// [`ChargeReceipt::mark`].
     fn mark(&self, _seen: &Snapshot, _now: Timestamp) -> i64 {

@@ -129,6 +129,10 @@ impl Rule for Log {
         "l1"
     }
 
+    fn refills_gradually(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.requests
     }

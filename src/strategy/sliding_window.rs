@@ -299,6 +299,10 @@ impl Rule for Sliding {
         "s1"
     }
 
+    fn refills_gradually(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.requests
     }

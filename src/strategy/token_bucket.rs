@@ -118,6 +118,10 @@ impl Rule for Tokens {
         true
     }
 
+    fn refills_gradually(&self) -> bool {
+        true
+    }
+
     fn capacity(&self) -> u64 {
         self.0.burst
     }

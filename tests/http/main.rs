@@ -23,6 +23,7 @@ mod odd;
 mod on_redis;
 mod on_refusal;
 mod or_else;
+mod pace;
 mod paths;
 mod peers;
 mod plain;

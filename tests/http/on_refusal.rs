@@ -14,7 +14,7 @@ use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, request
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 use serde_json::json;
 use tollgate::{
-    EXPOSED_HEADERS, Key, MissingKey, OnStoreError, RateLimitHeaders, RateLimitLayer, Rejected,
+    Key, MissingKey, OnStoreError, RateLimitHeaders, RateLimitLayer, Rejected, exposed_headers,
     extract, layer::ResponseBody,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
@@ -97,6 +97,13 @@ async fn what_the_closure_says_of_limits_stands() {
     );
 }
 
+/// A refusal in an application's own words.
+fn busy<B>(body: B) -> Response<B> {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
 /// A body of one word that is nobody's kind, and isn't `Sync`.
 struct Word(Option<std::cell::Cell<u8>>);
 
@@ -121,30 +128,52 @@ async fn the_body_may_be_any_whose_data_is_bytes() {
     let frames =
         || ["wo", "rd"].map(|part| Ok::<_, io::Error>(http_body::Frame::data(part.into())));
     let layers = [
-        once().on_rejection(|_, _| Response::new(Body::from("word"))),
-        once().on_rejection(|_, _| Response::new("word".to_owned())),
-        once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word")))),
-        once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word")).boxed())),
-        once().on_rejection(move |_, _| Response::new(StreamBody::new(stream::iter(frames())))),
-        once().on_rejection(|_, _| Response::new(Word(Some(std::cell::Cell::new(0))))),
-        once().on_rejection(|_, _| "word".into_response()),
+        once().on_rejection(|_, _| busy(Body::from("word"))),
+        once().on_rejection(|_, _| busy("word".to_owned())),
+        once().on_rejection(|_, _| busy(Full::new(Bytes::from("word")))),
+        once().on_rejection(|_, _| busy(Full::new(Bytes::from("word")).boxed())),
+        once().on_rejection(move |_, _| busy(StreamBody::new(stream::iter(frames())))),
+        once().on_rejection(|_, _| busy(Word(Some(std::cell::Cell::new(0))))),
+        once().on_rejection(|_, _| (StatusCode::SERVICE_UNAVAILABLE, "word").into_response()),
     ];
     for layer in layers {
         let answer = second(&layer).await;
         assert_eq!(
             (answer.status, &*answer.body),
-            (StatusCode::OK, &b"word"[..])
+            (StatusCode::SERVICE_UNAVAILABLE, &b"word"[..])
         );
     }
-    let empty = second(&once().on_rejection(|_, _| Response::new(Empty::new()))).await;
+    let empty = second(&once().on_rejection(|_, _| busy(Empty::new()))).await;
     assert!(empty.body.is_empty());
+}
+
+#[tokio::test]
+async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response() {
+    for status in [200, 201, 204, 299] {
+        let layer = once().on_rejection(move |rejected, _| {
+            assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+            let response = Response::builder().status(status);
+            response
+                .body(Full::new(Bytes::from("try later")))
+                .expect("a response")
+        });
+        let answer = second(&layer).await;
+        assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
+        answer.is_problem_that_nobody_caches();
+        assert!(answer.retry_after().is_some());
+    }
+    let redirect = once().on_rejection(|_, _| {
+        let response = Response::builder().status(303).header("location", "/busy");
+        response.body(Empty::new()).expect("a response")
+    });
+    assert_eq!(second(&redirect).await.status, StatusCode::SEE_OTHER);
 }
 
 #[tokio::test]
 async fn what_is_known_of_a_bodys_length_is_told() {
     use http_body::Body as _;
 
-    let layer = once().on_rejection(|_, _| Response::new(Full::new(Bytes::from("word"))));
+    let layer = once().on_rejection(|_, _| busy(Full::new(Bytes::from("word"))));
     let app = hello(&layer);
     status(&app, "/").await;
     let response = ServiceBuilder::new()
@@ -165,7 +194,7 @@ async fn a_body_that_fails_ends_there() {
             Ok(http_body::Frame::data(Bytes::from("wo"))),
             Err(io::Error::other("broken")),
         ];
-        Response::new(StreamBody::new(stream::iter(frames)))
+        busy(StreamBody::new(stream::iter(frames)))
     });
     assert_eq!(second(&layer).await.body, b"wo");
 }
@@ -183,7 +212,7 @@ async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
     struct User(&'static str);
 
     let layer = once().on_rejection(|_, parts| {
-        let mut response = Response::new(Empty::new());
+        let mut response = busy(Empty::new());
         let user: Option<&User> = parts.extensions.get();
         response
             .extensions_mut()
@@ -207,7 +236,7 @@ async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
 
 #[tokio::test]
 async fn every_kind_of_refusal_is_the_closures() {
-    let answer = |refused: &Rejected, _: &Parts| Response::new(refused.to_string());
+    let answer = |refused: &Rejected, _: &Parts| busy(refused.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
     let answered = send(&hello(&layer.on_rejection(answer)), to("/")).await;
@@ -352,7 +381,7 @@ async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
         let cors = CorsLayer::new()
             .allow_origin(["https://a.example".parse().expect("an origin")])
             .allow_methods([Method::GET])
-            .expose_headers(EXPOSED_HEADERS);
+            .expose_headers(exposed_headers());
         let app = hello(&layer).layer(cors);
         let from_a_page = |method: Method| {
             let request = Request::builder().method(method).uri("/");

@@ -79,7 +79,7 @@ async fn the_burst_is_what_can_be_left_and_the_rate_is_what_is_promised() {
     let answer = send(&hello(&layer), to("/")).await;
     assert_eq!(
         fields(&answer),
-        [r#""burst";q=10;w=1"#, r#""burst";r=29;t=1"#]
+        [r#""burst";q=10;w=1"#, r#""burst";r=29;t=3"#]
     );
 }
 

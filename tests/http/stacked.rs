@@ -74,8 +74,8 @@ async fn an_answer_lists_the_policies_of_both() {
         ),
         (
             &limits,
-            r#""search";r=4;t=720"#,
-            r#""everything";r=9;t=360"#,
+            r#""search";r=4;t=2880"#,
+            r#""everything";r=9;t=3240"#,
         ),
     ] {
         let mut members: Vec<_> = list.split(", ").collect();

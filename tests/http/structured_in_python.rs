@@ -48,7 +48,7 @@ async fn a_name_may_have_every_character_that_is_allowed_at_any_place() {
         };
         let expected = [
             expected(json!({"q": 5, "w": 60})),
-            expected(json!({"r": 4, "t": 12})),
+            expected(json!({"r": 4, "t": 48})),
         ];
         assert_eq!(read(&[quotas, left]), expected);
     }

@@ -18,7 +18,7 @@ use axum::{
 use serde::Deserialize;
 use testkit::Program;
 use tokio::sync::mpsc;
-use tollgate::{EXPOSED_HEADERS, Key, RateLimitLayer};
+use tollgate::{Key, RateLimitLayer, exposed_headers};
 use tower_http::cors::{Any, CorsLayer};
 
 use crate::{grpc::serve, support::hourly};
@@ -59,7 +59,8 @@ fn limit() -> tollgate::layer::RateLimitLayerBuilder {
 /// Any origin may ask, and is asked for leave each time.
 fn cors() -> CorsLayer {
     let cors = CorsLayer::new().allow_origin(Any).allow_headers(Any);
-    cors.expose_headers(EXPOSED_HEADERS).max_age(Duration::ZERO)
+    cors.expose_headers(exposed_headers())
+        .max_age(Duration::ZERO)
 }
 
 async fn note(State(asked): State<Asked>, request: Request, next: Next) -> Response {

@@ -196,7 +196,7 @@ async fn what_only_looks_like_grpc_is_answered_as_http() {
 
 #[tokio::test]
 async fn a_page_of_another_origin_can_read_it() {
-    let cors = CorsLayer::permissive().expose_headers(tollgate::EXPOSED_HEADERS);
+    let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
     let server = serve(router().layer(closed()).layer(cors)).await;
     let fields = "content-type: application/grpc-web+proto\r\norigin: https://a.example\r\n";
     let (_, headers, body) = post(server, fields).await;
