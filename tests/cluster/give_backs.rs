@@ -6,9 +6,10 @@ use std::{
 };
 
 use testkit::{Cluster, Proxy};
-use tokio::time::sleep_until;
+use tokio::{task::JoinHandle, time::sleep_until};
 use tollgate::{
-    Ban, Decision, DecisionSource, Denied, Keys, Limiter, Policy, RedisStore, StoreError,
+    Ban, Concurrency, Decision, DecisionSource, Denied, Keys, Limiter, Policy, Quota, RedisStore,
+    StoreError,
 };
 
 use crate::{
@@ -65,15 +66,18 @@ impl Scene {
     }
 
     /// Asks under both: one charges, and the other isn't heard of.
-    async fn ask_and_be_charged(&self) -> impl Future<Output = Decision> + use<> {
+    async fn ask_and_be_charged(
+        &self,
+        asking: impl Future<Output = Decision> + Send + 'static,
+    ) -> JoinHandle<Decision> {
         let node = &self.cluster.nodes()[0];
         let before = calls(node);
         self.proxies[1].hold();
-        let asking = tokio::spawn(self.ask());
+        let asking = tokio::spawn(asking);
         until("the first is asked", async || calls(node) > before).await;
         // Behind it on the same connection: what that one said is known here, too.
         assert!(counted(&self.ask_beside().await));
-        async { asking.await.expect("an answer") }
+        asking
     }
 
     /// One admitted request is charged, and no other.
@@ -92,7 +96,7 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_again() {
     let scene = Scene::set(PATIENCE).await;
-    let asked = scene.ask_and_be_charged().await;
+    let asked = scene.ask_and_be_charged(scene.ask()).await;
     scene.proxies[0].cut();
     for _ in 0..2 {
         let decision = scene.ask_beside().await;
@@ -100,10 +104,36 @@ async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_
     }
     // Now the other refuses.
     scene.proxies[1].pass();
-    let decision = asked.await;
+    let decision = asked.await.expect("an answer");
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     scene.proxies[0].pass();
     scene.given_back().await;
+}
+
+/// Each is named in the store: a refund of some of them is of the same ones later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_that_cannot_be_given_back_at_once_are_free_when_their_node_is_there_again() {
+    let scene = Scene::set(PATIENCE).await;
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let permits = |name, many| Policy::new(name, Quota::concurrent(many)).strategy(hour);
+    let permits = limiter(scene.store.clone(), [permits("a", 9), permits("b", 1)]);
+    let keys = [("a", scene.places.key(0)), ("b", scene.places.key(1))];
+    let asking = permits.check(keys).times(3).into_future();
+    let asked = scene.ask_and_be_charged(asking).await;
+    scene.proxies[0].cut();
+    let decision = scene.ask_beside().await;
+    assert!(matches!(fault(&decision), StoreError::Connection(_)));
+    // Now the other admits one of the three.
+    scene.proxies[1].pass();
+    let decision = asked.await.expect("an answer");
+    assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
+    scene.proxies[0].pass();
+    until("all are free", async || {
+        let seen = permits.peek(keys).await;
+        let free = ["a", "b"].map(|name| Some(seen.policy(name)?.remaining()));
+        seen.source() == DecisionSource::Store && free == [Some(9), Some(1)]
+    })
+    .await;
 }
 
 /// Whoever asks a node that is silent now has more time than he whose charge is to be given back there.
@@ -112,7 +142,7 @@ async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back()
     const DEADLINE: Duration = Duration::from_secs(2);
     let scene = Scene::set(DEADLINE).await;
     let start = Instant::now();
-    let asked = scene.ask_and_be_charged().await;
+    let asked = scene.ask_and_be_charged(scene.ask()).await;
     sleep_until((start + DEADLINE * 3 / 4).into()).await;
     scene.proxies[0].hold();
     let beside = tokio::spawn(scene.ask_beside());
@@ -121,7 +151,7 @@ async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back()
     sleep_until((start + DEADLINE * 7 / 8).into()).await;
     assert_eq!(scene.proxies[0].asked(), asks);
     scene.proxies[1].pass();
-    let decision = asked.await;
+    let decision = asked.await.expect("an answer");
     let took = start.elapsed();
     assert_eq!(decision.source(), DecisionSource::Fallback, "{decision:?}");
     assert!(took < DEADLINE * 3 / 2, "{took:?}");

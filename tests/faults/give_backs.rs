@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response};
 use testkit::{Proxy, Server};
 use tollgate::{
@@ -198,6 +198,29 @@ async fn what_may_have_been_given_back_is_not_given_back_again() {
         resumed(&other).await;
         assert_eq!(left(&limiter).await, 90);
     }
+}
+
+/// The caller that asked for it hears nothing any more.
+#[tokio::test]
+async fn a_refund_whose_caller_left_before_it_was_sent_is_given_back_later() {
+    let (_server, proxy, store) = network();
+    let windows = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = Limiter::builder().store(store).policy(windows);
+    let limiter = limiter.on_store_error(OnStoreError::Reject).build();
+    let limiter = limiter.expect("a limiter");
+    let mut charged = limiter.check(KEY).cost(40).await;
+    assert_eq!(left(&limiter).await, 60);
+    proxy.hold();
+    // The refund waits in the queue behind this one.
+    let mut asked = limiter.peek(KEY).into_future();
+    assert!((&mut asked).now_or_never().is_none());
+    tokio::task::yield_now().await;
+    assert!(charged.refund(40).now_or_never().is_none());
+    proxy.cut();
+    assert_eq!(asked.await.source(), DecisionSource::Fallback);
+    proxy.pass();
+    resumed(&limiter).await;
+    until("it is given back", async || left(&limiter).await == 100).await;
 }
 
 #[tokio::test]

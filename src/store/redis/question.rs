@@ -78,10 +78,10 @@ impl Question {
         self.insisted = true;
     }
 
-    /// Whether what it gives back is to be given back later if it can't be now: if somebody said so, or nobody hears that it
-    /// failed.
+    /// Whether what it gives back is to be given back later if it can't be now: if that was asked for, or nothing waits to
+    /// hear that it failed.
     pub(super) fn insists(&self) -> bool {
-        self.insisted || !self.awaited
+        self.insisted || !self.awaited || self.left.load(Ordering::Relaxed)
     }
 
     /// Whether nothing waits for it, or hears what becomes of it.
