@@ -113,7 +113,7 @@ impl HealthReport {
     }
 
     /// Refunds that the store has dropped since it was built: they came while it was at fault, when 10,000 waited already.
-    /// Their units come back with time, and places in flight when their permits end.
+    /// Their units come back with time. Refunds of permits that this process held are never dropped.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
     }

@@ -5,6 +5,7 @@ use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Du
 use futures_util::{FutureExt, future::join_all};
 use http::{Request, Response};
 use testkit::{Proxy, Server};
+use tokio::{sync::Semaphore, task::JoinSet};
 use tollgate::{
     Admission, Charge, Concurrency, DecisionKind, DecisionSource, FixedWindow, Key, Limiter,
     OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
@@ -200,6 +201,26 @@ async fn what_may_have_been_given_back_is_not_given_back_again() {
     }
 }
 
+/// One call that fails opens no breaker, so nothing probes the server either.
+#[tokio::test]
+async fn a_permit_is_free_after_its_refund_failed_though_nothing_else_is_asked() {
+    let (server, proxy, store) = network();
+    let limiter = places(store, 1);
+    let other = places(crate::support::store(&server), 1);
+    let held = take(&limiter, 1).await;
+    proxy.hold();
+    drop(held);
+    // Behind the refund.
+    let behind = limiter.peek(KEY).await;
+    assert!(matches!(
+        behind.kind(),
+        DecisionKind::StoreFailed(StoreError::Timeout)
+    ));
+    proxy.cut();
+    proxy.pass();
+    until("it is free", async || left(&other).await == 1).await;
+}
+
 /// The caller that asked for it hears nothing any more.
 #[tokio::test]
 async fn a_refund_whose_caller_left_before_it_was_sent_is_given_back_later() {
@@ -223,44 +244,102 @@ async fn a_refund_whose_caller_left_before_it_was_sent_is_given_back_later() {
     until("it is given back", async || left(&limiter).await == 100).await;
 }
 
+/// However many they are: each was held by this process.
 #[tokio::test]
-async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
-    let log = Log::get();
-    let (_server, proxy, store) = network();
-    let limiter = places(store, 10_000);
-    let key = |half: u64| Key::new(half.to_string());
-    for episode in 1..=2 {
+async fn all_permits_that_are_dropped_at_once_are_free_again() {
+    const MANY: u64 = 6_000;
+    for outage in [true, false] {
+        let (_server, proxy, store) = network();
+        let limiter = places(store, MANY);
+        let keys = ["a", "b"].map(Key::new);
         let mut held = Vec::new();
         // A few at a time, so that none times out on a slow machine.
-        for places in (0..10_007).collect::<Vec<u64>>().chunks(500) {
-            let taken = places
-                .iter()
-                .map(|place| limiter.check(key(place % 2)).into_future());
+        for _ in 0..MANY / 500 {
+            let taken = keys.iter().flat_map(|key| vec![*key; 500]);
+            let taken = taken.map(|key| limiter.check(key).into_future());
             held.extend(join_all(taken).await);
         }
         assert!(held.iter().all(|decision| decision.is_admitted()));
-        proxy.cut();
-        // By requests that take no permit, whose refund would be kept as well.
-        until("the breaker opens", async || {
-            let seen = limiter.peek(KEY).await;
-            matches!(
-                seen.kind(),
-                DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
-            )
-        })
-        .await;
+        if outage {
+            proxy.cut();
+            opened_by_peeks(&limiter).await;
+        }
         drop(held);
+        proxy.pass();
+        for key in keys {
+            until("all are free", async || {
+                let seen = seen_by_the_store(&limiter, key).await;
+                seen.policy("p").expect("a verdict").remaining() == MANY
+            })
+            .await;
+        }
+        assert_eq!(limiter.health_check().await.dropped_refunds(), 0);
+    }
+}
+
+/// By requests that take no permit, whose refund would be kept as well.
+async fn opened_by_peeks(limiter: &Limiter) {
+    until("the breaker opens", async || {
+        let seen = limiter.peek(KEY).await;
+        matches!(
+            seen.kind(),
+            DecisionKind::StoreFailed(StoreError::CircuitOpen { .. })
+        )
+    })
+    .await;
+}
+
+/// Refunds of windows' units, whose responses come during an outage.
+#[tokio::test]
+async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
+    const MANY: usize = 10_007;
+    let log = Log::get();
+    let (_server, proxy, store) = network();
+    let policy = Policy::new("p", quota(20_000))
+        .strategy(FixedWindow)
+        .key(extract::global())
+        .charge(Charge::reserve(|_| false));
+    let layer = RateLimitLayer::builder()
+        .store(store)
+        .policy(policy)
+        .on_store_error(OnStoreError::Reject);
+    let layer = layer.build().expect("a layer");
+    let limiter = layer.limiter().clone();
+    for episode in 1..=2 {
+        let handled = Arc::new(Semaphore::new(0));
+        let responses = Arc::new(Semaphore::new(0));
+        let mut requests = JoinSet::new();
+        // A few at a time, so that none times out on a slow machine.
+        for begun in (1..=MANY).step_by(500) {
+            for _ in begun..(begun + 500).min(MANY + 1) {
+                let (handled, responses) = (handled.clone(), responses.clone());
+                let handler = move |_: Request<()>| {
+                    let (handled, responses) = (handled.clone(), responses.clone());
+                    async move {
+                        handled.add_permits(1);
+                        drop(responses.acquire().await);
+                        Ok::<_, Infallible>(Response::new(()))
+                    }
+                };
+                requests.spawn(layer.layer(service_fn(handler)).oneshot(Request::new(())));
+            }
+            let begun = (begun + 499).min(MANY);
+            until("they are handled", async || {
+                handled.available_permits() == begun
+            })
+            .await;
+        }
+        proxy.cut();
+        opened_by_peeks(&limiter).await;
+        responses.add_permits(MANY);
+        requests.join_all().await;
         let health = limiter.health_check().await;
         assert_eq!(health.dropped_refunds(), 7 * episode);
         assert_eq!(log.lines("refunds are dropped"), episode as usize);
         proxy.pass();
+        let kept = 20_000 - 7 * episode;
         until("those that are kept are sent", async || {
-            let mut left = 0;
-            for half in 0..2 {
-                let seen = limiter.peek(key(half)).await;
-                left += seen.policy("p").map_or(0, |places| places.remaining());
-            }
-            left == 20_000 - 7 * episode
+            left(&limiter).await == kept
         })
         .await;
     }

@@ -1,24 +1,32 @@
-//! Give-backs that nobody waits for, kept while the server is at fault: a place in flight that was left meanwhile, or that a
-//! request without an answer may have taken, is not to be taken for as long as its permit lives.
+//! Refunds that nothing waits for, kept while the server is at fault: a permit that was dropped meanwhile, or that a request
+//! without an answer may have taken, does not hold its place for as long as it lives.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     mem,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
+
+use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     batch::MOST_KEYS,
+    lanes::Lanes,
     line::{Lines, OwnLine},
     question::Question,
 };
 use crate::{error::StoreError, store::Op};
 
-/// As many are kept at most; more are dropped, and come back with time.
+/// As many are kept at most; more are dropped, and come back with time. Refunds of permits are kept in any case: each was
+/// granted to this process, so there are no more of them than it held.
 const MAX_KEPT: usize = 10_000;
+
+/// What is kept is sent again after so long if nothing is answered meanwhile.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub(super) struct Kept {
@@ -32,6 +40,8 @@ pub(super) struct Kept {
 struct GiveBacks {
     by_tag: HashMap<usize, Vec<Lines>>,
     many: usize,
+    /// The tags that a task [sends again](retry) for.
+    retried: HashSet<usize>,
     /// How many were dropped, so far.
     dropped: u64,
     /// Whether some were dropped since none was kept.
@@ -65,12 +75,25 @@ impl Kept {
         if lines.is_empty() {
             return;
         }
+        let granted = ask == Op::Refund && lines.iter().any(is_permit);
+        self.keep(tag, lines, granted);
+    }
+
+    fn keep(&self, tag: usize, lines: Lines, granted: bool) {
         let mut kept = self.give_backs();
-        if kept.many < MAX_KEPT {
+        if granted || kept.many < MAX_KEPT {
+            let lanes = lines.first().and_then(OwnLine::lanes);
             kept.many += 1;
-            let of_tag = kept.by_tag.entry(tag).or_default();
-            of_tag.push(lines);
-            return self.any.store(true, Ordering::Relaxed);
+            kept.by_tag.entry(tag).or_default().push(lines);
+            self.any.store(true, Ordering::Relaxed);
+            let retries = lanes.zip(Handle::try_current().ok());
+            let begins = retries.is_some() && kept.retried.insert(tag);
+            // A runtime that is ending drops what is spawned at once: not under the lock.
+            drop(kept);
+            if let Some((lanes, runtime)) = retries.filter(|_| begins) {
+                drop(runtime.spawn(retry(Retrying(Arc::downgrade(&lanes), tag))));
+            }
+            return;
         }
         kept.dropped += 1;
         let begins = !mem::replace(&mut kept.is_dropping, true);
@@ -118,10 +141,51 @@ impl Kept {
         some
     }
 
+    /// Whether nothing is kept of a tag any more. If so, no task sends for it again.
+    fn is_done(&self, tag: usize) -> bool {
+        let mut kept = self.give_backs();
+        let done = !kept.by_tag.contains_key(&tag);
+        if done {
+            kept.retried.remove(&tag);
+        }
+        done
+    }
+
     fn give_backs(&self) -> MutexGuard<'_, GiveBacks> {
         self.give_backs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That a tag's are sent again, until the task ends, also with its runtime.
+struct Retrying(Weak<Lanes>, usize);
+
+/// Sends what is kept of a tag now and then until nothing is: where nothing else is asked, no answer would have it sent.
+async fn retry(retrying: Retrying) {
+    let Retrying(lanes, tag) = &retrying;
+    loop {
+        sleep(RETRY_INTERVAL).await;
+        let Some(lanes) = lanes.upgrade() else {
+            return;
+        };
+        let shared = lanes.shared();
+        if shared.kept.is_done(*tag) {
+            return;
+        }
+        // A server that is probed is sent it when it answers.
+        if !shared.breaker(*tag).is_open() {
+            shared.kept.send(*tag);
+        }
+    }
+}
+
+impl Drop for Retrying {
+    fn drop(&mut self) {
+        let Self(lanes, tag) = self;
+        if let Some(lanes) = lanes.upgrade() {
+            lanes.shared().kept.give_backs().retried.remove(tag);
+        }
     }
 }
 
@@ -181,6 +245,18 @@ mod tests {
         assert_eq!((sent, kept.give_backs().many), (MAX_KEPT / 2, MAX_KEPT / 2));
         while !kept.take(0).is_empty() {}
         assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
+    }
+
+    #[test]
+    fn refunds_of_permits_are_kept_however_many_they_are() {
+        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let account = LimitHandle::new("p", rule.expect("a rule"), ());
+        let kept = Kept::default();
+        for sent in [true, false].repeat(MAX_KEPT) {
+            kept.fail(0, give_back(&account), StoreError::Timeout, sent);
+        }
+        assert_eq!(kept.give_backs().many, 2 * MAX_KEPT);
+        assert_eq!(kept.dropped(), 0);
     }
 
     #[test]

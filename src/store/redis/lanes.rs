@@ -60,6 +60,10 @@ impl Lanes {
         }
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(super) fn many(&self) -> usize {
         self.many
     }
