@@ -14,12 +14,14 @@ enum Step {
     Check(u64),
     /// So many requests, each in a call of its own, sent together.
     AtOnce(usize),
+    /// A refund of so many units of the last call that was admitted.
+    Refund(u64),
     /// A ban by hand, under the policy of that name.
     Block(&'static str),
     /// Its end.
     Unblock(&'static str),
 }
-use Step::{AtOnce, Block, Check, Unblock};
+use Step::{AtOnce, Block, Check, Refund, Unblock};
 
 fn ban(name: &str, quota: &str) -> Policy {
     By::Fixed
@@ -77,19 +79,24 @@ async fn in_slots_as_in_one<const N: usize>(
         };
         let all: Keys = keys.clone().into_iter().collect();
         let limiter = limiter(store(cluster()), policies);
-        let mut says_all = Vec::new();
+        let (mut says_all, mut last) = (Vec::new(), None);
         for step in history {
             match *step {
                 Check(times) => {
                     let decision = limiter.check(all.clone()).times(times).await;
                     assert_eq!(counted(&decision), decision.admitted() > 0);
                     says_all.push(format!("{} {}", decision.admitted(), says(&decision)));
+                    last = decision.into_result().ok().or(last);
                 }
                 AtOnce(many) => {
                     let asked = (0..many).map(|_| limiter.check(all.clone()).into_future());
                     let decisions = join_all(asked).await;
                     let admitted = decisions.iter().filter(|d| counted(d)).count();
                     says_all.push(admitted.to_string());
+                }
+                Refund(units) => {
+                    let admission = last.as_ref().expect("an admission");
+                    admission.refund(units).await.expect("a refund");
                 }
                 Block(name) => {
                     let hour = Duration::from_secs(3_600);
@@ -167,6 +174,22 @@ async fn only_rejections_before_a_ban_begins_make_a_debt() {
         ]
     };
     in_slots_as_in_one("before", [0, 1], policies, &[Check(8), Check(5), Check(1)]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_admitted_in_part_is_refunded_what_it_was_admitted() {
+    let policies = || {
+        [
+            By::Gcra.policy("a", "3/h").denied(Denied::Counts),
+            ban("b", "9/h"),
+            By::List.policy("c", "3/h").denied(Denied::Counts),
+        ]
+    };
+    for slots in [[0, 1, 2], [0, 0, 1]] {
+        let name = format!("part{slots:?}");
+        let history = [Check(5), Refund(2), Check(1), Refund(9), Check(1)];
+        in_slots_as_in_one(&name, slots, policies, &history).await;
+    }
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ struct Taking {
     deadline: Instant,
     times: u32,
     count: usize,
+    /// Whether a rejection charges something.
+    counts: bool,
     asked: SmallVec<[Asked; 2]>,
     /// Shadows, and the lines that they stand for.
     shadows: Vec<(usize, OwnLine, Option<usize>)>,
@@ -78,6 +80,7 @@ pub(super) fn ask(
         deadline,
         times,
         count,
+        counts,
         shadows,
     };
     match counts {
@@ -195,7 +198,8 @@ impl Taking {
     /// Charges what counts rejections, and asks shadows, now that it's known what became of the request.
     fn ask_beside(&self, parts: &[Answered], admitted: u64) -> SmallVec<[Asked; 2]> {
         let times = u64::from(self.times);
-        let stood = (admitted < times).then(|| Stood::before(parts));
+        let matters = self.counts || !self.shadows.is_empty();
+        let stood = (matters && admitted < times).then(|| Stood::before(parts));
         let rejections = stood
             .iter()
             .flat_map(|stood| stood.rejections(times, admitted));
@@ -228,11 +232,14 @@ impl Taken {
             };
             let at = told.at;
             for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.lines) {
-                // What rejections charge is no part of the request's charge.
-                let units = match line.manner.is_shadow() {
-                    true => told.units,
-                    false => answer.lines[*place].units,
-                };
+                // What rejections charge is no part of the request's own charge, and doesn't date that anew.
+                let is_shadow = line.manner.is_shadow();
+                let own = &mut answer.lines[*place];
+                if !is_shadow && own.units > 0 {
+                    own.seen = told.seen;
+                    continue;
+                }
+                let units = if is_shadow { told.units } else { 0 };
                 answer.lines[*place] = late(CounterResult::of(units, told.seen), &answer, at);
             }
         }
