@@ -9,8 +9,9 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// Blocks a key that the other policies have refused too often, for a while that doubles each time.
 ///
 /// The quota of such a policy is how many refusals are too many within which period; the period opens with the first of
-/// them. It is a policy like others, with a key of its own, and is judged with them in the same trip; a refusal that it
-/// counts is charged in the trip that refused. All processes know of a ban, since it is in the store.
+/// them. It is a policy like others, with a key of its own, and is judged with them in the same call. A rejection that it
+/// counts is charged in the call that rejected or, where the keys are in several slots of a cluster, in the next one. All
+/// processes know of a ban, since it is in the store.
 ///
 /// ```
 /// use std::time::Duration;
