@@ -242,6 +242,35 @@ fn a_cached_rejection_says_no_more_that_a_policy_rejects_whose_own_wait_has_pass
 }
 
 #[test]
+fn permits_of_what_was_rejected_are_not_given_back_with_those_that_are_held() {
+    tell(&History {
+        start: 2550328346080000,
+        grain: 1000,
+        cache: false,
+        policies: vec![
+            counted(Fixed, vec![Per(4, 10000000)]),
+            Counted {
+                role: Charged,
+                ..counted(Permits(1800473), vec![Concurrent(5)])
+            },
+        ],
+        steps: vec![
+            step(
+                0,
+                Check(Request {
+                    cost: Some(2),
+                    times: 12,
+                    ..Request::of(0)
+                }),
+            ),
+            step(0, Refund { of: 0, units: 1 }),
+            step(0, Drop { of: 0 }),
+            step(0, Peek(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
 fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {

@@ -180,7 +180,17 @@ impl MemoryStore {
             };
             if charge > 0 {
                 let (state, dropped) = shard.entry(line, place, &*self.inner.clock);
-                rule.take(state, now, charge, &line.by);
+                // The permits of what was rejected are not the request's to give back or to renew.
+                let unheld = match line.account.life() {
+                    Some(_) => charge - units,
+                    None => 0,
+                };
+                if charge > unheld {
+                    rule.take(state, now, charge - unheld, &line.by);
+                }
+                if unheld > 0 {
+                    rule.take(state, now, unheld, &Key::unique());
+                }
                 if dropped > 0 {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }
