@@ -10,7 +10,7 @@ local function room(key, p)
   if value then
     count = number(key, value, 16)
     local expiry = expiry(key)
-    if expiry < 0 or expiry > now_ms + p[2] + 1 then
+    if expiry < 0 or expiry > next_ms + p[2] then
       -- a counter that would never end, or outlast its window, ends one period from now
       return p[1] - count, count, (next_ms + p[2]) * 1000, 2
     else

@@ -17,7 +17,7 @@ local function room(key, p)
     return p[1], 0, opened, 1
   end
   local count, expiry = call('LLEN', key) - 1, expiry(key)
-  if expiry < 0 or expiry > now_ms + p[2] + 1 then
+  if expiry < 0 or expiry > next_ms + p[2] then
     -- a list that would never end, or outlast its window, ends one period from now
     return p[1] - count, count, opened, 2
   end

@@ -271,6 +271,28 @@ fn permits_of_what_was_rejected_are_not_given_back_with_those_that_are_held() {
 }
 
 #[test]
+fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
+    for by in [Fixed, List] {
+        tell(&History {
+            start: 1597033875488000,
+            grain: 1000,
+            cache: false,
+            policies: vec![counted(by, vec![Per(118, 1010000), Per(12, 1020000)])],
+            steps: vec![
+                step(
+                    0,
+                    Check(Request {
+                        tiers: vec![1],
+                        ..Request::of(0)
+                    }),
+                ),
+                step(9000, Check(Request::of(0))),
+            ],
+        });
+    }
+}
+
+#[test]
 fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {

@@ -252,9 +252,7 @@ impl<'a> Telling<'a> {
         let wait = step.wait + if step.told { told } else { 0 };
         let policies = &self.history.policies;
         // Times to live that are a millisecond or two too long are left as they are.
-        let lax = policies
-            .iter()
-            .any(|policy| policy.is_ban() || !policy.by.dates_itself());
+        let lax = policies.iter().any(Counted::is_ban);
         let slight = lax && (-10_000..0).contains(&wait);
         let then = self
             .now
