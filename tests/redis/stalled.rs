@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use http::{Request, StatusCode};
 use testkit::Server;
 use tokio::{
@@ -223,6 +224,32 @@ fn a_permit_of_a_runtime_that_has_ended_is_freed_by_another() {
     drop(ended);
     drop(outside);
     other.block_on(until("both are free", async || {
+        used(&limiter, KEY).await == [0]
+    }));
+}
+
+/// Some of them are under way, and the others wait behind those.
+#[test]
+fn permits_whose_refunds_a_runtime_had_taken_up_when_it_ended_are_freed_by_another() {
+    const MANY: u64 = 1_000;
+    let server = Server::start();
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(MANY)).strategy(hour);
+    let limiter = limiter(store(&server, PATIENCE), [policy]);
+    let (ended, other) = (current_thread(), current_thread());
+    let held = ended.block_on(join_all(
+        (0..MANY).map(|_| limiter.check(KEY).into_future()),
+    ));
+    assert!(held.iter().all(counted));
+    assert_eq!(other.block_on(used(&limiter, KEY)), [MANY]);
+    server.pause();
+    ended.block_on(async {
+        drop(held);
+        tokio::task::yield_now().await;
+    });
+    drop(ended);
+    server.resume();
+    other.block_on(until("all are free", async || {
         used(&limiter, KEY).await == [0]
     }));
 }

@@ -179,6 +179,14 @@ impl Lanes {
         }
     }
 
+    /// Keeps the permits' refunds of a question that was lost with its runtime. It may have been sent.
+    pub(super) fn keep_lost(&self, matter: Arc<Matter>) {
+        let tag = matter.lines.first();
+        let tag = tag.map_or(0, |line| self.shared.servers.tag_of(&line.key));
+        let kept = &self.shared.kept;
+        kept.fail(tag, Question::told(matter), ended(), true);
+    }
+
     /// A runtime that uses the store, other than `stalled`.
     pub(super) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
         let sets = self.sets.load();

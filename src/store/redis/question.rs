@@ -51,6 +51,8 @@ pub(super) struct Question {
     awaited: bool,
     /// Whether what he gives back is given back all the same if it can't be now.
     insisted: bool,
+    /// Whether it has been answered, has failed, or is asked elsewhere: else it is lost when it is dropped.
+    done: bool,
 }
 
 impl Question {
@@ -62,6 +64,7 @@ impl Question {
             alone: false,
             awaited: false,
             insisted: false,
+            done: false,
         }
     }
 
@@ -123,12 +126,19 @@ impl Question {
     }
 
     pub(super) fn fail(mut self, error: StoreError) {
+        self.done = true;
         self.tell(Err(error));
     }
 
     #[inline]
     pub(super) fn answer(mut self, answer: OpResult) {
+        self.done = true;
         self.tell(Ok(answer));
+    }
+
+    /// Drops one that nothing waits for, and that is asked elsewhere.
+    pub(super) fn leave(mut self) {
+        self.done = true;
     }
 }
 
@@ -140,9 +150,16 @@ impl Deref for Question {
     }
 }
 
-/// Whoever waits for a question that was lost is told, not left hanging.
+/// What waits for a question that was lost with its runtime is answered, not left hanging, and permits are refunded later.
 impl Drop for Question {
     fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        let refunds = self.ask == Op::Refund && self.insists();
+        if refunds && let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) {
+            lanes.keep_lost(self.matter.clone());
+        }
         if self.awaited {
             self.tell(Err(ended()));
         }

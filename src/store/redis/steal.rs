@@ -45,6 +45,7 @@ impl Lanes {
         let told_before = Instant::now() + timeout - timeout.min(MAX_STALL);
         for question in self.stalled(runtime, told_before) {
             self.tell(question.ask, question.lines.clone());
+            question.leave();
         }
         true
     }
