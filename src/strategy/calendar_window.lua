@@ -9,22 +9,22 @@
 -- How long a window is remembered after its end, at most: a clock that steps back into it by less finds it used up still.
 local remembered = 3600000000
 
--- The window that the clock shows.
+-- The window that the clock shows, and when the next one ends.
 local function window(p)
   if p[2] > 0 then
     local starts = p[3] + floor((now - p[3]) / p[2]) * p[2]
-    return max(0, starts), starts + p[2]
+    return max(0, starts), starts + p[2], starts + 2 * p[2]
   end
   if now < p[4] or now >= p[7] then
     -- whoever asks has another idea of the time: he is told it, and asks again
     error('STALE', 0)
   end
   local i = now < p[5] and 4 or now < p[6] and 5 or 6
-  return max(0, p[i]), p[i + 1]
+  return max(0, p[i]), p[i + 1], p[i + 2]
 end
 
 local function room(key, p)
-  local count, other, starts, ends = 0, 0, window(p)
+  local count, other, starts, ends, after = 0, 0, window(p)
   local value = call('GET', key)
   if value then
     local from, to, counted = match(value, '^(%d+)-(%d+):(%d+)$')
@@ -34,9 +34,12 @@ local function room(key, p)
     from, to = tonumber(from), tonumber(to)
     if now < to then
       count = tonumber(counted)
-      if from == ends and to - ends <= 2 * (ends - starts) then
-        -- the clock stepped back into the window before, which is over: it doesn't open again
-        starts, ends = from, to
+      if from == ends then
+        -- The clock stepped back into the window before, which is over: it doesn't open again.
+        if not after then
+          error('STALE', 0)
+        end
+        starts, ends = ends, after
       end
       -- the clock stepped back by more than a window, or windows had another length
       other = (from ~= starts or to ~= ends) and 1 or 0

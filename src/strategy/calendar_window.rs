@@ -289,8 +289,14 @@ impl Calendar {
         let (starts, ends) = self.windows.around(now);
         let (starts, kind) = (starts.max(0), self.kind);
         // The clock stepped back into the window before, which is over: it doesn't open again.
-        if state.starts == ends && state.ends - ends <= (ends - starts).saturating_mul(2) {
-            return Counter { kind, ..*state };
+        if lasts && state.starts == ends {
+            let (starts, ends) = self.windows.around(ends);
+            return Counter {
+                count: state.count,
+                starts,
+                ends,
+                kind,
+            };
         }
         Counter {
             // What was counted in a window that begins only later counts in the one at hand: the clock stepped back by more

@@ -293,6 +293,35 @@ fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
 }
 
 #[test]
+fn a_week_that_was_taken_over_from_a_day_lasts_for_a_week_if_the_clock_steps_back() {
+    // A Monday's first microsecond in New York.
+    let week = vec![Per(12, 604800000000), Per(9, 86400000000)];
+    tell(&History {
+        start: 1800248400000000,
+        grain: 1,
+        cache: false,
+        policies: vec![counted(Zone("America/New_York"), week)],
+        steps: vec![
+            step(
+                0,
+                Check(Request {
+                    tiers: vec![1],
+                    ..Request::of(0)
+                }),
+            ),
+            step(
+                -721,
+                Check(Request {
+                    times: 12,
+                    ..Request::of(0)
+                }),
+            ),
+            step(86400000000, Check(Request::of(0))),
+        ],
+    });
+}
+
+#[test]
 fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {
