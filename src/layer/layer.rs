@@ -1,7 +1,7 @@
 use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
-use http::{Method, Response, request::Parts};
+use http::{Response, request::Parts};
 use http_body::Body;
 use tower_layer::Layer;
 
@@ -11,14 +11,9 @@ use super::{
 };
 use crate::{
     admission::Rejected,
-    error::ConfigError,
     handles::Handles,
     limiter::{Limiter, LimiterBuilder},
-    lists::AccessList,
-    on_store_error::OnStoreError,
-    policy::Policy,
     respond::{Answers, RateLimitHeaders},
-    store::Store,
 };
 
 /// Limits the requests that reach a service.
@@ -65,13 +60,10 @@ impl RateLimitLayer {
         Self::of(limiter, answers, self.enabled)
     }
 
-    /// Starts to build a layer and its limiter.
-    pub fn builder() -> RateLimitLayerBuilder {
-        RateLimitLayerBuilder {
-            limiter: Limiter::builder(),
-            enabled: true,
-            answers: Answers::default(),
-        }
+    /// Starts to build a layer around a limiter of its own: the limiter's settings first, then, once it is built, what
+    /// clients are told.
+    pub fn builder() -> LimiterBuilder<Self> {
+        LimiterBuilder::new()
     }
 
     /// Switches the layer off (or on again) without changing its type: requests pass untouched.
@@ -100,12 +92,12 @@ impl RateLimitLayer {
     ///
     /// let layer = RateLimitLayer::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+    ///     .build()?
     ///     .on_rejection(|refused, parts| {
     ///         let seconds = refused.retry_after().map_or(0, |wait| wait.as_secs() + 1);
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
     ///         (refused.status(), Html(page)).into_response()
-    ///     })
-    ///     .build()?;
+    ///     });
     /// # }
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
@@ -137,103 +129,8 @@ impl<S> Layer<S> for RateLimitLayer {
     }
 }
 
-/// Builds a [`RateLimitLayer`].
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct RateLimitLayerBuilder {
-    limiter: LimiterBuilder,
-    enabled: bool,
-    answers: Answers,
-}
-
-impl RateLimitLayerBuilder {
-    /// See [`LimiterBuilder::store`].
-    pub fn store(mut self, store: impl Store) -> Self {
-        self.limiter = self.limiter.store(store);
-        self
-    }
-
-    /// See [`LimiterBuilder::policy`].
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.limiter = self.limiter.policy(policy);
-        self
-    }
-
-    /// See [`LimiterBuilder::deny`].
-    pub fn deny(mut self, list: impl Into<AccessList>) -> Self {
-        self.limiter = self.limiter.deny(list);
-        self
-    }
-
-    /// See [`LimiterBuilder::allow`].
-    pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
-        self.limiter = self.limiter.allow(list);
-        self
-    }
-
-    /// See [`LimiterBuilder::skip_path`].
-    pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
-        self.limiter = self.limiter.skip_path(path);
-        self
-    }
-
-    /// See [`LimiterBuilder::skip_method`].
-    pub fn skip_method(mut self, method: Method) -> Self {
-        self.limiter = self.limiter.skip_method(method);
-        self
-    }
-
-    /// See [`LimiterBuilder::skip_with`].
-    pub fn skip_with<F>(mut self, condition: F) -> Self
-    where
-        F: Fn(&Parts) -> bool + Send + Sync + 'static,
-    {
-        self.limiter = self.limiter.skip_with(condition);
-        self
-    }
-
-    /// See [`LimiterBuilder::count_preflights`].
-    pub fn count_preflights(mut self, count: bool) -> Self {
-        self.limiter = self.limiter.count_preflights(count);
-        self
-    }
-
-    /// See [`LimiterBuilder::on_store_error`].
-    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
-        self.limiter = self.limiter.on_store_error(answer);
-        self
-    }
-
-    /// See [`RateLimitLayer::enabled`].
-    pub fn enabled(mut self, enabled: bool) -> Self {
-        self.enabled = enabled;
-        self
-    }
-
-    /// See [`RateLimitLayer::headers`].
-    pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
-        self.answers.headers = headers;
-        self
-    }
-
-    /// See [`RateLimitLayer::on_rejection`].
-    pub fn on_rejection<F, B>(mut self, respond: F) -> Self
-    where
-        F: Fn(&Rejected, &Parts) -> Response<B> + Send + Sync + 'static,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
-    {
-        self.answers.on_rejection(respond);
-        self
-    }
-
-    /// The layer.
-    ///
-    /// # Errors
-    ///
-    /// See [`LimiterBuilder::build`].
-    pub fn build(self) -> Result<RateLimitLayer, ConfigError> {
-        let (limiter, answers) = (self.limiter.build()?, self.answers);
-        Ok(RateLimitLayer::of(limiter, answers, self.enabled))
+impl From<Limiter> for RateLimitLayer {
+    fn from(limiter: Limiter) -> Self {
+        Self::new(limiter)
     }
 }

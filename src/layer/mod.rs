@@ -53,5 +53,5 @@ mod ticket;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
-pub use layer::{RateLimitLayer, RateLimitLayerBuilder};
+pub use layer::RateLimitLayer;
 pub use service::RateLimit;

@@ -1,4 +1,4 @@
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, marker::PhantomData, sync::Arc, time::Duration};
 
 use http::{Method, request::Parts};
 
@@ -21,19 +21,32 @@ use crate::{
     store::{Store, memory::MemoryStore},
 };
 
-/// Builds a [`Limiter`].
-#[derive(Clone, Debug, Default)]
+/// Builds a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) around one: what it was made by says which.
+#[derive(Clone, Debug)]
 #[must_use]
-pub struct LimiterBuilder {
+pub struct LimiterBuilder<T = Limiter> {
     store: Option<Arc<dyn Store>>,
     policies: Vec<Policy>,
     on_store_error: OnStoreError,
     lists: Lists,
     skips: Skips,
     counts_preflights: bool,
+    builds: PhantomData<fn() -> T>,
 }
 
-impl LimiterBuilder {
+impl<T> LimiterBuilder<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            store: None,
+            policies: Vec::new(),
+            on_store_error: OnStoreError::default(),
+            lists: Lists::default(),
+            skips: Skips::default(),
+            counts_preflights: false,
+            builds: PhantomData,
+        }
+    }
+
     /// Counts in `store`: in a [`MemoryStore`] of its own unless set.
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
@@ -105,14 +118,21 @@ impl LimiterBuilder {
         self
     }
 
-    /// The limiter.
+    /// Builds the limiter or the layer. Nothing connects before the first request.
     ///
     /// # Errors
     ///
     /// If there is no policy, a name is empty, unprintable or used twice, a quota or a [tier's](Policy::tier_quotas) is past what its strategy counts, a
     /// strategy can't count in the store, a [fallback](crate::LocalFallback) is across no processes or its shares can't be
-    /// counted in process, or a list is of a policy that isn't there. Nothing is asked of the store.
-    pub fn build(self) -> Result<Limiter, ConfigError> {
+    /// counted in process, a request costs more than a policy can ever admit, or a list is of a policy that isn't there.
+    pub fn build(self) -> Result<T, ConfigError>
+    where
+        T: From<Limiter>,
+    {
+        self.limiter().map(T::from)
+    }
+
+    fn limiter(self) -> Result<Limiter, ConfigError> {
         if self.policies.is_empty() {
             return Err(ConfigError::new(
                 "a limiter without a policy",
@@ -152,6 +172,9 @@ impl LimiterBuilder {
             };
             let account = store.open(&name, rule).map_err(of)?;
             tiers.declare(&policy, &*store).map_err(of)?;
+            if !bans {
+                tiers.check_cost(&policy, &account).map_err(of)?;
+            }
             let on_store_error = policy.on_store_error.unwrap_or(self.on_store_error);
             on_store_error.check().map_err(of)?;
             let share = match on_store_error {

@@ -132,7 +132,7 @@ enum Role {
 impl Limiter {
     /// Starts to build a limiter.
     pub fn builder() -> LimiterBuilder {
-        LimiterBuilder::default()
+        LimiterBuilder::new()
     }
 
     /// Asks whether a request may pass, and charges it if so: under every policy, or under none.

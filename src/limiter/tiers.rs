@@ -48,6 +48,27 @@ impl Known {
         Ok(())
     }
 
+    /// Whether a request's own cost is more than the policy and its declared tiers can ever admit.
+    pub(super) fn check_cost(
+        &self,
+        policy: &Policy,
+        own: &LimitHandle,
+    ) -> Result<(), InvalidValue> {
+        let tiers = self.accounts();
+        let capacities = tiers
+            .iter()
+            .chain([own])
+            .map(|account| account.rule().capacity());
+        let (cost, most) = (policy.plain_cost(), capacities.max().unwrap_or(0));
+        if cost <= most {
+            return Ok(());
+        }
+        Err(InvalidValue::new(
+            format!("a cost of {cost} under {}", policy.quota()),
+            format!("a cost of at most {most}, or a larger quota among Policy::tier_quotas"),
+        ))
+    }
+
     fn open(
         &self,
         policy: &Policy,

@@ -51,8 +51,8 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 ///
 /// let layer = RateLimitLayer::builder()
 ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-///     .headers(RateLimitHeaders::x_ratelimit().jitter(Duration::from_secs(3)))
-///     .build()?;
+///     .build()?
+///     .headers(RateLimitHeaders::x_ratelimit().jitter(Duration::from_secs(3)));
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///

@@ -298,7 +298,7 @@ async fn a_handler_in_a_stacked_layer_settles_what_every_layer_charged() {
         let Ok(answer) = outer.layer(inner.layer(handler)).oneshot(request()).await;
         let lists = answer.headers().get_all("ratelimit").iter();
         let lists: Vec<_> = lists.map(|list| list.to_str().expect("ASCII")).collect();
-        assert_eq!(lists, [r#""inner";r=6;t=24"#, r#""outer";r=4;t=60"#]);
+        assert_eq!(lists, [r#""inner";r=6;t=36"#, r#""outer";r=4;t=60"#]);
         assert_eq!(used(outer.limiter(), "outer").await, 6, "{}", world.name());
         assert_eq!(used(inner.limiter(), "inner").await, 4, "{}", world.name());
     }
@@ -308,8 +308,8 @@ async fn a_handler_in_a_stacked_layer_settles_what_every_layer_charged() {
 async fn the_response_shows_what_the_handler_settled() {
     for world in World::both() {
         for (true_cost, expected) in [
-            (0, r#""p";r=10;t=0"#),
-            (3, r#""p";r=7;t=18"#),
+            (0, r#""p";r=10;t=60"#),
+            (3, r#""p";r=7;t=42"#),
             (10, r#""p";r=0;t=6"#),
             (15, r#""p";r=0;t=36"#),
         ] {

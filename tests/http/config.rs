@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    ConfigError, FixedWindow, Gcra, Policy, Quota, RateLimitLayer, TokenBucket, extract,
-    strategy::Strategy,
+    Concurrency, ConfigError, FixedWindow, Gcra, Policy, Quota, RateLimitLayer, TokenBucket,
+    extract, strategy::Strategy,
 };
 
 /// The mistake in a layer of these policies, which is the same in process and on Redis.
@@ -198,4 +198,26 @@ fn an_extractor_that_can_find_nothing_is_a_mistake() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn a_cost_above_the_capacity_is_a_mistake_unless_a_tier_has_room_for_it() {
+    let costly = || Policy::new("costly", "1/min".parse().expect("a quota")).cost(5);
+    let error = mistake([costly()]);
+    assert_eq!(error.policy(), Some("costly"));
+    assert!(error.value().contains("a cost of 5 under 1/min"), "{error}");
+    assert!(error.expected().contains("a cost of at most 1"), "{error}");
+    let mistakes = [
+        Policy::new("burst", "10/min burst 4".parse().expect("a quota")).cost(5),
+        Policy::new("places", Quota::concurrent(4))
+            .strategy(Concurrency::default())
+            .cost(5),
+        costly().shadow(),
+    ];
+    for policy in mistakes {
+        assert!(mistake([policy]).value().contains("a cost of 5"));
+    }
+    let tier = "5/min".parse().expect("a quota");
+    let tiered = RateLimitLayer::builder().policy(costly().tier_quotas([tier]));
+    assert!(tiered.build().is_ok());
 }

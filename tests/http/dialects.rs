@@ -238,8 +238,9 @@ async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
             .store(FailingStore::default())
             .policy(shared("burst", "10/s"))
             .on_store_error(OnStoreError::Reject)
-            .headers(headers);
-        let answer = send(&hello(&layer.build().expect("a layer")), to("/")).await;
+            .build()
+            .expect("a layer");
+        let answer = send(&hello(&layer.headers(headers)), to("/")).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.retry_after(), Some(1));
         assert!(told(&answer).is_empty());
@@ -349,10 +350,10 @@ async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
 async fn the_same_layer_speaks_as_it_is_told_however_it_was_made() {
     let policy = || Policy::new("once", Quota::requests(1).per_hour()).key(extract::global());
     let headers = RateLimitHeaders::x_ratelimit();
-    let builder = RateLimitLayer::builder().headers(headers).policy(policy());
+    let built = RateLimitLayer::builder().policy(policy()).build();
     let limiter = Limiter::builder().policy(policy()).build();
-    let later = RateLimitLayer::new(limiter.expect("a limiter")).headers(headers);
-    for layer in [builder.build().expect("a layer"), later] {
+    let around = RateLimitLayer::new(limiter.expect("a limiter"));
+    for layer in [built.expect("a layer"), around].map(|layer| layer.headers(headers)) {
         // A clone that is told otherwise leaves this one as it is.
         let _ = layer.clone().headers(RateLimitHeaders::none());
         let answer = send(&hello(&layer), to("/")).await;

@@ -28,9 +28,9 @@ async fn a_date_is_told_by_the_wall_clock_also_where_that_has_stepped_since_the_
     ] {
         let layer = RateLimitLayer::builder()
             .store(MemoryStore::builder().clock(clock.clone()).build())
-            .headers(RateLimitHeaders::x_ratelimit_epoch())
             .policy(policy);
-        let app = hello(&layer.build().expect("a layer"));
+        let layer = layer.build().expect("a layer");
+        let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
         let mut resets = BTreeSet::new();
         for _ in 0..3 {
             resets.extend(send(&app, to("/")).await.field("x-ratelimit-reset"));

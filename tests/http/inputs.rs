@@ -20,7 +20,7 @@ use tower::{Layer, ServiceExt, service_fn};
 pub(crate) fn a_refusal_is_whole(uri: &str, lines: &[(HeaderName, HeaderValue)]) {
     // Nobody gets past it.
     static CLOSED: LazyLock<RateLimitLayer> = LazyLock::new(|| {
-        let policy = Policy::new("p", Quota::requests(1).per_day()).cost(2);
+        let policy = Policy::new("p", Quota::requests(1).per_day()).cost_with(|_| 2);
         let layer = RateLimitLayer::builder().policy(policy.key(extract::global()));
         layer.build().expect("a layer")
     });

@@ -45,9 +45,9 @@ async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
         .rejection_cache_staleness(Duration::from_secs(3_600));
     let layer = RateLimitLayer::builder()
         .store(store.build().expect("a store"))
-        .policy(shared("window", "1/h").strategy(FixedWindow))
-        .headers(RateLimitHeaders::x_ratelimit_epoch());
-    let app = hello(&layer.build().expect("a layer"));
+        .policy(shared("window", "1/h").strategy(FixedWindow));
+    let layer = layer.build().expect("a layer");
+    let app = hello(&layer.headers(RateLimitHeaders::x_ratelimit_epoch()));
     assert_eq!(status(&app, "/").await, 200);
     for minutes in 0..6 {
         let answer = send(&app, to("/")).await;

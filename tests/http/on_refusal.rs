@@ -250,9 +250,10 @@ async fn every_kind_of_refusal_is_the_closures() {
         .store(FailingStore::default())
         .policy(shared("burst", "10/s"))
         .on_store_error(OnStoreError::Reject)
-        .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response())
-        .build();
-    let answered = send(&hello(&layer.expect("a layer")), to("/")).await;
+        .build()
+        .expect("a layer")
+        .on_rejection(|_, _| (StatusCode::BAD_GATEWAY, "later").into_response());
+    let answered = send(&hello(&layer), to("/")).await;
     assert_eq!(
         (answered.status, answered.retry_after()),
         (StatusCode::BAD_GATEWAY, Some(1))

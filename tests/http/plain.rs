@@ -55,11 +55,8 @@ fn policy(strategy: usize) -> Policy {
 /// An application behind a layer of one policy, and its clock.
 fn app(policy: Policy, headers: RateLimitHeaders) -> (RateLimitLayer, Router, ManualClock) {
     let (store, clock) = store();
-    let layer = RateLimitLayer::builder()
-        .store(store)
-        .headers(headers)
-        .policy(policy);
-    let layer = layer.build().expect("a layer");
+    let layer = RateLimitLayer::builder().store(store).policy(policy);
+    let layer = layer.build().expect("a layer").headers(headers);
     let routes = ["/", "/look", "/charge", "/refund", "/settle", "/keep"];
     let routes = routes.into_iter().fold(Router::new(), |router, path| {
         router.route(path, get(handle))

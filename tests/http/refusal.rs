@@ -109,7 +109,10 @@ async fn a_refusal_is_problem_details_that_nobody_may_cache() {
 
 #[tokio::test]
 async fn a_cost_above_the_capacity_is_refused_without_a_retry_after() {
-    let (layer, _) = layer([shared("small", "5/s").cost(6), shared("other", "100/s")]);
+    let (layer, _) = layer([
+        shared("small", "5/s").cost_with(|_| 6),
+        shared("other", "100/s"),
+    ]);
     let answer = send(&hello(&layer), to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.retry_after(), None);

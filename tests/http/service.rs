@@ -226,16 +226,6 @@ async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing
 }
 
 #[tokio::test]
-async fn a_builder_switches_off_too() {
-    let layer = RateLimitLayer::builder().policy(shared("few", "1/h"));
-    let app = crate::support::hello(&layer.enabled(false).build().expect("a layer"));
-    assert_eq!(
-        [status(&app, "/").await, status(&app, "/").await],
-        [200, 200]
-    );
-}
-
-#[tokio::test]
 async fn a_handler_without_a_layer_is_told_of_the_mistake_unless_it_can_do_without() {
     let option = get(async |admission: Option<Admission>| format!("{}", admission.is_some()));
     let app: Router = Router::new()

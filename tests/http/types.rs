@@ -41,7 +41,7 @@ fn what_is_shared_among_threads_and_printed_can_be() {
     fn owned<T: Debug + Send + 'static>() {}
 
     shared::<RateLimitLayer>();
-    shared::<tollgate::layer::RateLimitLayerBuilder>();
+    shared::<tollgate::LimiterBuilder<RateLimitLayer>>();
     shared::<Limiter>();
     shared::<tollgate::LimiterBuilder>();
     shared::<RateLimit<Router>>();

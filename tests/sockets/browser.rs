@@ -52,7 +52,7 @@ struct Api {
 type Asked = Arc<Mutex<Vec<Method>>>;
 
 /// Two requests an hour.
-fn limit() -> tollgate::layer::RateLimitLayerBuilder {
+fn limit() -> tollgate::LimiterBuilder<RateLimitLayer> {
     RateLimitLayer::builder().policy(hourly("pages", 2))
 }
 
@@ -169,9 +169,10 @@ async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
         ("access-control-allow-origin", "*"),
         ("access-control-expose-headers", "*"),
     ];
-    let refusing = limit()
+    let layer = limit()
+        .build()
+        .expect("a layer")
         .on_rejection(move |_, _| (http::StatusCode::TOO_MANY_REQUESTS, allow).into_response());
-    let layer = refusing.build().expect("a layer");
     let outside = layer.clone();
     let outside = Api::serve(layer, |app| app.layer(cors()).layer(outside)).await;
 

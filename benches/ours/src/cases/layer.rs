@@ -24,7 +24,7 @@ const WITH: [usize; 2] = [2, 3];
 /// The same policy as the others': by the socket's peer, in process.
 fn ours(rule: Rule, headers: RateLimitHeaders) -> RateLimit<Bare> {
     let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
-    let layer = layer.headers(headers).build().expect("a layer");
+    let layer = layer.build().expect("a layer").headers(headers);
     layer.layer(Bare)
 }
 
