@@ -194,8 +194,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = limiter()?;
     let client = Key::new(env::args().nth(1).unwrap_or_else(|| "alice".to_owned()));
     for request in 1..=7 {
-        let decision = limiter.check(client).await;
-        match decision.into_result() {
+        match limiter.admit(client).await {
             Ok(admission) => println!(
                 "request {request}: admitted, {} left of the trial",
                 admission.remaining("trial").unwrap_or_default()

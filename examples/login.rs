@@ -68,9 +68,8 @@ async fn login(
 ) -> Result<&'static str, Response> {
     let account = Key::new(&login.user);
     let attempt = accounts
-        .check(account)
+        .admit(account)
         .await
-        .into_result()
         .map_err(IntoResponse::into_response)?;
     if login.password != "correct horse" {
         return Err((StatusCode::UNAUTHORIZED, "wrong user or password\n").into_response());

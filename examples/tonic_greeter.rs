@@ -88,10 +88,10 @@ impl Greeter for Host {
         let key = Key::ip(peer.ip());
         let limiter = self.limiter.clone();
         let replies = request.into_inner().and_then(move |message| {
-            let check = limiter.check(key);
+            let admit = limiter.admit(key);
             async move {
                 // The first refusal ends the stream, with the status that a call would get.
-                check.await.into_result()?;
+                let _admission = admit.await?;
                 Ok(greet(&message))
             }
         });

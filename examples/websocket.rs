@@ -87,8 +87,8 @@ async fn echo(mut socket: WebSocket, messages: Limiter, client: Key) -> Result<(
         if !matches!(message, Message::Text(_) | Message::Binary(_)) {
             continue;
         }
-        match messages.check(client).await.into_result() {
-            Ok(_) => {
+        match messages.admit(client).await {
+            Ok(_admission) => {
                 too_many = 0;
                 socket.send(message).await?;
             }

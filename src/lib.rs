@@ -47,16 +47,18 @@
 //! ([`RateLimitLayer::limiter`]), and the [`Rejected`] that it returns is the same response.
 //!
 //! ```
-//! use tollgate::{Key, Limiter, Policy, Quota};
+//! use tollgate::{Limiter, Policy, Quota};
 //!
 //! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 //! let limiter = Limiter::builder()
 //!     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
 //!     .build()?;
-//! assert!(limiter.check(Key::new("alice")).await.is_admitted());
-//! assert!(limiter.check(Key::new("bob")).await.is_admitted());
+//! // In a handler, `let admission = limiter.admit(&user).await?;` answers a rejected request. Bound to a name, it holds the
+//! // permits of in-flight limits for as long as the work takes.
+//! assert!(limiter.admit("alice").await.is_ok());
+//! assert!(limiter.admit("bob").await.is_ok());
 //!
-//! let refused = limiter.check(Key::new("alice")).await.into_result().unwrap_err();
+//! let refused = limiter.admit("alice").await.unwrap_err();
 //! assert!(refused.to_string().starts_with("quota exceeded: mail; retry after"));
 //! # Ok::<(), tollgate::ConfigError>(())
 //! # })?;

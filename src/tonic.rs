@@ -15,11 +15,11 @@ use crate::{
 /// `PERMISSION_DENIED` if a list denies it. It is the status's source.
 ///
 /// ```
-/// use tollgate::{Key, Limiter};
+/// use tollgate::Limiter;
 /// use tonic::{Request, Response, Status};
 ///
 /// async fn say_hello(limiter: &Limiter, request: Request<String>) -> Result<Response<String>, Status> {
-///     limiter.check(Key::new(request.get_ref())).await.into_result()?;
+///     let _admission = limiter.admit(request.get_ref()).await?;
 ///     Ok(Response::new("hello".to_owned()))
 /// }
 /// ```

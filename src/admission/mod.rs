@@ -34,6 +34,7 @@ pub use refused::Rejected;
 /// # }
 /// ```
 #[derive(Clone, Default)]
+#[must_use = "dropping it releases the permits of in-flight limits: bind it for as long as the work takes"]
 pub struct Admission {
     shared: Arc<Mutex<Judged>>,
 }

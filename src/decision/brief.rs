@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Books, Counted, Decision, DecisionKind, Part, Standing};
+use super::{Books, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing};
 use crate::{
     clock::Timestamp,
     key::Key,
@@ -42,7 +42,7 @@ impl Brief {
             source: DecisionSource::Store,
             admitted: 1,
             counted: [counted].into(),
-            permit: None,
+            permit: DecisionPermit::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::{
 
 mod brief;
 mod counted;
+mod permit;
 mod receipts;
 mod refund;
 mod said;
@@ -22,6 +23,7 @@ mod verdict;
 
 pub(crate) use brief::Brief;
 pub(crate) use counted::{Counted, Part, Standing};
+pub(crate) use permit::{DecisionPermit, Permit};
 pub(crate) use receipts::Receipts;
 pub use refund::Refund;
 pub(crate) use said::{Problem, Said};
@@ -29,17 +31,38 @@ pub use verdict::PolicyDecision;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
 ///
+/// It holds the permits of [in-flight limits](crate::Concurrency), and dropping it, or the last clone of it, releases them.
+/// [`into_result`](Decision::into_result) hands them to an [`Admission`](crate::Admission), which handlers get from
+/// [`Limiter::admit`](crate::Limiter::admit) at once; a decision that is dropped with a permit is logged as an error, once
+/// for each policy:
+///
+/// ```
+/// # use tollgate::{Key, Limiter, Rejected};
+/// # async fn work() {}
+/// # async fn f(limiter: Limiter, key: Key) -> Result<(), Rejected> {
+/// // Wrong: the decision is dropped before the block, and its permit with it.
+/// if limiter.check(key).await.is_admitted() {
+///     work().await;
+/// }
+/// // Right: the permit is held until the end of the scope.
+/// let _admission = limiter.admit(key).await?;
+/// work().await;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, whichever clone is asked. Each
 /// keeps its verdicts as they were when it was made.
 #[derive(Clone)]
+#[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
 pub struct Decision {
     pub(crate) books: Arc<dyn Books>,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
     pub(crate) admitted: u64,
     pub(crate) counted: SmallVec<[Counted; 1]>,
-    /// The places of in-flight limits, for as long as the decision or a clone of it lives.
-    pub(crate) permit: Option<Arc<dyn Permit>>,
+    /// The permits of in-flight limits, until an admission takes them over.
+    pub(crate) permit: DecisionPermit,
 }
 
 /// What became of a request.
@@ -60,9 +83,6 @@ pub enum DecisionKind {
     /// The store could not answer, and the limiter was told to refuse then.
     StoreFailed(StoreError),
 }
-
-/// Places of in-flight limits, given back when it is dropped.
-pub(crate) trait Permit: fmt::Debug + Send + Sync {}
 
 /// Those who keep the counts: what a decision needs of its limiter.
 pub(crate) trait Books: Send + Sync {

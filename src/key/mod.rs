@@ -279,6 +279,25 @@ impl From<&str> for Key {
     }
 }
 
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<&String> for Key {
+    fn from(text: &String) -> Self {
+        Self::new(text)
+    }
+}
+
+/// The number in decimal digits.
+impl From<u64> for Key {
+    fn from(number: u64) -> Self {
+        Self::new(itoa::Buffer::new().format(number))
+    }
+}
+
 impl From<IpAddr> for Key {
     fn from(address: IpAddr) -> Self {
         Self::ip(address)

@@ -1,4 +1,9 @@
-use std::{collections::HashSet, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    marker::PhantomData,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use http::{Method, request::Parts};
 
@@ -192,6 +197,7 @@ impl<T> LimiterBuilder<T> {
                 on_store_error,
                 share,
                 no_key: Seldom::default(),
+                unclaimed_logged: AtomicBool::new(false),
             });
         }
         policies.sort_by_key(Bound::part);

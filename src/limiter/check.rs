@@ -1,6 +1,9 @@
+//! Calls of a limiter: a builder, and the future that it becomes.
+
 use std::{
     fmt,
     future::{Future, IntoFuture},
+    marker::PhantomData,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
@@ -10,26 +13,54 @@ use std::{
 use tokio::task::coop::poll_proceed;
 
 use super::{Desk, Judged, Keys, Pending, judge::Own};
-use crate::{decision::Decision, quota::Quota, store::Op};
+use crate::{
+    admission::{Admission, Rejected},
+    decision::Decision,
+    quota::Quota,
+    store::Op,
+};
 
-/// A question to a [`Limiter`](crate::Limiter), asked when it is awaited.
+/// A call of a [`Limiter`](crate::Limiter), made when it is awaited. `T` is what it returns: a [`Decision`] for
+/// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit).
 #[must_use = "nothing is asked until this is awaited"]
 #[derive(Clone)]
-pub struct Check {
+pub struct Check<T = Decision> {
     /// None once it is asked.
     desk: Option<Arc<Desk>>,
     ask: Op,
     keys: Keys,
     own: Option<Box<Own>>,
+    output: PhantomData<fn() -> T>,
 }
 
-impl Check {
+/// What a [`Check`] returns.
+pub trait CheckOutput {
+    /// Converts the limiter's decision.
+    fn from_decision(decision: Decision) -> Self;
+}
+
+impl CheckOutput for Decision {
+    #[inline]
+    fn from_decision(decision: Decision) -> Self {
+        decision
+    }
+}
+
+impl CheckOutput for Result<Admission, Rejected> {
+    #[inline]
+    fn from_decision(decision: Decision) -> Self {
+        decision.into_result()
+    }
+}
+
+impl<T> Check<T> {
     pub(super) fn new(desk: Arc<Desk>, ask: Op, keys: Keys) -> Self {
         Self {
             desk: Some(desk),
             ask,
             keys,
             own: None,
+            output: PhantomData,
         }
     }
 
@@ -80,7 +111,7 @@ impl Check {
     }
 }
 
-impl Check {
+impl<T> Check<T> {
     /// Counts by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
@@ -89,7 +120,7 @@ impl Check {
     }
 }
 
-impl Check {
+impl<T> Check<T> {
     /// The client's address, for [lists of addresses](crate::AddressList). It is not counted by.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.own().address = Some(address);
@@ -97,11 +128,11 @@ impl Check {
     }
 }
 
-impl IntoFuture for Check {
-    type Output = Decision;
-    type IntoFuture = CheckFuture;
+impl<T: CheckOutput> IntoFuture for Check<T> {
+    type Output = T;
+    type IntoFuture = CheckFuture<T>;
 
-    fn into_future(self) -> CheckFuture {
+    fn into_future(self) -> CheckFuture<T> {
         CheckFuture(State::Unasked(self))
     }
 }
@@ -110,28 +141,27 @@ impl IntoFuture for Check {
 ///
 /// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where the decision is made in process: a task
 /// that makes many in a loop yields to others. Nothing is charged before that. Outside of a runtime it never yields.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct CheckFuture(State);
+pub struct CheckFuture<T = Decision>(State<T>);
 
-enum State {
-    Unasked(Check),
+enum State<T> {
+    Unasked(Check<T>),
     Asked(Pending),
 }
 
-impl Future for CheckFuture {
-    type Output = Decision;
+impl<T: CheckOutput> Future for CheckFuture<T> {
+    type Output = T;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         loop {
             match &mut self.0 {
-                State::Asked(pending) => return Pin::new(pending).poll(cx),
+                State::Asked(pending) => return Pin::new(pending).poll(cx).map(T::from_decision),
                 State::Unasked(check) => {
                     let budget = ready!(poll_proceed(cx));
                     match check.judge() {
                         Some(Judged::Now(decision)) => {
                             budget.made_progress();
-                            return Poll::Ready(decision);
+                            return Poll::Ready(T::from_decision(decision));
                         }
                         Some(Judged::Later(pending)) => self.0 = State::Asked(pending),
                         // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
@@ -143,16 +173,16 @@ impl Future for CheckFuture {
     }
 }
 
-impl fmt::Debug for State {
+impl<T> fmt::Debug for CheckFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unasked(_) => "Unasked",
-            Self::Asked(_) => "Asked",
+        f.write_str(match &self.0 {
+            State::Unasked(_) => "CheckFuture(Unasked)",
+            State::Asked(_) => "CheckFuture(Asked)",
         })
     }
 }
 
-impl fmt::Debug for Check {
+impl<T> fmt::Debug for Check<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Check")
             .field("ask", &self.ask)

@@ -64,7 +64,7 @@ impl Draft {
             source: self.source,
             admitted: self.admitted,
             counted: self.items,
-            permit: self.permit,
+            permit: self.permit.into(),
         }
     }
 }

@@ -41,6 +41,8 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(mut decision) = self.decision.take() {
+            // Released without a call of the application's: there is nothing to log.
+            let _permit = decision.permit.take();
             // A thread of the application's own, where nothing could be sent.
             let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
             let runtime = self.runtime.as_ref().filter(|_| outside);
@@ -61,7 +63,13 @@ impl Flight {
     }
 }
 
-impl Permit for Flight {}
+impl Permit for Flight {
+    fn log_unclaimed(&self) {
+        if let Some(permit) = &self.permit {
+            permit.log_unclaimed();
+        }
+    }
+}
 
 impl Drop for Flight {
     fn drop(&mut self) {

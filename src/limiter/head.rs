@@ -11,7 +11,7 @@ use super::{
     queue::{Id, Turn},
 };
 use crate::{
-    decision::{Decision, DecisionKind, Permit},
+    decision::{Decision, DecisionKind},
     store::DecisionSource,
     strategy::RetryAfter,
 };
@@ -197,9 +197,9 @@ impl Head {
                 });
             }
         }
-        part.permit = part.permit.map(|permit| -> Arc<dyn Permit> {
-            Arc::new(Flight::new(self.limiter.clone(), self.id.clone(), permit))
-        });
+        part.permit = part
+            .permit
+            .map(|permit| Arc::new(Flight::new(self.limiter.clone(), self.id.clone(), permit)));
         part
     }
 
@@ -305,7 +305,7 @@ impl Refusal {
         let mut decision = admitted.with_counted(counted);
         decision.kind = DecisionKind::Rejected;
         decision.admitted = 0;
-        decision.permit = None;
+        drop(decision.permit.take());
         for counted in &mut decision.counted {
             counted.shadow_stands(&*decision.books);
         }

@@ -1,3 +1,7 @@
+//! The keys of a call.
+
+use std::net::IpAddr;
+
 use crate::key::Key;
 
 /// Who is asking, for each policy: one [`Key`] for all, or pairs of a policy's name and its key.
@@ -72,6 +76,19 @@ impl From<Key> for Keys {
         }
     }
 }
+
+/// One key for all policies.
+macro_rules! one_key_for_all {
+    ($($from:ty),*) => {$(
+        impl From<$from> for Keys {
+            fn from(key: $from) -> Self {
+                Key::from(key).into()
+            }
+        }
+    )*};
+}
+
+one_key_for_all!(&str, String, &String, u64, IpAddr);
 
 impl<S: Into<String>> From<Vec<(S, Key)>> for Keys {
     fn from(keys: Vec<(S, Key)>) -> Self {

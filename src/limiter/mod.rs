@@ -1,11 +1,16 @@
 //! Policies over a store, with or without HTTP.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use http::request::Parts;
 
 use crate::{
-    decision::Part,
+    admission::{Admission, Rejected},
+    decision::{Decision, Part},
     error::StoreError,
     extract::MissingKey,
     key::Key,
@@ -61,18 +66,18 @@ pub use wait::{Wait, WaitFuture};
 /// too, about keys that only a handler knows.
 ///
 /// ```
-/// use tollgate::{Key, Limiter, Policy, Quota};
+/// use tollgate::{Limiter, Policy, Quota};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let limiter = Limiter::builder()
 ///     .policy(Policy::new("account", Quota::requests(5).per_minute()))
 ///     .build()?;
 /// for left in (0..5).rev() {
-///     let decision = limiter.check(Key::new("alice")).await;
+///     let decision = limiter.check("alice").await;
 ///     assert!(decision.is_admitted());
 ///     assert_eq!(decision.policy("account").unwrap().remaining(), left);
 /// }
-/// let refused = limiter.check(Key::new("alice")).await.into_result().unwrap_err();
+/// let refused = limiter.admit("alice").await.unwrap_err();
 /// assert_eq!(refused.retry_after().unwrap().as_secs(), 11);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// # })?;
@@ -112,6 +117,8 @@ struct Bound {
     /// What it is judged by in process, if that is what to do when the store is at fault.
     share: Option<fallback::Share>,
     no_key: Seldom,
+    /// Whether it was logged that a decision was dropped with a permit of this policy.
+    unclaimed_logged: AtomicBool,
 }
 
 /// What a policy does in a decision.
@@ -135,7 +142,34 @@ impl Limiter {
         LimiterBuilder::new()
     }
 
-    /// Asks whether a request may pass, and charges it if so: under every policy, or under none.
+    /// Admits a request and charges it, under every policy, or rejects it and charges none: the call for handlers, where
+    /// `?` answers a rejected request.
+    ///
+    /// The [`Admission`] holds the permits of [in-flight limits](crate::Concurrency), and releases them when it is dropped:
+    /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Rejected};
+    ///
+    /// async fn send_mail(limiter: &Limiter, user: &str) -> Result<(), Rejected> {
+    ///     let _admission = limiter.admit(user).await?;
+    ///     // Here the mail is sent. The permit is released at the end.
+    ///     Ok(())
+    /// }
+    /// # use tollgate::{Policy, Quota};
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let limiter = Limiter::builder().policy(Policy::new("mail", Quota::concurrent(1))).build()?;
+    /// # send_mail(&limiter, "alice").await?;
+    /// # send_mail(&limiter, "alice").await?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
+        Check::new(self.desk(), Op::Acquire(1), keys.into())
+    }
+
+    /// Decides on a request as [`admit`](Limiter::admit) does, and returns the whole [`Decision`], whatever it is.
     ///
     /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. A policy that gets no key does
     /// what its [missing key](Policy::missing_key) says. The cost is each policy's own unless set:
@@ -150,7 +184,7 @@ impl Limiter {
     ///     .await;
     /// # }
     /// ```
-    pub fn check(&self, keys: impl Into<Keys>) -> Check {
+    pub fn check(&self, keys: impl Into<Keys>) -> Check<Decision> {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -87,7 +87,20 @@ impl Taken {
     }
 }
 
-impl Permit for Taken {}
+impl Permit for Taken {
+    fn log_unclaimed(&self) {
+        for place in &self.places {
+            let bound = self.limiter.bound(place.policy);
+            if !bound.unclaimed_logged.swap(true, Ordering::Relaxed) {
+                tracing::error!(
+                    policy = bound.policy.name(),
+                    "a decision was dropped with the permit of an in-flight limit, which is released: use Limiter::admit, and \
+                     keep the Admission while the work runs"
+                );
+            }
+        }
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {

@@ -8,7 +8,7 @@ use http::request::Parts;
 use super::{Bound, Desk, Judgement, Pending, Role, draft::Draft};
 use crate::{
     charge::When,
-    decision::{Brief, Counted, Decision, DecisionKind, Part, Standing},
+    decision::{Brief, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing},
     key::Key,
     lists::Lists,
     policy::Tiers,
@@ -93,7 +93,7 @@ impl Desk {
             source: DecisionSource::Store,
             admitted: 0,
             counted: [counted].into(),
-            permit: None,
+            permit: DecisionPermit::default(),
         }
     }
 

@@ -51,7 +51,7 @@ impl Limiter {
     ///     .build()?;
     /// let patience = Duration::from_secs(5);
     /// for _ in 0..3 {
-    ///     limiter.wait(Key::new("alice"), patience).await?;
+    ///     let _admission = limiter.wait(Key::new("alice"), patience).await?;
     /// }
     ///
     /// // Two of these will never pass together: nobody waits for that.

@@ -73,7 +73,7 @@ fn a_known_key_is_judged_in_process_without_allocating() {
 fn a_refusal_in_process_allocates_nothing_either() {
     let limiter = limiter(&["one"], Quota::requests(1).per_week());
     let check = async || limiter.check(Key::new("alice")).await;
-    runtime().block_on(check());
+    let _ = runtime().block_on(check());
     let refused = async || assert!(!check().await.is_admitted());
     assert_eq!(each(&runtime(), "in process, refused", refused), 0.0);
 }

@@ -88,7 +88,7 @@ impl Runner<'_> {
                 Ok(vec![self.limiter.charge(self.key, units).await])
             }
             "reset" => {
-                self.limiter.reset(self.key).await;
+                let _ = self.limiter.reset(self.key).await;
                 Ok(Vec::new())
             }
             "peek" => Ok(Vec::new()),

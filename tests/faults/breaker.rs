@@ -109,7 +109,7 @@ async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
         panic!("one key")
     };
     server.command(&["SET", key, "something else"]).ok();
-    check("spent").await;
+    let _ = check("spent").await;
     for _ in 0..20 {
         let error = fault(&check("mine").await);
         assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");

@@ -336,7 +336,7 @@ async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
     let limiter: Limiter = layer.limiter().clone();
     let handler = async move || -> Result<&str, Rejected> {
         let checked = limiter.check(Key::global()).await.into_result();
-        checked.map_err(|refused| refused.headers(headers))?;
+        let _ = checked.map_err(|refused| refused.headers(headers))?;
         Ok("hello")
     };
     let app = Router::new().route("/", get(handler));

@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)]
 
+mod calls;
 mod checks;
 mod client_address;
 mod config;

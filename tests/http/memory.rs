@@ -68,10 +68,10 @@ async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
     let limiter = limiter(&store, [shared("a", "100/h")]);
     // Key n has used 5 n + 5 of its 100, in no order.
     for n in (0..16).map(|n| n * 7 % 16) {
-        limiter.check(key(n)).cost(5 * n as u64 + 5).await;
+        let _ = limiter.check(key(n)).cost(5 * n as u64 + 5).await;
     }
     assert_eq!((store.keys(), store.dropped()), (16, 0));
-    limiter.check(Key::new("one too many")).await;
+    let _ = limiter.check(Key::new("one too many")).await;
     assert!(store.keys() <= 16);
     let dropped = store.dropped() as usize;
     assert!((1..=4).contains(&dropped), "{dropped}");
@@ -93,9 +93,9 @@ async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_bef
     // Every twelfth key has used little, all others have used the same.
     let cost = |n: usize| if n.is_multiple_of(12) { 1 } else { 5 };
     for n in 0..KEYS {
-        limiter.check(key(n)).cost(cost(n)).await;
+        let _ = limiter.check(key(n)).cost(cost(n)).await;
     }
-    limiter.check(Key::new("one too many")).await;
+    let _ = limiter.check(Key::new("one too many")).await;
     let dropped = store.dropped();
     assert!((7..KEYS as u64).contains(&dropped), "{dropped}");
     let mut missing = 0;
@@ -115,7 +115,7 @@ async fn a_flood_frees_nobody_who_has_used_more_than_the_flood() {
         let greedy = Key::new("greedy");
         assert_eq!(limiter.check(greedy).times(20).await.admitted(), 10);
         for n in 0..3 * max_keys {
-            limiter.check(key(n)).await;
+            let _ = limiter.check(key(n)).await;
         }
         assert!(store.dropped() > 0);
         assert!(!limiter.check(greedy).await.is_admitted(), "of {max_keys}");
@@ -128,7 +128,7 @@ async fn keys_at_their_full_quota_are_forgotten_as_others_come() {
     let limiter = limiter(&store, [shared("a", "10/s")]);
     for round in 0..10 {
         for n in 0..8_000 {
-            limiter.check(key(round * 8_000 + n)).await;
+            let _ = limiter.check(key(round * 8_000 + n)).await;
         }
         // A unit is regained in 100 ms.
         clock.advance(Duration::from_millis(100));
@@ -144,7 +144,7 @@ async fn a_key_that_is_not_at_its_full_quota_is_never_forgotten_while_there_is_r
     let slow = Key::new("slow");
     assert_eq!(limiter.check(slow).times(9).await.admitted(), 9);
     for n in 0..20_000 {
-        limiter
+        let _ = limiter
             .check([("slow", key(n % 10)), ("fast", key(n))])
             .cost_for("slow", 0)
             .await;
@@ -256,7 +256,7 @@ fn crossing_keys_of_two_policies_never_deadlock() {
                 let (x, y) = (key(n % 16), key(n % 16 + 1));
                 let (a, b) = if thread % 2 == 0 { (x, y) } else { (y, x) };
                 let check = limiter.check([("a", a), ("b", b)]).into_future();
-                check.now_or_never().expect("an answer at once");
+                let _ = check.now_or_never().expect("an answer at once");
             }
             let _ = sender.send(());
         });

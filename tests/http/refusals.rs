@@ -13,7 +13,7 @@ use crate::{
 };
 
 async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
-    limiter.check(Key::global()).await.into_result()?;
+    let _ = limiter.check(Key::global()).await.into_result()?;
     Ok("hello")
 }
 
@@ -45,7 +45,7 @@ async fn a_handlers_refusal_equals_the_layers_own() {
 #[tokio::test]
 async fn a_handlers_refusal_for_want_of_a_key_equals_the_layers_own() {
     async fn keyless(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
-        limiter
+        let _ = limiter
             .check([("other", Key::global())])
             .await
             .into_result()?;

@@ -206,8 +206,8 @@ async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
         [on.clone(), off.clone().enabled(false)],
         [off.enabled(false), on],
     ] {
-        inner.limiter().reset(Key::global()).await;
-        outer.limiter().reset(Key::global()).await;
+        let _ = inner.limiter().reset(Key::global()).await;
+        let _ = outer.limiter().reset(Key::global()).await;
         let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
         let app = Router::new()
             .route("/", get(names))

@@ -14,7 +14,10 @@ use http_body_util::BodyExt;
 use tollgate::{Admission, DecisionKind, Key, Limiter, PermitGuard, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free};
+use crate::{
+    log::Log,
+    support::{Books, LONG, PLACES, check, counted, fill, free, places, until_free},
+};
 
 #[tokio::test]
 async fn a_decision_holds_its_permit_until_its_last_clone_is_dropped() {
@@ -42,6 +45,47 @@ async fn the_admission_of_a_decision_holds_its_permit_until_its_last_clone_is_dr
         assert_eq!(free(&limiter).await, PLACES - 1, "{}: held", books.name());
         drop(hold);
         until_free(&limiter, PLACES).await;
+    }
+}
+
+#[tokio::test]
+async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        {
+            let _admission = limiter.admit(Key::global()).await.expect("admitted");
+            assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
+        }
+        until_free(&limiter, PLACES).await;
+        let held = fill(&limiter).await;
+        let rejected = limiter.admit(Key::global()).await.expect_err("rejected");
+        assert_eq!(rejected.status(), 429);
+        drop(held);
+    }
+}
+
+#[tokio::test]
+async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
+    for books in Books::both() {
+        let limiter = books.limiter([places(LONG)]);
+        let (log, _guard) = Log::errors();
+        let taken_over = check(&limiter).await.into_result();
+        drop(taken_over);
+        let decision = check(&limiter).await;
+        let clone = decision.clone();
+        drop(decision);
+        drop(clone.into_result());
+        drop(limiter.admit(Key::global()).await);
+        assert_eq!(log.lines("").len(), 0, "{}: taken over", books.name());
+        for _ in 0..3 {
+            // The permit is released before the block.
+            if check(&limiter).await.is_admitted() {
+                until_free(&limiter, PLACES).await;
+            }
+        }
+        let lines = log.lines("a decision was dropped with the permit");
+        assert_eq!(lines.len(), 1, "{}: {lines:?}", books.name());
+        assert!(lines[0].contains("Limiter::admit"), "{lines:?}");
     }
 }
 

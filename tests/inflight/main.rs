@@ -10,6 +10,8 @@ mod foreign;
 mod handles;
 mod heartbeats;
 mod http;
+#[path = "../common/log.rs"]
+mod log;
 mod merged;
 mod processes;
 mod renewals;

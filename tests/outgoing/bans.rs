@@ -28,7 +28,7 @@ async fn who_waits_and_is_let_in_was_never_refused() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
     let waiters: Vec<_> = (0..20).map(|_| wait(&limiter).into_future()).collect();
     for turn in join_all(waiters).await {
-        turn.expect("a turn");
+        let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(19_000));
     assert_eq!(refusals_left(&limiter).await, 2);
@@ -42,7 +42,7 @@ async fn who_waits_and_is_let_in_was_never_refused() {
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
     // Behind somebody else, who asks for both.
@@ -58,7 +58,7 @@ async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
     assert_eq!(names, ["p", "abuse"]);
     // The one who waits is banned with it, and waits for that too.
     assert!(look(&mut head).is_none());
-    head.await.expect("a turn");
+    let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(400) + TEN_MINUTES);
 }
 
@@ -89,7 +89,7 @@ async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
     let refused = hurried.expect_err("banned");
     assert_eq!(refused.retry_after(), Some(TEN_MINUTES));
     assert_eq!(time.passed(), ms(0));
-    wait(&limiter).await.expect("a turn");
+    let _ = wait(&limiter).await.expect("a turn");
     assert_eq!(time.passed(), TEN_MINUTES);
     assert_eq!(left(&limiter, "p").await, 4);
     assert_eq!(refusals_left(&limiter).await, 2);
@@ -113,22 +113,22 @@ async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was()
         }
         // Of the ban nobody is told any more, however little time he has.
         let mut hurried = queued(limiter.wait(key, ms(0)));
-        look(&mut head).expect("its turn").expect("let in");
-        look(&mut hurried).expect("its turn").expect("let in");
+        let _ = look(&mut head).expect("its turn").expect("let in");
+        let _ = look(&mut hurried).expect("its turn").expect("let in");
         let _ = limiter.reset([("p", key)]).await;
     }
-    wait(&limiter).cost(2).await.expect("all");
+    let _ = wait(&limiter).cost(2).await.expect("all");
     let head = queued(wait(&limiter));
     let _ = limiter.reset([("p", key)]).await;
-    head.await.expect("let in");
+    let _ = head.await.expect("let in");
     assert_eq!(time.passed(), ms(0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_asks_for_more_units_than_refusals_are_too_many_waits_like_any_other() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
-    wait(&limiter).cost(5).await.expect("all");
-    wait(&limiter).cost(5).await.expect("a turn");
+    let _ = wait(&limiter).cost(5).await.expect("all");
+    let _ = wait(&limiter).cost(5).await.expect("a turn");
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(refusals_left(&limiter).await, 2);
 }
@@ -141,7 +141,7 @@ async fn redis_counts_no_more_than_that() {
         &server,
         [policy("p", "2/300ms").strategy(FixedWindow), abuse()],
     );
-    wait(&limiter).cost(2).await.expect("all");
+    let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..10)
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
@@ -156,7 +156,7 @@ async fn redis_counts_no_more_than_that() {
         if n % 2 == 0 {
             clock.advance(ms(301));
         }
-        other.await.expect("no panic").expect("a turn");
+        let _ = other.await.expect("no panic").expect("a turn");
     }
     assert_eq!(refusals_left(&limiter).await, 2);
 

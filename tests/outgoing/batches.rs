@@ -11,7 +11,7 @@ async fn as_many_pass_in_one_question_as_there_is_room_for() {
     let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
     let waiters = (0..8).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
-        turn.expect("a turn");
+        let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(2_000));
     // One for each of the three that find room as they come, one that finds none, then one for three and one for two.
@@ -22,7 +22,7 @@ async fn as_many_pass_in_one_question_as_there_is_room_for() {
 #[tokio::test(start_paused = true)]
 async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
     let (limiter, _) = limiter([policy("p", "9/s").strategy(SlidingLog)]);
-    wait(&limiter).cost(9).await.expect("all");
+    let _ = wait(&limiter).cost(9).await.expect("all");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter).cost(3))).collect();
     let turns = join_all(waiters).await;
     let admissions: Vec<_> = turns
@@ -54,18 +54,18 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
     let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
-    wait(&limiter).cost(3).await.expect("all");
+    let _ = wait(&limiter).cost(3).await.expect("all");
     let mut head = queued(wait(&limiter));
     let [gone, mut next, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
     tokio::time::advance(ms(1_000)).await;
-    look(&mut head).expect("its turn").expect("admitted");
+    let _ = look(&mut head).expect("its turn").expect("admitted");
     // Three were let in together; the second hasn't heard of it, and never will.
     assert_eq!(left(&limiter, "p").await, 0);
     assert!(look(&mut last).is_none());
     drop(gone);
     // So there is one for the last, which slept until the window ends.
-    look(&mut next).expect("its turn").expect("admitted");
-    look(&mut last).expect("its turn").expect("admitted");
+    let _ = look(&mut next).expect("its turn").expect("admitted");
+    let _ = look(&mut last).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
     assert_eq!(time.passed(), ms(1_000));
 }
@@ -74,10 +74,10 @@ async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
 async fn where_refusals_count_only_the_first_is_refused() {
     let counts = policy("p", "4/s burst 4").denied(Denied::Counts);
     let (limiter, time) = limiter([counts]);
-    wait(&limiter).cost(4).await.expect("all");
+    let _ = wait(&limiter).cost(4).await.expect("all");
     let waiters = (0..4).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
-        turn.expect("a turn");
+        let _ = turn.expect("a turn");
     }
     // Each is refused once before it's let in, so it costs two: 500 ms.
     assert_eq!(time.passed(), ms(2_000));
@@ -87,7 +87,7 @@ async fn where_refusals_count_only_the_first_is_refused() {
 async fn what_is_charged_by_the_outcome_is_only_checked() {
     let failures = policy("p", "2/s").charge(Charge::on_response(outcome::failure));
     let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
-    limiter.charge(Key::global(), 2).await;
+    let _ = limiter.charge(Key::global(), 2).await;
     let waiters: Vec<_> = (0..5).map(|_| queued(wait(&limiter))).collect();
     for turn in join_all(waiters).await {
         let admission = turn.expect("a turn");

@@ -18,7 +18,7 @@ async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
     let second = look(&mut second).expect("its turn").expect("a place");
     assert!(look(&mut third).is_none());
     drop(second);
-    look(&mut third).expect("its turn").expect("a place");
+    let _ = look(&mut third).expect("its turn").expect("a place");
     assert_eq!(time.passed(), ms(0));
 }
 
@@ -32,7 +32,7 @@ async fn each_of_those_who_get_places_has_his_own() {
     let _second = look(&mut second).expect("its turn").expect("a place");
     assert!(look(&mut third).is_none());
     drop(first);
-    look(&mut third).expect("its turn").expect("a place");
+    let _ = look(&mut third).expect("its turn").expect("a place");
     assert_eq!(time.passed(), ms(0));
 }
 
@@ -48,7 +48,7 @@ async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
         tokio::time::sleep(held).await;
         drop(first);
     });
-    waiting.await.expect("a place");
+    let _ = waiting.await.expect("a place");
     freed.await.expect("no panic");
     assert!(time.passed() >= held && time.passed() <= held + ms(250));
     // More often at first, and then every 250 ms; a permit is renewed three times in its 30 seconds.
@@ -74,6 +74,6 @@ async fn beside_a_rate_both_are_waited_for() {
     assert_eq!(time.passed(), ms(0));
     let second = queued(wait(&limiter));
     drop(first);
-    second.await.expect("a place");
+    let _ = second.await.expect("a place");
     assert!(time.passed() >= ms(1_000) && time.passed() <= ms(1_250));
 }

@@ -28,7 +28,7 @@ fn is_denied(refused: &Rejected) -> bool {
 async fn who_is_denied_is_refused_at_once_also_behind_others() {
     let denied = KeyList::new("p", []);
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let [mut head, mut second] = [(); 2].map(|()| queued(wait(&limiter)));
     denied.replace([Key::global()]);
     let asked = time.questions();
@@ -70,16 +70,16 @@ async fn a_call_that_is_denied_is_not_made() {
 async fn who_is_allowed_passes_at_once_and_costs_nothing() {
     let allowed = KeyList::new("p", []);
     let (limiter, time) = listed(|limiter| limiter.allow(allowed.clone()));
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     allowed.replace([Key::global()]);
     for _ in 0..3 {
-        wait(&limiter).await.expect("let in");
+        let _ = wait(&limiter).await.expect("let in");
     }
     assert_eq!(time.passed(), ms(0));
     assert!(look(&mut head).is_none());
     allowed.replace([]);
-    head.await.expect("a turn");
+    let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(1_000));
 }
 
@@ -90,14 +90,14 @@ async fn an_address_is_looked_up_and_not_counted_by() {
     let from = |last| wait(&limiter).address([198, 51, 100, last].into());
     let refused = wait(&limiter).address([192, 0, 2, 1].into()).await;
     assert!(is_denied(&refused.expect_err("denied")));
-    from(1).await.expect("the first");
+    let _ = from(1).await.expect("the first");
     let [mut first, mut second] = [1, 2].map(|last| queued(from(last)));
     // One is denied while it waits; the other, behind it, has an address of its own.
     denied.replace(["198.51.100.1"]).expect("a list");
     tokio::time::advance(ms(1_000)).await;
     let refused = look(&mut first).expect("its turn");
     assert!(is_denied(&refused.expect_err("denied")));
-    look(&mut second).expect("its turn").expect("let in");
+    let _ = look(&mut second).expect("its turn").expect("let in");
     assert_eq!(left(&limiter, "p").await, 0);
     let refused = limiter
         .wait(Key::global(), PATIENCE)

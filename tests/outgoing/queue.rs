@@ -14,7 +14,7 @@ async fn those_who_wait_are_served_in_order_and_as_soon_as_the_quota_allows() {
     let waiters = (0..20).map(|who| {
         let (limiter, time, arrivals) = (limiter.clone(), time.clone(), arrivals.clone());
         tokio::spawn(async move {
-            wait(&limiter).await.expect("a turn");
+            let _ = wait(&limiter).await.expect("a turn");
             arrivals.note(who, time.passed());
         })
     });
@@ -30,18 +30,18 @@ async fn those_who_wait_are_served_in_order_and_as_soon_as_the_quota_allows() {
 #[tokio::test(start_paused = true)]
 async fn nobody_overtakes_who_asks_at_the_lucky_moment() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut first = queued(wait(&limiter));
     tokio::time::advance(ms(1_000)).await;
     // There is room now, and the first hasn't looked yet.
     assert_eq!(left(&limiter, "p").await, 1);
     let mut second = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 1);
-    look(&mut first).expect("its turn").expect("admitted");
+    let _ = look(&mut first).expect("its turn").expect("admitted");
     assert!(look(&mut second).is_none());
     assert_eq!(left(&limiter, "p").await, 0);
     tokio::time::advance(ms(1_000)).await;
-    look(&mut second).expect("its turn").expect("admitted");
+    let _ = look(&mut second).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,7 +49,7 @@ async fn only_the_first_of_a_thousand_asks_the_store() {
     let (limiter, time) = limiter([policy("p", "100/s burst 1")]);
     let waiters = (0..1_000).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
-        turn.expect("a turn");
+        let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(9_990));
     // One for each that is let in: what is left after it tells the next one how long to sleep.
@@ -59,46 +59,46 @@ async fn only_the_first_of_a_thousand_asks_the_store() {
 #[tokio::test(start_paused = true)]
 async fn who_leaves_lets_the_next_ones_go_on() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let [head, middle] = [(); 2].map(|()| queued(wait(&limiter)));
     let mut last = queued(wait(&limiter));
     drop(middle);
     drop(head);
     assert!(look(&mut last).is_none());
     tokio::time::advance(ms(1_000)).await;
-    look(&mut last).expect("its turn").expect("admitted");
+    let _ = look(&mut last).expect("its turn").expect("admitted");
     // The queue is closed: whoever comes next has it to himself.
     let mut next = queued(wait(&limiter));
     tokio::time::advance(ms(1_000)).await;
-    look(&mut next).expect("its turn").expect("admitted");
+    let _ = look(&mut next).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_next_one_knows_what_the_first_was_told() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let head = queued(wait(&limiter));
     let mut next = queued(wait(&limiter));
     let asked = time.questions();
     drop(head);
     assert!(look(&mut next).is_none());
     assert_eq!(time.questions(), asked);
-    next.await.expect("admitted");
+    let _ = next.await.expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_needs_more_is_not_overtaken_by_who_needs_less() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
-    wait(&limiter).cost(2).await.expect("two of four");
+    let _ = wait(&limiter).cost(2).await.expect("two of four");
     let mut dear = queued(wait(&limiter).cost(3));
     // Two are left, but somebody was there before.
     let mut cheap = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 2);
     tokio::time::advance(ms(1_000)).await;
     assert!(look(&mut cheap).is_none());
-    look(&mut dear).expect("its turn").expect("admitted");
-    look(&mut cheap).expect("its turn").expect("admitted");
+    let _ = look(&mut dear).expect("its turn").expect("admitted");
+    let _ = look(&mut cheap).expect("its turn").expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(left(&limiter, "p").await, 0);
 }
@@ -107,28 +107,28 @@ async fn who_needs_more_is_not_overtaken_by_who_needs_less() {
 async fn other_keys_have_queues_of_their_own() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), policy("q", "2/s burst 2")]);
     let keys = |name: &str| [("p", Key::new(name)), ("q", Key::global())];
-    limiter.wait(keys("a"), PATIENCE).await.expect("the first");
+    let _ = limiter.wait(keys("a"), PATIENCE).await.expect("the first");
     let mut same = queued(limiter.wait(keys("a"), PATIENCE));
-    limiter.wait(keys("b"), PATIENCE).await.expect("another");
+    let _ = limiter.wait(keys("b"), PATIENCE).await.expect("another");
     assert_eq!(time.passed(), ms(0));
     // However they are put, they are the same keys.
     let [p, q] = keys("a");
     let mut reversed = queued(limiter.wait([q, p], PATIENCE));
     tokio::time::advance(ms(1_000)).await;
     assert!(look(&mut reversed).is_none());
-    look(&mut same).expect("its turn").expect("admitted");
+    let _ = look(&mut same).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
 async fn several_policies_are_waited_for_together_and_charged_together() {
     let policies = [policy("p", "2/s burst 2"), policy("q", "1/s burst 1")];
     let (limiter, time) = limiter(policies);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut second = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 1);
     tokio::time::advance(ms(500)).await;
     assert!(look(&mut second).is_none());
     assert_eq!(left(&limiter, "p").await, 2);
-    second.await.expect("admitted");
+    let _ = second.await.expect("admitted");
     assert_eq!(time.passed(), ms(1_000));
 }

@@ -49,7 +49,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
         for n in 0..40 {
             let (limiter, turns) = (limiters[n % 2].clone(), turns.clone());
             waiting.spawn(async move {
-                wait(&limiter).await.expect("a turn");
+                let _ = wait(&limiter).await.expect("a turn");
                 turns.fetch_add(1, Ordering::SeqCst);
             });
         }
@@ -81,7 +81,7 @@ async fn those_behind_the_first_ask_nothing() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "1/hour burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut waiting = JoinSet::new();
     for _ in 0..1_000 {
         let limiter = limiter.clone();
@@ -98,7 +98,7 @@ async fn those_behind_the_first_ask_nothing() {
     clock.advance(Duration::from_secs(3_600));
     // Nothing is left of them.
     assert_eq!(left(&limiter, "p").await, 1);
-    wait(&limiter).await.expect("a turn");
+    let _ = wait(&limiter).await.expect("a turn");
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
     let mut first = queued(wait(&limiter));
     let mut others: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
     server.resume();
-    (&mut first).await.expect("admitted");
+    let _ = (&mut first).await.expect("admitted");
     drop(first);
     // The second asks for all three, and leaves.
     server.pause();
@@ -121,7 +121,7 @@ async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
     assert!(look(&mut others[0]).is_none());
     server.resume();
     for other in others {
-        other.await.expect("admitted");
+        let _ = other.await.expect("admitted");
     }
     // What was charged for the one who left comes back.
     until("it is given back", async || left(&limiter, "p").await == 1).await;
@@ -139,7 +139,7 @@ async fn an_answer_that_nobody_waits_for_is_not_missing_to_the_next_one() {
         drop(queued(wait(&limiter)));
         let second = queued(wait(&limiter));
         server.resume();
-        second.await.expect("admitted");
+        let _ = second.await.expect("admitted");
         assert_eq!(left(&limiter, "p").await, 0);
         clock.advance(Duration::from_secs(3_601));
     }
@@ -155,14 +155,14 @@ async fn what_was_charged_for_somebody_is_given_back_wherever_he_leaves() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "2/300ms").strategy(FixedWindow)]);
-    wait(&limiter).cost(2).await.expect("all");
+    let _ = wait(&limiter).cost(2).await.expect("all");
     let waiting = limiter.clone();
     let mut head = tokio::spawn(async move { wait(&waiting).await });
     let asked = server.calls("evalsha");
     until("it is asked", async || server.calls("evalsha") > asked).await;
     let behind = queued(wait(&limiter));
     clock.advance(ms(301));
-    (&mut head).await.expect("no panic").expect("admitted");
+    let _ = (&mut head).await.expect("no panic").expect("admitted");
     // What was asked for both is given up on a thread that knows nothing of the runtime.
     std::thread::spawn(move || drop(behind))
         .join()
@@ -179,7 +179,7 @@ async fn a_store_that_stands_still_lets_nobody_wait_longer_than_its_deadline() {
         .policy(policy("p", "1/hour burst 1"))
         .on_store_error(OnStoreError::Admit);
     let limiter = limiter.build().expect("a limiter");
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     server.pause();
     let mut waiting = JoinSet::new();
     for _ in 0..200 {

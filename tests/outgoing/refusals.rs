@@ -11,12 +11,12 @@ use crate::support::{PATIENCE, left, limiter, limiter_on, look, ms, policy, queu
 async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let hurried = limiter.wait(Key::global(), ms(999));
-    hurried.clone().await.expect("the first");
+    let _ = hurried.clone().await.expect("the first");
     let refused = hurried.clone().await.expect_err("too late");
     assert_eq!(refused.retry_after(), Some(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // And to the microsecond: that is just enough.
-    limiter
+    let _ = limiter
         .wait(Key::global(), ms(1_000))
         .await
         .expect("in time");
@@ -26,7 +26,7 @@ async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing()
 #[tokio::test(start_paused = true)]
 async fn who_comes_behind_others_is_refused_at_once_too() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
     let asked = time.questions();
@@ -42,11 +42,11 @@ async fn who_comes_behind_others_is_refused_at_once_too() {
 #[tokio::test(start_paused = true)]
 async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     let mut second = queued(limiter.wait(Key::global(), ms(1_500)));
     tokio::time::advance(ms(1_000)).await;
-    look(&mut head).expect("its turn").expect("admitted");
+    let _ = look(&mut head).expect("its turn").expect("admitted");
     // The one after that would be at two seconds, and that is known now.
     let refused = look(&mut second).expect("too late").expect_err("refused");
     assert_eq!(refused.retry_after(), Some(ms(1_000)));
@@ -64,7 +64,7 @@ async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
 async fn a_full_queue_refuses_at_once() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let bounded = || wait(&limiter).queue(2);
-    bounded().await.expect("the first");
+    let _ = bounded().await.expect("the first");
     let mut head = queued(bounded());
     let second = queued(bounded());
     let refused = bounded().await.expect_err("it is full");
@@ -74,7 +74,7 @@ async fn a_full_queue_refuses_at_once() {
     drop(second);
     let third = queued(bounded());
     tokio::time::advance(ms(1_000)).await;
-    look(&mut head).expect("its turn").expect("admitted");
+    let _ = look(&mut head).expect("its turn").expect("admitted");
     let _fourth = queued(bounded());
     bounded().await.expect_err("it is full");
     drop(third);
@@ -85,7 +85,7 @@ async fn a_full_queue_refuses_at_once() {
 #[tokio::test(start_paused = true)]
 async fn without_a_queue_it_is_a_check() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
-    wait(&limiter).queue(0).await.expect("the first");
+    let _ = wait(&limiter).queue(0).await.expect("the first");
     wait(&limiter).queue(0).await.expect_err("none is left");
     limiter
         .wait(Key::global(), ms(0))
@@ -99,7 +99,7 @@ async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
     let refused = wait(&limiter).cost(5).await.expect_err("too much");
     assert_eq!(refused.retry_after(), None);
-    wait(&limiter).cost(4).await.expect("all");
+    let _ = wait(&limiter).cost(4).await.expect("all");
     let mut head = queued(wait(&limiter));
     // Also behind others, whose turn it doesn't take.
     wait(&limiter).cost(5).await.expect_err("too much");
@@ -108,7 +108,7 @@ async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
     assert_eq!(time.passed(), ms(0));
     assert!(look(&mut head).is_none());
     // And what costs nothing doesn't wait.
-    wait(&limiter).cost(0).await.expect("free");
+    let _ = wait(&limiter).cost(0).await.expect("free");
     assert_eq!(left(&limiter, "p").await, 0);
 }
 

@@ -36,7 +36,7 @@ async fn who_waits_is_compared_and_charged_once_when_he_is_let_in() {
     ]);
     let waiters: Vec<_> = (0..10).map(|_| wait(&limiter).into_future()).collect();
     for turn in join_all(waiters).await {
-        turn.expect("a turn");
+        let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(9_000));
     for name in ["looser", "beside"] {
@@ -65,7 +65,7 @@ async fn nobody_waits_for_a_shadow() {
     assert_eq!(stats(&limiter, "stricter"), (3, 2, 0));
     assert_eq!(stats(&limiter, "places"), (3, 2, 0));
     // Nor is anybody refused since it would never let him in.
-    wait(&limiter).cost(2).await.expect("a turn");
+    let _ = wait(&limiter).cost(2).await.expect("a turn");
     assert_eq!(time.passed(), ms(2_000));
     assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
     // The next one has to wait for a second and no more, as he is told.
@@ -82,7 +82,7 @@ async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
         window("looser", "3/hour").shadow_of("live"),
         window("stricter", "1/hour").shadow(),
     ]);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     let _head = queued(wait(&limiter));
     for _ in 0..4 {
         let refused = limiter.wait(Key::global(), ms(5_000)).await;
@@ -98,7 +98,7 @@ async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
 async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
     let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
     // All of what there is, and nothing of the shadow.
-    limiter.charge([("live", Key::global())], 3).await;
+    let _ = limiter.charge([("live", Key::global())], 3).await;
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
     let turns = join_all(waiters).await;
     let turns: Vec<_> = turns
@@ -134,7 +134,7 @@ async fn redis_charges_no_shadow_twice() {
             window("looser", "50/hour").shadow_of("live"),
         ],
     );
-    wait(&limiter).cost(2).await.expect("all");
+    let _ = wait(&limiter).cost(2).await.expect("all");
     let others: Vec<_> = (0..6)
         .map(|_| tokio::spawn(limiter.wait(Key::global(), LONG).into_future()))
         .collect();
@@ -148,7 +148,7 @@ async fn redis_charges_no_shadow_twice() {
         if n % 2 == 0 {
             clock.advance(ms(301));
         }
-        other.await.expect("no panic").expect("a turn");
+        let _ = other.await.expect("no panic").expect("a turn");
     }
     assert_eq!(used(&limiter, "looser").await, 8);
     assert_eq!(stats(&limiter, "looser"), (7, 0, 0));

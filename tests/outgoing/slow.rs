@@ -90,7 +90,7 @@ async fn whoever_is_behind_gets_the_answer_to_one_who_has_gone() {
     drop(first);
     assert!(look(&mut second).is_none());
     store.open.send_replace(true);
-    look(&mut second).expect("an answer").expect("admitted");
+    let _ = look(&mut second).expect("an answer").expect("admitted");
     assert_eq!(time.questions(), asked, "nothing was asked again");
 }
 
@@ -105,7 +105,7 @@ async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
     store.open.send_replace(true);
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
     let (second, _) = tokio::join!(second, hurried);
-    second.expect("admitted");
+    let _ = second.expect("admitted");
     assert_eq!(time.questions(), asked + 1, "only the last one asked");
 }
 
@@ -114,7 +114,7 @@ async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there
     let (limiter, store, time) = Slow::limiter("1/hour");
     let [first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter).queue(1)));
     store.open.send_replace(true);
-    first.await.expect("admitted");
+    let _ = first.await.expect("admitted");
     // Now the second waits, and the third is one too many.
     assert!(look(&mut second).is_none());
     let refused = look(&mut third).expect("an answer").expect_err("refused");
@@ -128,7 +128,7 @@ async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there
 async fn a_request_that_leaves_the_queue_for_its_deadline_does_not_fill_it() {
     let (limiter, store, _) = Slow::limiter("1/hour");
     store.open.send_replace(true);
-    wait(&limiter).await.expect("the first");
+    let _ = wait(&limiter).await.expect("the first");
     store.open.send_replace(false);
     // All of them join before the store has answered.
     let mut first = queued(wait(&limiter));
@@ -146,7 +146,7 @@ async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
     tokio::time::sleep(ms(50)).await;
-    wait(&limiter).await.expect("admitted");
+    let _ = wait(&limiter).await.expect("admitted");
     assert!(time.passed() < Duration::from_secs(1));
 }
 
@@ -154,16 +154,16 @@ async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
 async fn what_is_given_back_is_found_when_it_has_arrived() {
     let (limiter, store, time) = Slow::limiter("2/min");
     store.open.send_replace(true);
-    wait(&limiter).cost(2).await.expect("all");
+    let _ = wait(&limiter).cost(2).await.expect("all");
     let [mut first, gone, mut last] = [(); 3].map(|()| queued(wait(&limiter)));
     let minute = Duration::from_secs(60);
     tokio::time::advance(minute).await;
-    look(&mut first).expect("its turn").expect("admitted");
+    let _ = look(&mut first).expect("its turn").expect("admitted");
     // Two were let in together, and one has gone. What it was charged is on its way to the store.
     assert!(look(&mut last).is_none());
     drop(gone);
     assert!(look(&mut last).is_none());
-    last.await.expect("admitted");
+    let _ = last.await.expect("admitted");
     assert!(time.passed() >= minute + ms(30));
     assert!(time.passed() <= minute + ms(100));
 }
@@ -191,6 +191,6 @@ fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
         // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
         store.open.send_replace(true);
         let turn = build().block_on(async { wait(&limiter).await });
-        turn.expect("one is left");
+        let _ = turn.expect("one is left");
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 /// A limiter whose key is rejected from memory, for as long as nothing changes in the store.
 async fn rejecting(server: &Server, clock: &ServerClock) -> Limiter {
     let limiter = three_a_minute(store(server, clock));
-    use_up(&limiter).await;
+    let _ = use_up(&limiter).await;
     epoch_is_read(server, 1).await;
     let read = async |source| {
         let reads = server.calls("get");
@@ -101,7 +101,7 @@ async fn a_reset_ends_rejections_under_every_quota_of_the_key() {
         let rejected = as_tier().await;
         assert_eq!((rejected.is_admitted(), rejected.source()), (false, source));
     }
-    limiter.reset(key()).await;
+    let _ = limiter.reset(key()).await;
     assert!(as_tier().await.is_admitted());
 }
 
@@ -110,12 +110,12 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_rejecti
     let (clock, server) = world();
     let store = store(&server, &clock);
     let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
-    use_up(&here).await;
+    let _ = use_up(&here).await;
     assert_eq!(
         here.check(key()).await.source(),
         DecisionSource::RejectionCache
     );
-    there.reset(key()).await;
+    let _ = there.reset(key()).await;
     let paid = there.check(key()).await.into_result().expect("admitted");
     for _ in 0..2 {
         assert!(here.check(key()).await.is_admitted());

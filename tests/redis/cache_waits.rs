@@ -74,7 +74,7 @@ fn from(address: &str, tenant: &str) -> [(&'static str, Key); 2] {
 async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
     let others = by_address_and_tenant(server, clock);
     for address in ["b", "c", "d"] {
-        others.check(from(address, tenant)).await;
+        let _ = others.check(from(address, tenant)).await;
     }
 }
 

@@ -131,11 +131,11 @@ async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
 async fn what_this_process_gives_back_is_had_at_once() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
-    use_up(&limiter).await;
-    limiter.reset(key()).await;
+    let _ = use_up(&limiter).await;
+    let _ = limiter.reset(key()).await;
     assert!(limiter.check(key()).await.is_admitted());
 
-    limiter.reset(key()).await;
+    let _ = limiter.reset(key()).await;
     let mut paid = limiter.check(key()).await;
     for _ in 0..2 {
         assert!(limiter.check(key()).await.is_admitted());
@@ -154,12 +154,12 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
     let (clock, server) = world();
     let here = three_a_minute(store(&server, &clock));
     let there = three_a_minute(store(&server, &clock));
-    use_up(&here).await;
+    let _ = use_up(&here).await;
     epoch_is_read(&server, 1).await;
     // Asked for once more, since the epoch is known.
     clock.advance(BOUND);
     assert_eq!(here.check(key()).await.source(), DecisionSource::Store);
-    there.reset(key()).await;
+    let _ = there.reset(key()).await;
     assert_eq!(
         here.check(key()).await.source(),
         DecisionSource::RejectionCache

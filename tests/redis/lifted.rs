@@ -91,7 +91,7 @@ async fn a_quota_that_was_raised_is_had_at_once() {
     // The count is what it was, and not the share of the quota.
     let of = |quota| limiter(store.clone(), [By::Fixed.policy("p", quota)]);
     let three = of("3/min");
-    use_up(&three).await;
+    let _ = use_up(&three).await;
     assert_eq!(source(&three).await, DecisionSource::RejectionCache);
     // The caller's own, and the policy's, by a limiter that was built anew.
     let tier = three
@@ -138,7 +138,7 @@ async fn what_a_response_gives_back_is_had_at_once() {
 async fn who_is_judged_before_what_lifts_his_refusal_is_not_remembered_after_it() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
-    use_up(&limiter).await;
+    let _ = use_up(&limiter).await;
     let (other, _, refused) = tokio::join!(
         limiter.check(Key::new("other")),
         limiter.reset(key()),
@@ -204,7 +204,7 @@ async fn what_another_process_gives_back_is_told_by_its_word() {
     let (clock, server) = world();
     let here = three_a_minute(store(&server, &clock));
     let there = three_a_minute(store(&server, &clock));
-    use_up(&here).await;
+    let _ = use_up(&here).await;
     epoch_is_read(&server, 1).await;
     // Asked for once more, now that it is known.
     clock.advance(BOUND);
@@ -224,7 +224,7 @@ async fn what_another_process_gives_back_is_told_by_its_word() {
     for _ in 0..6 {
         half_a_bound().await;
     }
-    there.reset(key()).await;
+    let _ = there.reset(key()).await;
     half_a_bound().await;
     assert!(here.check(key()).await.is_admitted());
 }

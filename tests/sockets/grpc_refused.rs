@@ -325,7 +325,7 @@ async fn a_refusal_is_trailers_only_on_the_wire() {
 }
 
 async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejected> {
-    limiter.check(Key::global()).await.into_result()?;
+    let _ = limiter.check(Key::global()).await.into_result()?;
     Ok("hello")
 }
 

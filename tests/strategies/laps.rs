@@ -179,7 +179,7 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
         for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
             world.set(START);
             world.server().flush();
-            limiter.charge(KEY, 1_000).await;
+            let _ = limiter.charge(KEY, 1_000).await;
             let key = world.server().only_key();
             world.server().command(&["PERSIST", &key]).ok();
             world.advance(secs(age));

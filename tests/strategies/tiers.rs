@@ -125,7 +125,7 @@ async fn the_deepest_debt_is_no_room() {
             ] {
                 let case = format!("{by:?}, {text}, on {}", world.name());
                 let limiter = world.single(by, text);
-                limiter.charge(KEY, u64::from(u32::MAX)).await;
+                let _ = limiter.charge(KEY, u64::from(u32::MAX)).await;
                 // Singly, and merged.
                 assert!(!counted(&limiter.check(KEY).await), "{case}");
                 assert_eq!(
@@ -135,7 +135,7 @@ async fn the_deepest_debt_is_no_room() {
                 );
                 let told = limiter.peek(KEY).await.retry();
                 assert_eq!(told, limiter.check(KEY).await.retry(), "{case}");
-                limiter.reset(KEY).await;
+                let _ = limiter.reset(KEY).await;
             }
         }
     }
