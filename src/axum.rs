@@ -43,9 +43,13 @@ impl<S: Sync> OptionalFromRequestParts<S> for Admission {
     }
 }
 
-/// The same as the layer's own refusal.
+/// The same as the layer's own rejection. Behind a [`RateLimitLayer`](crate::RateLimitLayer) the layer answers in place of
+/// this: with its fields, and in its own words where it has an [`on_rejection`](crate::RateLimitLayer::on_rejection). The
+/// closest layer finds it in the response's extensions.
 impl IntoResponse for Rejected {
     fn into_response(self) -> Response {
-        refusal::response(&self)
+        let mut response = refusal::response(&self);
+        response.extensions_mut().insert(self);
+        response
     }
 }

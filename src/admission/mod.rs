@@ -178,6 +178,16 @@ impl Admission {
         }
     }
 
+    /// A handler rejected the request: gives back what the layer at a place charged, without waiting for it.
+    pub(crate) fn withdraw_at(&self, place: usize) {
+        self.with(place, |decision| {
+            decision.books.give_back(&mut decision.counted);
+            for counted in &decision.counted {
+                counted.receipts.settle();
+            }
+        });
+    }
+
     /// Whether the charge of the decision at a place depends on what becomes of the request.
     pub(crate) fn settles(&self, place: usize) -> bool {
         self.lock()

@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    gate::{Gate, Pass},
+    gate::{Gate, Pass, Told},
+    ticket::Ticket,
 };
 use crate::{limiter::Pending, outcome::RequestEnd, respond::RefusalBody};
 
@@ -106,9 +107,14 @@ where
                 }
                 StateProj::Passed { inner, pass } => {
                     let response = ready!(inner.poll(cx));
-                    let Pass { told, ticket } = mem::take(pass);
+                    let mut pass = mem::take(pass);
+                    let response = response.map(|response| pass.rejected(response));
+                    let Pass { told, ticket, .. } = pass;
                     let mut response = match response {
-                        Ok(response) => response,
+                        Ok(Err(response)) => response,
+                        Ok(Ok(answer)) => {
+                            return Poll::Ready(Ok(answer_for_handler(answer, told, ticket)));
+                        }
                         Err(error) => {
                             drop(told);
                             if let Some(ticket) = ticket {
@@ -139,6 +145,24 @@ where
             state.set(next);
         }
     }
+}
+
+/// Sends a layer's answer to a request that its handler rejected.
+#[cold]
+fn answer_for_handler<B>(
+    mut answer: Response<RefusalBody>,
+    told: Option<Told>,
+    ticket: Option<Box<Ticket>>,
+) -> Response<ResponseBody<B>> {
+    if let Some(told) = told {
+        told.tell(&mut answer);
+    }
+    if let Some(ticket) = ticket {
+        let (response, ticket) = ticket.respond(answer);
+        ticket.end(RequestEnd::Completed);
+        answer = response;
+    }
+    answer.map(ResponseBody::own)
 }
 
 impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>

@@ -6,11 +6,11 @@ use http::{Response, request::Parts};
 
 use super::ticket::{Course, Ticket};
 use crate::{
-    admission::Admission,
+    admission::{Admission, Rejected},
     decision::{Brief, Decision},
     handles::Handles,
     limiter::Limiter,
-    respond::{Answers, Delay, RateLimitHeaders, RefusalBody, tell},
+    respond::{Answers, Delay, KeptRequest, RateLimitHeaders, RefusalBody, tell},
 };
 
 /// What all services behind a layer share: the same at each handle on it, which stands on cache lines of its own.
@@ -52,7 +52,20 @@ pub(super) struct Pass {
     pub(super) told: Option<Told>,
     /// If something is to be done when it has ended.
     pub(super) ticket: Option<Box<Ticket>>,
+    /// What answers it if its handler rejects it.
+    pub(super) rejection: Option<HandlerRejection>,
 }
+
+/// What a layer needs to answer a request that its handler rejects.
+#[derive(Debug)]
+pub(super) struct HandlerRejection {
+    gate: Arc<Gate>,
+    request: KeptRequest,
+}
+
+/// On a response: a layer further in has answered for the handler, which rejected the request.
+#[derive(Clone, Copy, Debug)]
+struct RejectedByHandler;
 
 /// Where a decision stands that the response tells of.
 #[derive(Debug)]
@@ -64,7 +77,8 @@ pub(super) struct Told {
 
 impl Gate {
     /// Lets a request in that is admitted, and that takes the decision with it.
-    pub(super) fn admit(&self, decision: Decision, parts: &mut Parts) -> Pass {
+    pub(super) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> Pass {
+        let rejection = Some(self.rejection(parts));
         let settles = decision.settles();
         let (admission, (place, permit), joins) = match parts.extensions.get::<Admission>() {
             Some(outer) => (outer.clone(), outer.join(decision), true),
@@ -81,19 +95,35 @@ impl Gate {
         if !joins {
             parts.extensions.insert(admission);
         }
-        Pass { told, ticket }
+        Pass {
+            told,
+            ticket,
+            rejection,
+        }
+    }
+
+    fn rejection(self: &Arc<Self>, parts: &Parts) -> HandlerRejection {
+        HandlerRejection {
+            request: self.answers.keep(parts),
+            gate: self.clone(),
+        }
     }
 
     /// Lets a request in, which takes the decision with it in few words.
     #[inline]
-    pub(super) fn pass(&self, brief: Brief, parts: &mut Parts) -> Pass {
+    pub(super) fn pass(self: &Arc<Self>, brief: Brief, parts: &mut Parts) -> Pass {
         if parts.extensions.get::<Admission>().is_some() {
             return self.admit(brief.decision(), parts);
         }
+        let rejection = Some(self.rejection(parts));
         let admission = Admission::brief(brief);
         let told = self.told(&admission, 0);
         parts.extensions.insert(admission);
-        Pass { told, ticket: None }
+        Pass {
+            told,
+            ticket: None,
+            rejection,
+        }
     }
 
     /// Refuses a request. What layers further out have charged it is given back.
@@ -106,7 +136,8 @@ impl Gate {
 
     fn told(&self, admission: &Admission, place: usize) -> Option<Told> {
         let fields = self.answers.headers;
-        (!fields.are_none()).then(|| Told {
+        let refunds = self.answers.refunds_handler_rejections;
+        (refunds || !fields.are_none()).then(|| Told {
             admission: admission.clone(),
             place,
             fields,
@@ -115,10 +146,53 @@ impl Gate {
 }
 
 impl Told {
+    /// Whether a policy of its decision has the name of one in another decision.
+    fn names_one_of(&self, other: &Decision) -> bool {
+        let named = |decision: &mut Decision| {
+            let mut policies = decision.policies();
+            policies.any(|policy| other.policy(policy.policy()).is_some())
+        };
+        self.admission.with(self.place, named).unwrap_or(false)
+    }
+
     /// Tells how the decision stands by now.
     pub(super) fn tell<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
         let tell = |decision: &Decision| tell(decision, fields, Delay::NONE, response);
         self.admission.last_look(self.place, tell);
+    }
+}
+
+impl Pass {
+    /// Answers for the handler, if it rejected the request. A layer further out refunds its charge, if it is told to.
+    pub(super) fn rejected<B>(
+        &mut self,
+        response: Response<B>,
+    ) -> Result<Response<RefusalBody>, Response<B>> {
+        let mut response = response;
+        let Some(HandlerRejection { gate, request }) = &self.rejection else {
+            return Err(response);
+        };
+        let rejected = response.extensions_mut().remove::<Rejected>();
+        let further_in = response.extensions().get::<RejectedByHandler>().is_some();
+        if gate.answers.refunds_handler_rejections
+            && (rejected.is_some() || further_in)
+            && let Some(told) = &self.told
+        {
+            told.admission.withdraw_at(told.place);
+        }
+        let Some(rejected) = rejected else {
+            return Err(response);
+        };
+        let mut answer = gate
+            .answers
+            .answer_for_handler(&rejected, request, response);
+        answer.extensions_mut().insert(RejectedByHandler);
+        // A policy is told of once: by the rejection, where it is one of the same name.
+        let told = self
+            .told
+            .take_if(|told| told.names_one_of(rejected.decision()));
+        drop(told);
+        Ok(answer)
     }
 }

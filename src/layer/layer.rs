@@ -114,6 +114,13 @@ impl RateLimitLayer {
         self.answering(|answers| answers.on_rejection(respond))
     }
 
+    /// Refunds what this layer charged a request that its handler then rejected, by a [`Rejected`] that it returned as its
+    /// response. Off unless set: the request has reached the handler, which may have done costly work for it.
+    #[must_use]
+    pub fn refund_handler_rejections(self, refund: bool) -> Self {
+        self.answering(|answers| answers.refunds_handler_rejections = refund)
+    }
+
     /// The limiter, to ask about keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
         &self.gates.any().limiter

@@ -29,6 +29,10 @@
 //! text and no JSON. [`on_rejection`](RateLimitLayer::on_rejection) answers in your own words. `Retry-After` is on every
 //! refusal that waiting helps against; [`RateLimitHeaders`](crate::RateLimitHeaders) are the other fields.
 //!
+//! A [`Rejected`](crate::Rejected) that an axum handler returns is answered alike, by the closest layer: with its fields, in its
+//! own words, and without those of another dialect. What the layer charged the request stays charged, unless
+//! [`refund_handler_rejections`](RateLimitLayer::refund_handler_rejections) is set.
+//!
 //! ## gRPC
 //!
 //! A POST whose content type is `application/grpc`, with or without a `+format`, is a gRPC call, and so is one of

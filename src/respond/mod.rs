@@ -3,7 +3,14 @@
 use std::{error::Error, fmt, mem, sync::Arc};
 
 use bytes::Bytes;
-use http::{Response, header::RETRY_AFTER, request::Parts};
+use http::{
+    Response,
+    header::{
+        CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER,
+        TRANSFER_ENCODING,
+    },
+    request::Parts,
+};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
@@ -28,11 +35,22 @@ type BoxError = Box<dyn Error + Send + Sync>;
 type OnRefusal =
     dyn Fn(&Rejected, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
 
+/// What is kept of a request while it is served, to answer it if its handler rejects it.
+#[derive(Debug)]
+pub(crate) enum KeptRequest {
+    /// All of its head, for `on_rejection`.
+    Head(Box<Parts>),
+    /// Whether the client takes text and no JSON.
+    WantsText(bool),
+}
+
 /// How a layer answers.
 #[derive(Clone, Default)]
 pub(crate) struct Answers {
     pub(crate) headers: RateLimitHeaders,
     on_rejection: Option<Arc<OnRefusal>>,
+    /// Whether a layer refunds its own charge of a request that its handler rejected.
+    pub(crate) refunds_handler_rejections: bool,
     /// Successes that it answered with.
     successes: Arc<Seldom>,
 }
@@ -50,6 +68,42 @@ impl Answers {
         }));
     }
 
+    /// Keeps what answering needs of a request that its handler may reject.
+    pub(crate) fn keep(&self, parts: &Parts) -> KeptRequest {
+        match self.on_rejection {
+            Some(_) => KeptRequest::Head(Box::new(parts.clone())),
+            None => KeptRequest::WantsText(refusal::wants_text(&parts.headers)),
+        }
+    }
+
+    /// Answers a rejection by a handler in place of the handler's `response`, whose other header fields stay.
+    pub(crate) fn answer_for_handler<B>(
+        &self,
+        rejected: &Rejected,
+        request: &KeptRequest,
+        response: Response<B>,
+    ) -> Response<RefusalBody> {
+        let decision = rejected.decision();
+        let mut answer = match request {
+            KeptRequest::Head(parts) => self.refuse(decision, parts),
+            KeptRequest::WantsText(text) => refusal::with(decision, self.headers, *text),
+        };
+        let (theirs, _) = response.into_parts();
+        let replaced = exposed_headers().into_iter().chain([
+            CONTENT_TYPE,
+            CONTENT_LENGTH,
+            CONTENT_ENCODING,
+            TRANSFER_ENCODING,
+            CACHE_CONTROL,
+        ]);
+        let mut kept = theirs.headers;
+        replaced.for_each(|name| while kept.remove(&name).is_some() {});
+        answer.headers_mut().extend(kept);
+        *answer.version_mut() = theirs.version;
+        answer.extensions_mut().extend(theirs.extensions);
+        answer
+    }
+
     /// The answer to a request that was refused.
     pub(crate) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
         let fields = self.headers;
@@ -57,8 +111,8 @@ impl Answers {
             return grpc::response(decision, fields, protocol).map(RefusalBody::from);
         }
         let Some(respond) = &self.on_rejection else {
-            let headers = &parts.headers;
-            return refusal::negotiated(decision, fields, headers);
+            let text = refusal::wants_text(&parts.headers);
+            return refusal::with(decision, fields, text);
         };
         let refused = Rejected::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);
@@ -72,7 +126,7 @@ impl Answers {
                     "on_rejection returned a success; use Rejected::status"
                 );
             });
-            return refusal::negotiated(decision, fields, &parts.headers);
+            return refusal::with(decision, fields, refusal::wants_text(&parts.headers));
         }
         let theirs = mem::take(response.headers_mut());
         if let Some(said) = theirs.get(RETRY_AFTER) {

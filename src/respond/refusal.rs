@@ -22,16 +22,12 @@ pub(crate) fn response<B: From<Bytes>>(refused: &Rejected) -> Response<B> {
     with(refused.decision(), refused.fields(), false)
 }
 
-/// The response to a request of these header fields.
-pub(super) fn negotiated<B: From<Bytes>>(
+/// The response to a client that reads text, or problem details.
+pub(super) fn with<B: From<Bytes>>(
     decision: &Decision,
     fields: RateLimitHeaders,
-    request: &HeaderMap,
+    text: bool,
 ) -> Response<B> {
-    with(decision, fields, wants_text(request))
-}
-
-fn with<B: From<Bytes>>(decision: &Decision, fields: RateLimitHeaders, text: bool) -> Response<B> {
     let delay = Delay::of(decision, fields);
     let problem = Problem::of(decision);
     let (media_type, length, body) = if text {
@@ -54,8 +50,8 @@ fn with<B: From<Bytes>>(decision: &Decision, fields: RateLimitHeaders, text: boo
     response
 }
 
-/// Whether somebody reads it who takes text and no JSON: a browser that shows a page (RFC 9110, 12.5.1).
-fn wants_text(request: &HeaderMap) -> bool {
+/// Whether a client takes text and no JSON: a browser that shows a page (RFC 9110, 12.5.1).
+pub(super) fn wants_text(request: &HeaderMap) -> bool {
     let lines = request.get_all(ACCEPT).into_iter();
     let ranges = lines.filter_map(|line| line.to_str().ok());
     let mut text = false;

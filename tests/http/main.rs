@@ -12,6 +12,7 @@ mod epochs;
 mod extractors;
 mod foreign_fields;
 mod forged;
+mod handlers;
 #[path = "../common/hands.rs"]
 mod hands;
 mod in_flight;
