@@ -20,8 +20,8 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    Admission, Charge, ConfigError, FixedWindow, MemoryStore, MissingKey, Policy, Quota,
-    RateLimitLayer, exposed_headers, extract, outcome, store::Store,
+    Admission, ConfigError, FixedWindow, MemoryStore, MissingKey, Policy, Quota, RateLimitLayer,
+    exposed_headers, extract, outcome, store::Store,
 };
 use tower::ServiceBuilder;
 use tower_http::{
@@ -89,7 +89,7 @@ fn api(store: impl Store + Clone) -> Result<Router, ConfigError> {
         .key(extract::header("x-api-key").secret())
         .missing_key(MissingKey::Reject)
         // Taken on arrival, and given back if there was no report.
-        .charge(Charge::reserve(outcome::success));
+        .refund_unless(outcome::success);
     let reports = RateLimitLayer::builder()
         .store(store)
         .policy(reports)

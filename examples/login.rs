@@ -16,9 +16,7 @@ use axum::{
     routing::post,
 };
 use tokio::net::TcpListener;
-use tollgate::{
-    Charge, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, outcome, store::Store,
-};
+use tollgate::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, outcome, store::Store};
 
 #[derive(serde::Deserialize)]
 struct Login {
@@ -47,8 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn app(store: impl Store + Clone) -> Result<Router, Box<dyn Error>> {
     // Every failure counts for its address. Whoever hangs up before the answer has failed too.
-    let by_address = Policy::new("address", Quota::requests(20).per_minute())
-        .charge(Charge::on_response(outcome::failure));
+    let by_address =
+        Policy::new("address", Quota::requests(20).per_minute()).charge_after(outcome::failure);
     let layer = RateLimitLayer::builder()
         .store(store.clone())
         .policy(by_address)

@@ -19,7 +19,7 @@ use axum::{
     routing::post,
 };
 use tokio::net::TcpListener;
-use tollgate::{Admission, Charge, Key, Policy, Quota, RateLimitLayer, extract, outcome};
+use tollgate::{Admission, Key, Policy, Quota, RateLimitLayer, extract, outcome};
 
 #[derive(serde::Deserialize)]
 struct Job {
@@ -43,17 +43,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
-    let charge = if env::var("RESERVE").is_ok_and(|reserve| reserve == "1") {
-        println!("Reserving: charged on arrival, given back on failure.");
-        Charge::reserve(outcome::success)
-    } else {
-        println!("The articles' way: checked on arrival, counted on success.");
-        Charge::on_response(outcome::success)
-    };
     let per_user = Policy::new("ocr", Quota::requests(5).per_minute())
         .strategy(tollgate::FixedWindow)
-        .key(extract::from_fn(user))
-        .charge(charge);
+        .key(extract::from_fn(user));
+    let per_user = if env::var("RESERVE").is_ok_and(|reserve| reserve == "1") {
+        println!("Reserving: charged on arrival, refunded on failure.");
+        per_user.refund_unless(outcome::success)
+    } else {
+        println!("The articles' way: checked on arrival, charged on success.");
+        per_user.charge_after(outcome::success)
+    };
     let layer = RateLimitLayer::builder().policy(per_user);
     #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {

@@ -88,7 +88,12 @@ fn failed(error: BoxError) -> Response {
     let Some(refused) = error.downcast_ref::<Rejected>() else {
         return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response();
     };
-    let seconds = refused.retry_after().unwrap_or_default().as_secs() + 1;
+    let seconds = refused
+        .retry_after()
+        .duration()
+        .unwrap_or_default()
+        .as_secs()
+        + 1;
     let status = StatusCode::SERVICE_UNAVAILABLE;
     (status, [(RETRY_AFTER, seconds)], format!("{refused}\n")).into_response()
 }

@@ -2,27 +2,14 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::outcome::Outcome;
+use crate::{outcome::Outcome, policy::Policy};
 
-/// When a policy charges a request, and when it lets it off.
-///
-/// | | on arrival | when it is over | concurrent requests |
-/// |---|---|---|---|
-/// | [`on_arrival`](Charge::on_arrival) (default) | charged | | never exceed the limit |
-/// | [`reserve`](Charge::reserve) | charged | given back, if the outcome says so | never exceed the limit |
-/// | [`on_response`](Charge::on_response) | checked | charged, if the outcome says so | that are let in together can exceed it: by their number, at most to one more capacity |
-///
-/// ```
-/// use tollgate::{Charge, Policy, Quota, outcome};
-///
-/// // Five successes a minute, and never more than that under way.
-/// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).charge(Charge::reserve(outcome::success));
-/// // Only failures count.
-/// let login = Policy::new("login", Quota::requests(20).per_minute()).charge(Charge::on_response(outcome::failure));
-/// ```
+/// When a policy charges, and what it charges for.
 #[derive(Clone)]
-pub struct Charge {
+pub(crate) struct Charge {
     pub(crate) when: When,
+    /// Whether a rejected request is charged too.
+    pub(crate) rejected: bool,
     judge: Option<Judge>,
     dropped: bool,
 }
@@ -37,58 +24,96 @@ pub(crate) enum When {
     Reserve,
 }
 
-impl Charge {
-    /// Charges on arrival, whatever becomes of the request.
-    pub fn on_arrival() -> Self {
-        Self {
-            when: When::Arrival,
-            judge: None,
-            dropped: true,
-        }
-    }
-
-    /// Checks on arrival that there is room, and charges when the request is over, if `charges` says so of its outcome:
-    /// the articles' way. Requests that are under way together may exceed the limit; where that costs money, take
-    /// [`reserve`](Charge::reserve).
+/// When to charge.
+///
+/// | | on arrival | at the end | concurrent requests |
+/// |---|---|---|---|
+/// | default | charged | | never exceed the limit |
+/// | [`refund_unless`](Policy::refund_unless) | charged | refunded, unless the outcome is to be charged | never exceed the limit |
+/// | [`charge_after`](Policy::charge_after) | checked | charged, if the outcome is to be charged | may exceed the limit by their number, at most by one more capacity |
+///
+/// ```
+/// use tollgate::{Policy, Quota, outcome};
+///
+/// // Five successes a minute, and never more than that in flight.
+/// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
+/// // Only failures count.
+/// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
+/// ```
+impl Policy {
+    /// Checks on arrival that a request fits, and charges it when it is over, if `charges` returns true for its outcome.
+    /// Requests in flight together may exceed the limit; where that costs money, use
+    /// [`refund_unless`](Policy::refund_unless). The last of the two calls counts.
     ///
-    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, or hanging up would evade a limit
-    /// on failures: see [`when_dropped`](Charge::when_dropped).
-    pub fn on_response<F>(charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        Self {
-            when: When::Response,
-            judge: Some(Arc::new(charges)),
-            dropped: true,
-        }
-    }
-
-    /// Charges on arrival, and gives back when the request is over, unless `charges` says of its outcome that it is to be
-    /// charged.
+    /// ```
+    /// use tollgate::{Policy, Quota, outcome};
     ///
-    /// What is given back is only what time has not given back already, and only into the window it was taken from. Under
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where others
-    /// were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) gives back whole. If the process dies
-    /// meanwhile the charge stays, no longer than its window.
-    pub fn reserve<F>(charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        Self {
-            when: When::Reserve,
-            judge: Some(Arc::new(charges)),
-            dropped: true,
-        }
-    }
-
-    /// Whether to charge a request that was dropped before it had a response: yes, unless set.
+    /// // Only failed logins count.
+    /// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
+    /// ```
+    ///
+    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, or hanging up
+    /// would evade a limit on failures: see [`charge_dropped`](Policy::charge_dropped).
     #[must_use]
-    pub fn when_dropped(mut self, charges: bool) -> Self {
-        self.dropped = charges;
+    pub fn charge_after<F>(self, charges: F) -> Self
+    where
+        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
+    {
+        self.charge_by(When::Response, charges)
+    }
+
+    /// Charges on arrival, and refunds the charge when the request is over, unless `charges` returns true for its outcome.
+    /// The last call of this and [`charge_after`](Policy::charge_after) counts.
+    ///
+    /// ```
+    /// use tollgate::{Policy, Quota, outcome};
+    ///
+    /// // Five successes a minute, and never more than that in flight.
+    /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
+    /// ```
+    ///
+    /// A refund returns only what time has not already given back, and only to the window that was charged. Under
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where other
+    /// requests were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) refunds the whole. If the process
+    /// dies meanwhile the charge stays, no longer than its window.
+    #[must_use]
+    pub fn refund_unless<F>(self, charges: F) -> Self
+    where
+        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
+    {
+        self.charge_by(When::Reserve, charges)
+    }
+
+    /// Whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that was
+    /// dropped before it had a response: true unless set.
+    #[must_use]
+    pub fn charge_dropped(mut self, charges: bool) -> Self {
+        self.charge.dropped = charges;
         self
     }
 
+    /// Whether a rejected request is charged by the policies that reject it, down to a debt of at most one capacity, so that
+    /// a client that keeps retrying waits for longer: false unless set.
+    ///
+    /// Strategies that store each unit ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow),
+    /// [`Concurrency`](crate::Concurrency)) go into no debt.
+    #[must_use]
+    pub fn charge_rejected(mut self, charges: bool) -> Self {
+        self.charge.rejected = charges;
+        self
+    }
+
+    fn charge_by<F>(mut self, when: When, charges: F) -> Self
+    where
+        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
+    {
+        self.charge.when = when;
+        self.charge.judge = Some(Arc::new(charges));
+        self
+    }
+}
+
+impl Charge {
     /// Whether a request that ended so is to be charged.
     pub(crate) fn charges(&self, outcome: &Outcome<'_>) -> bool {
         match &self.judge {
@@ -100,8 +125,14 @@ impl Charge {
 }
 
 impl Default for Charge {
+    /// On arrival, whatever the outcome.
     fn default() -> Self {
-        Self::on_arrival()
+        Self {
+            when: When::Arrival,
+            rejected: false,
+            judge: None,
+            dropped: true,
+        }
     }
 }
 
@@ -109,21 +140,8 @@ impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Charge")
             .field("when", &self.when)
+            .field("rejected", &self.rejected)
             .field("dropped", &self.dropped)
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a policy's refusals count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Denied {
-    /// A refused request costs nothing.
-    #[default]
-    Free,
-    /// A refused request is charged by the policies that refuse it, down to a debt of at most one capacity, so that
-    /// whoever goes on hammering waits for longer. Strategies that remember each charge
-    /// ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow), [`Concurrency`](crate::Concurrency)) go into
-    /// no debt.
-    Counts,
 }

@@ -147,7 +147,6 @@ mod units;
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
 pub use admission::{Admission, PermitGuard, Rejected};
-pub use charge::{Charge, Denied};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
 pub use error::{ConfigError, InvalidValue, StoreError};

@@ -1,4 +1,4 @@
-//! What became of a request that was let through: for policies that [charge](crate::Charge) by it.
+//! What became of a request that was let through: for policies that [charge](crate::Policy::charge_after) by it.
 
 use std::fmt;
 

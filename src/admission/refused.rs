@@ -1,12 +1,11 @@
 //! What a refused caller gets.
 
-use std::{error, fmt, time::Duration};
+use std::{error, fmt};
 
 use http::StatusCode;
 
 use crate::{
     decision::{Decision, DecisionKind},
-    error::StoreError,
     respond::{Problem, RateLimitHeaders},
     strategy::RetryAfter,
 };
@@ -52,15 +51,9 @@ impl Rejected {
         Problem::of(&self.decision).status
     }
 
-    /// How long to wait; `None` if waiting doesn't help, or it isn't known.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match (self.decision.kind(), self.decision.retry()) {
-            (DecisionKind::Rejected, RetryAfter::In(wait)) => Some(wait),
-            (DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after }), _) => {
-                Some(*retry_after)
-            }
-            _ => None,
-        }
+    /// When the same request would pass: see [`Decision::retry_after`].
+    pub fn retry_after(&self) -> RetryAfter {
+        self.decision.retry_after()
     }
 }
 
@@ -72,9 +65,12 @@ impl fmt::Display for Rejected {
                 f.write_str("quota exceeded:")?;
                 let mut refused = self.decision.policies().filter(|v| v.rejected());
                 refused.try_for_each(|verdict| write!(f, " {}", verdict.policy()))?;
-                match self.decision.retry() {
+                match self.retry_after() {
                     RetryAfter::In(wait) => write!(f, "; retry after {wait:?}"),
-                    _ => f.write_str("; it costs more than the quota ever allows"),
+                    RetryAfter::Never => {
+                        f.write_str("; the request costs more than the quota ever allows")
+                    }
+                    RetryAfter::Now | RetryAfter::Unknown => Ok(()),
                 }
             }
             DecisionKind::MissingKey { policy } => {
@@ -82,7 +78,7 @@ impl fmt::Display for Rejected {
             }
             DecisionKind::DenyListed => f.write_str("the request is on a deny list"),
             DecisionKind::StoreFailed(error) => {
-                write!(f, "the store of the rate limits is at fault: {error}")
+                write!(f, "rate limit store failed: {error}")
             }
         }
     }

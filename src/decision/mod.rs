@@ -202,8 +202,21 @@ impl Decision {
     }
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.
-    pub fn retry(&self) -> RetryAfter {
-        retry(&*self.books, &self.counted)
+    /// [`Unknown`](RetryAfter::Unknown) where the store could not answer, [`Never`](RetryAfter::Never) where waiting does
+    /// not help.
+    pub fn retry_after(&self) -> RetryAfter {
+        match &self.kind {
+            DecisionKind::Admitted => retry(&*self.books, &self.counted),
+            DecisionKind::Rejected => match retry(&*self.books, &self.counted) {
+                RetryAfter::Now => RetryAfter::Unknown,
+                wait => wait,
+            },
+            DecisionKind::MissingKey { .. } | DecisionKind::DenyListed => RetryAfter::Never,
+            DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after }) => {
+                RetryAfter::In(*retry_after)
+            }
+            DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
+        }
     }
 }
 

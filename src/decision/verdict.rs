@@ -56,21 +56,11 @@ impl<'a> PolicyDecision<'a> {
     }
 
     /// When another request of the same cost would pass this policy.
-    pub fn retry(&self) -> RetryAfter {
+    pub fn retry_after(&self) -> RetryAfter {
         self.outlook().retry
     }
 
-    /// How long to wait for another request of the same cost to pass, were nobody else to ask; zero if it would pass
-    /// now, `None` if it never will.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self.outlook().retry {
-            RetryAfter::Now => Some(Duration::ZERO),
-            RetryAfter::In(wait) => Some(wait),
-            RetryAfter::Never => None,
-        }
-    }
-
-    /// How long until the full quota is available again, were nobody else to ask.
+    /// How long until the full quota is available again, unless other requests come.
     pub fn reset_after(&self) -> Duration {
         self.outlook().reset_after
     }
@@ -80,13 +70,12 @@ impl<'a> PolicyDecision<'a> {
         self.counted.is_shadow()
     }
 
-    /// Whether this policy would have refused the request, were it enforced: what [`rejected`](PolicyDecision::rejected) says of
-    /// those that are.
+    /// Whether this policy rejected the request, or would have, were it enforced.
     pub fn would_reject(&self) -> bool {
         self.rejected() || self.counted.is_shadow_refusal()
     }
 
-    /// Whether this policy refused the request; never, in the shadow.
+    /// Whether this policy rejected the request; false for a shadow, which rejects nothing.
     pub fn rejected(&self) -> bool {
         matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()
@@ -102,7 +91,7 @@ impl fmt::Debug for PolicyDecision<'_> {
             .field("limit", &self.limit())
             .field("cost", &self.cost())
             .field("remaining", &self.remaining())
-            .field("retry", &self.retry())
+            .field("retry_after", &self.retry_after())
             .field("reset_after", &self.reset_after())
             .field("rejected", &self.rejected())
             .field("would_reject", &self.would_reject())

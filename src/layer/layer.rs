@@ -94,7 +94,7 @@ impl RateLimitLayer {
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .build()?
     ///     .on_rejection(|refused, parts| {
-    ///         let seconds = refused.retry_after().map_or(0, |wait| wait.as_secs() + 1);
+    ///         let seconds = refused.retry_after().duration().map_or(0, |wait| wait.as_secs() + 1);
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
     ///         (refused.status(), Html(page)).into_response()
     ///     });

@@ -149,7 +149,7 @@ impl Head {
         n: u32,
     ) -> Result<Decision, Arc<Refusal>> {
         let exhausted = matches!(decision.kind, DecisionKind::Rejected);
-        if exhausted && decision.retry() != RetryAfter::Never {
+        if exhausted && decision.retry_after() != RetryAfter::Never {
             return Err(Refusal::new(decision, question.clone()));
         }
         // Where the store was not asked, or couldn't answer, all get the same.

@@ -78,7 +78,7 @@ pub use wait::{Wait, WaitFuture};
 ///     assert_eq!(decision.policy("account").unwrap().remaining(), left);
 /// }
 /// let refused = limiter.admit("alice").await.unwrap_err();
-/// assert_eq!(refused.retry_after().unwrap().as_secs(), 11);
+/// assert_eq!(refused.retry_after().duration().unwrap().as_secs(), 11);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -125,7 +125,7 @@ impl Question {
         let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
         let timed = timed.filter_map(|counted| match counted.outlook(&*refused.books).retry {
             RetryAfter::In(wait) => Some(wait),
-            RetryAfter::Now | RetryAfter::Never => None,
+            RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
         });
         timed.max().unwrap_or_default()
     }

@@ -43,7 +43,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Key, Limiter, Policy, Quota};
+    /// use tollgate::{Key, Limiter, Policy, Quota, RetryAfter};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// let limiter = Limiter::builder()
@@ -56,7 +56,7 @@ impl Limiter {
     ///
     /// // Two of these will never pass together: nobody waits for that.
     /// let refused = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
-    /// assert_eq!(refused.retry_after(), None);
+    /// assert_eq!(refused.retry_after(), RetryAfter::Never);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -86,7 +86,7 @@ impl Limiter {
     /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
     /// - the store is at fault, and the limiter [refuses](crate::OnStoreError::Reject) then. If it admits, nobody waits.
     ///
-    /// Under [`Denied::Counts`](crate::Denied::Counts) each question of the first in the queue that is refused counts.
+    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each question of the first in the queue that is refused counts.
     ///
     /// # Lists, bans and shadows
     ///

@@ -7,7 +7,7 @@
 //! ```
 //! use std::{convert::Infallible, time::Duration};
 //!
-//! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Rejected};
+//! use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota, Rejected, RetryAfter};
 //! use tower::{ServiceBuilder, ServiceExt};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -31,7 +31,7 @@
 //! reports.clone().oneshot(()).await?;
 //! let error = reports.clone().oneshot(()).await.unwrap_err();
 //! let refused: &Rejected = error.downcast_ref().expect("a refusal");
-//! assert!(refused.retry_after() > Some(Duration::from_secs(3_500)));
+//! assert!(refused.retry_after() > RetryAfter::In(Duration::from_secs(3_500)));
 //! # Ok(())
 //! # }
 //! ```
@@ -52,7 +52,7 @@
 //!
 //! # When it is over
 //!
-//! Policies that [charge](crate::Charge) by the outcome are told what is known here: that the service failed, that the
+//! Policies that [charge](crate::Policy::charge_after) by the outcome are told what is known here: that the service failed, that the
 //! request was dropped, or that there is a response. Of which status, they are told if the response is one of HTTP's, and
 //! [`InExtensions`] is chosen; otherwise it counts as 200.
 //!

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Policy;
 use crate::{
-    charge::{Denied, When},
+    charge::When,
     error::InvalidValue,
     quota::Quota,
     strategy::{Rule, TierRefills, format},
@@ -37,24 +37,24 @@ impl Policy {
         Ok(rule)
     }
 
-    /// Asks the extractors whether they can find keys, and whether charges and refusals go together.
+    /// Asks the extractors whether they can find keys, and whether charge_after, charge_rejected and shadow go together.
     pub(crate) fn check_parts(&self) -> Result<(), InvalidValue> {
-        if self.charge.when == When::Response && self.denied == Denied::Counts {
+        if self.charge.when == When::Response && self.charge.rejected {
             return Err(InvalidValue::new(
-                "charging by the response, with refusals that count",
-                "Charge::reserve or Charge::on_arrival with Denied::Counts",
+                "charge_after together with charge_rejected",
+                "refund_unless, or a charge on arrival, with charge_rejected",
             ));
         }
         if self.charge.when == When::Response && self.quota.is_concurrent() {
             return Err(InvalidValue::new(
-                "an in-flight limit that charges by the response",
-                "Charge::on_arrival: a request is in flight from its arrival on",
+                "charge_after for an in-flight limit",
+                "a charge on arrival: a request is in flight from its arrival on",
             ));
         }
-        if self.shadow.is_some() && self.denied == Denied::Counts {
+        if self.shadow.is_some() && self.charge.rejected {
             return Err(InvalidValue::new(
-                "a shadow whose refusals count",
-                "Denied::Free: a shadow refuses nothing",
+                "charge_rejected for a shadow policy",
+                "a shadow policy without charge_rejected: it rejects nothing",
             ));
         }
         self.skips.check()?;
@@ -65,13 +65,13 @@ impl Policy {
 
     /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
     pub(crate) fn check_ban(&self) -> Result<(), InvalidValue> {
-        let plain = self.charge.when == When::Arrival && self.denied == Denied::Free;
+        let plain = self.charge.when == When::Arrival && !self.charge.rejected;
         if plain && self.shadow.is_none() {
             return Ok(());
         }
         Err(InvalidValue::new(
-            "a ban with a charge mode, with refusals that count, or in the shadow",
-            "a ban as it is: it counts what other policies refuse",
+            "a ban with charge_after, refund_unless, charge_rejected or shadow",
+            "a ban alone: it counts what other policies reject",
         ))
     }
 

@@ -5,7 +5,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use http::{Method, request::Parts};
 
 use crate::{
-    charge::{Charge, Denied, When},
+    charge::{Charge, When},
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
     on_store_error::OnStoreError,
@@ -39,8 +39,7 @@ pub struct Policy {
     missing: Option<MissingKey>,
     cost: Cost,
     caller: Option<Arc<dyn KeyExtractor>>,
-    charge: Charge,
-    denied: Denied,
+    pub(crate) charge: Charge,
     tiers: Tiers,
     tier_quotas: Vec<Quota>,
     skips: Skips,
@@ -94,8 +93,7 @@ impl Policy {
             missing: None,
             cost: Cost::Fixed(1),
             caller: None,
-            charge: Charge::on_arrival(),
-            denied: Denied::Free,
+            charge: Charge::default(),
             tiers: Tiers::None,
             tier_quotas: Vec::new(),
             skips: Skips::default(),
@@ -228,20 +226,6 @@ impl Policy {
         self.shadow = Some(Shadow {
             of: Some(live.into()),
         });
-        self
-    }
-
-    /// When to charge: on arrival, unless set.
-    #[must_use]
-    pub fn charge(mut self, charge: Charge) -> Self {
-        self.charge = charge;
-        self
-    }
-
-    /// Whether refusals count: they are free, unless set.
-    #[must_use]
-    pub fn denied(mut self, denied: Denied) -> Self {
-        self.denied = denied;
         self
     }
 
@@ -378,10 +362,10 @@ impl Policy {
 
     /// What a request's arrival does under this policy, where it is enforced.
     pub(crate) fn manner(&self) -> CounterMode {
-        match (self.charge.when, self.denied) {
+        match (self.charge.when, self.charge.rejected) {
             (When::Response, _) => CounterMode::Check,
-            (_, Denied::Counts) => CounterMode::ChargeRejectedToo,
-            (_, Denied::Free) => CounterMode::Charge,
+            (_, true) => CounterMode::ChargeRejectedToo,
+            (_, false) => CounterMode::Charge,
         }
     }
 
@@ -408,7 +392,6 @@ impl fmt::Debug for Policy {
             .field("missing_key", &self.on_missing_key())
             .field("cost", &self.cost)
             .field("charge", &self.charge)
-            .field("denied", &self.denied)
             .field("skips", &self.skips)
             .field("shadow", &self.shadow)
             .field("on_store_error", &self.on_store_error)

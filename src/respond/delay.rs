@@ -30,7 +30,7 @@ impl Delay {
     /// Of one refusal: asked again, it may be put off by another time.
     pub(crate) fn of(decision: &Decision, fields: RateLimitHeaders) -> Self {
         let jitter = fields.draw();
-        let retry = match (decision.kind(), decision.retry()) {
+        let retry = match (decision.kind(), decision.retry_after()) {
             (DecisionKind::Rejected, RetryAfter::In(wait)) => {
                 Some(RetryAfter::In(wait.saturating_add(jitter)))
             }
@@ -65,7 +65,7 @@ impl Delay {
                 Some(i32::try_from(ms).unwrap_or(-1))
             }
             RetryAfter::Never => Some(-1),
-            RetryAfter::Now => None,
+            RetryAfter::Now | RetryAfter::Unknown => None,
         }
     }
 }

@@ -263,7 +263,7 @@ type Nearness = (u8, u64, Reverse<Duration>);
 fn nearness(verdict: &PolicyDecision<'_>) -> Nearness {
     match (verdict.rejected(), verdict.cost()) {
         (true, _) => {
-            let wait = verdict.retry_after().unwrap_or(Duration::MAX);
+            let wait = verdict.retry_after().duration().unwrap_or(Duration::MAX);
             (0, 0, Reverse(wait))
         }
         (false, 0) => (2, verdict.remaining(), Reverse(verdict.reset_after())),

@@ -226,15 +226,30 @@ impl QuotaStatus {
     }
 }
 
-/// When a request would pass.
+/// When a request would pass. A later time is greater; one that is not known is greater than any that is, and
+/// [`Never`](RetryAfter::Never) is the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetryAfter {
     /// At once.
     Now,
-    /// After this wait, were nobody else to ask; not a microsecond earlier.
+    /// After this wait, unless another request for the same key comes first; not a microsecond earlier.
     In(Duration),
-    /// Never: it costs more than the quota's capacity.
+    /// It is not known: the store could not answer.
+    Unknown,
+    /// Never, however long the wait: the request costs more than the quota's capacity, lacks a key or is on a deny list.
     Never,
+}
+
+impl RetryAfter {
+    /// The wait, where waiting helps and its length is known: zero for [`Now`](RetryAfter::Now), `None` for
+    /// [`Unknown`](RetryAfter::Unknown) and [`Never`](RetryAfter::Never).
+    pub const fn duration(self) -> Option<Duration> {
+        match self {
+            Self::Now => Some(Duration::ZERO),
+            Self::In(wait) => Some(wait),
+            Self::Unknown | Self::Never => None,
+        }
+    }
 }
 
 /// What was charged where and when, so that it can be given back.

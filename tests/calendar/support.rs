@@ -105,7 +105,7 @@ pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64
     loop {
         let decision = limiter.check(key).await;
         if !counted(&decision) {
-            let RetryAfter::In(wait) = decision.retry() else {
+            let RetryAfter::In(wait) = decision.retry_after() else {
                 panic!("{decision:?}");
             };
             return (admitted, wait.as_micros() as i64);

@@ -94,7 +94,11 @@ fn compare(decision: &Decision, outlook: &[(u64, i64)], now: i64, passed: bool, 
     for (verdict, (left, ends)) in decision.policies().zip(outlook) {
         let left = left - u64::from(passed);
         assert_eq!(verdict.remaining(), left, "{place}: {verdict:?}");
-        let wait = verdict.retry_after().expect("a wait").as_micros() as i64;
+        let wait = verdict
+            .retry_after()
+            .duration()
+            .expect("a wait")
+            .as_micros() as i64;
         let honest = if left > 0 { 0 } else { ends - now };
         assert!(
             (honest..=honest + 2_000).contains(&wait),

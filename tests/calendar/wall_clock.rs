@@ -52,7 +52,7 @@ fn rates() -> [Policy; 6] {
 }
 
 async fn wait(limiter: &Limiter) -> Duration {
-    match limiter.peek(KEY).await.retry() {
+    match limiter.peek(KEY).await.retry_after() {
         RetryAfter::In(wait) => wait,
         other => panic!("{other:?}"),
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Ban, DecisionKind, Denied, Key, Limiter, Policy, Quota, extract};
+use tollgate::{Ban, DecisionKind, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
 use crate::support::{By, KEY, World, counted, even, ms, secs, together, window};
 
@@ -28,7 +28,7 @@ pub(crate) async fn wait(limiter: &Limiter, key: Key) -> Option<Duration> {
         return None;
     }
     let refused = decision.into_result().expect_err("a refusal");
-    Some(refused.retry_after().expect("a wait"))
+    Some(refused.retry_after().duration().expect("a wait"))
 }
 
 /// The same, for ten minutes each time, by a name of its own.
@@ -45,7 +45,7 @@ pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
     assert_eq!(seen.is_admitted(), !verdict.rejected(), "{seen:?}");
     verdict
         .rejected()
-        .then(|| verdict.retry_after().expect("a wait"))
+        .then(|| verdict.retry_after().duration().expect("a wait"))
 }
 
 /// Sees to how long the ban lasts.
@@ -118,7 +118,7 @@ pub(crate) async fn refuse_after_one(limiter: &Limiter, times: usize) {
 #[tokio::test]
 async fn asking_on_while_it_lasts_makes_no_ban_longer_and_writes_nothing() {
     for world in World::both() {
-        let counts = window("counts", "10/365days").denied(Denied::Counts);
+        let counts = window("counts", "10/365days").charge_rejected(true);
         let limiter = world.limiter([counts, abuse()]);
         assert_eq!(limiter.check(KEY).times(13).await.admitted(), 10);
         world.advance(secs(1));
@@ -218,7 +218,7 @@ async fn refusals_count_within_one_period_of_the_first() {
 #[tokio::test]
 async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
     for world in World::both() {
-        let policies = [once(), window("q", "1/365days").denied(Denied::Counts)];
+        let policies = [once(), window("q", "1/365days").charge_rejected(true)];
         let [p, q] = policies;
         let limiter = world.limiter([p, q, abuse().cost(7)]);
         assert_eq!(wait(&limiter, KEY).await, None);
@@ -235,7 +235,12 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         let free = limiter.check(KEY).cost(0).await;
         assert!(!counted(&free) && free.policy("abuse").expect("a verdict").rejected());
         let refused = free.into_result().expect_err("a refusal");
-        assert_eq!(refused.retry_after(), Some(secs(600)), "{}", world.name());
+        assert_eq!(
+            refused.retry_after(),
+            RetryAfter::In(secs(600)),
+            "{}",
+            world.name()
+        );
     }
 }
 
@@ -284,7 +289,7 @@ async fn the_refusals_of_a_ban_count_in_no_other() {
 async fn requests_at_once_make_no_debt_once_a_ban_begins() {
     for world in World::both() {
         let limiter = world.limiter([
-            even("debt", "8/hour").denied(Denied::Counts),
+            even("debt", "8/hour").charge_rejected(true),
             abuse(),
             abuse_named("other").key(extract::global()),
         ]);

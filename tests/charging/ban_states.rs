@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Ban, Charge, Denied, Key, Limiter, Policy, Quota, StoreError, outcome};
+use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
 
 use crate::{
     ban::{MICRO, abuse, banned, left, once, refuse, refuse_after_one, wait},
@@ -148,7 +148,7 @@ async fn what_is_foreign_under_a_bans_key_is_left_alone() {
 async fn both_stores_say_the_same_of_whoever_goes_on() {
     let mut said = Vec::new();
     for world in World::both() {
-        let limiter = world.limiter([even("p", "5/min").denied(Denied::Counts), abuse()]);
+        let limiter = world.limiter([even("p", "5/min").charge_rejected(true), abuse()]);
         let mut says = Vec::new();
         let mut seed = 7_u64;
         for _ in 0..400 {
@@ -166,14 +166,14 @@ async fn both_stores_say_the_same_of_whoever_goes_on() {
                 _ => {}
             }
             let decision = limiter.check(KEY).times(times + 1).await;
-            let refusal = decision.retry();
+            let refusal = decision.retry_after();
             let seen = limiter.peek(KEY).await;
             let verdict = seen.policy("abuse").expect("a verdict");
             says.push((
                 decision.admitted(),
                 refusal,
                 verdict.remaining(),
-                verdict.retry(),
+                verdict.retry_after(),
                 verdict.reset_after(),
             ));
             world.advance(ms(pause));
@@ -205,12 +205,9 @@ async fn a_ban_that_cannot_be_is_a_mistake() {
         lasting(Ban::for_duration(secs(9)).max_duration(secs(8))),
         "no shorter",
     );
-    mistake(abuse().denied(Denied::Counts), "a ban as it is");
-    mistake(
-        abuse().charge(Charge::reserve(outcome::success)),
-        "a ban as it is",
-    );
-    mistake(abuse().shadow(), "a ban as it is");
+    mistake(abuse().charge_rejected(true), "a ban alone");
+    mistake(abuse().refund_unless(outcome::success), "a ban alone");
+    mistake(abuse().shadow(), "a ban alone");
     let concurrent = Policy::new("abuse", Quota::concurrent(3));
     build(concurrent.strategy(Ban::for_duration(secs(1)))).expect_err("no period");
     // Days and more don't fail, and the bound is never below the first.

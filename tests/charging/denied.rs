@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::{Charge, Denied, Limiter, Policy, Quota, extract, outcome};
+use tollgate::{Limiter, Policy, Quota, extract, outcome};
 
 use crate::support::{
     By, KEY, World, answer, counted, even, pass, read, secs, text, together, used, waits, window,
@@ -26,7 +26,7 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
         let decision = limiter.check(KEY).await;
         if !counted(&decision) {
             let refused = decision.into_result().expect_err("a refusal");
-            told.push(refused.retry_after().expect("a wait"));
+            told.push(refused.retry_after().duration().expect("a wait"));
         }
     }
     told
@@ -35,7 +35,7 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
 #[tokio::test]
 async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
     for world in World::both() {
-        let limiter = world.limiter([even("p", "5/min").denied(Denied::Counts)]);
+        let limiter = world.limiter([even("p", "5/min").charge_rejected(true)]);
         let told = hammer(&limiter, 15).await;
         let mut expected = [24, 36, 48, 60, 72].map(secs).to_vec();
         expected.resize(10, secs(72));
@@ -69,7 +69,7 @@ async fn whoever_is_refused_for_free_waits_no_longer_for_it() {
 async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
     for world in World::both() {
         for policy in By::ALL.map(of) {
-            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 10).await;
             let deepest = waits(&limiter, &name).await;
@@ -89,7 +89,7 @@ async fn no_strategy_goes_deeper_than_one_capacity_of_debt() {
 async fn logs_and_lists_do_not_grow_past_the_limit() {
     for world in World::both() {
         for policy in [By::List, By::Log].map(of) {
-            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 5).await;
             let before = waits(&limiter, &name).await;
@@ -114,7 +114,7 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
 async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() {
     for world in World::both() {
         for policy in [By::List, By::Log].map(of) {
-            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             hammer(&limiter, 3).await;
             assert!(!counted(&limiter.check(KEY).cost(4).await), "{name}");
@@ -129,8 +129,8 @@ async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() 
 async fn only_the_policy_that_refuses_charges_it() {
     for world in World::both() {
         let limiter = world.limiter([
-            even("counts", "5/min").denied(Denied::Counts),
-            even("has room", "50/min").denied(Denied::Counts),
+            even("counts", "5/min").charge_rejected(true),
+            even("has room", "50/min").charge_rejected(true),
             even("is free", "5/min"),
         ]);
         for _ in 0..20 {
@@ -147,7 +147,7 @@ async fn a_policy_with_room_charges_nothing_that_another_refuses() {
     for world in World::both() {
         let limiter = world.limiter([
             even("full", "2/min"),
-            even("counts", "5/min").denied(Denied::Counts),
+            even("counts", "5/min").charge_rejected(true),
         ]);
         let at_once = limiter.check(KEY).times(20).await;
         assert_eq!(at_once.admitted(), 2, "{}", world.name());
@@ -162,7 +162,7 @@ async fn a_policy_with_room_charges_nothing_that_another_refuses() {
 async fn refusals_at_once_count_as_much_as_one_after_the_other() {
     for world in World::both() {
         for policy in By::ALL.map(of) {
-            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             for refused in [1, 2, 3, 5, 8] {
                 let _ = limiter.reset(KEY).await;
@@ -191,7 +191,7 @@ async fn both_stores_say_the_same_of_whoever_hammers() {
     for world in World::both() {
         let mut says = Vec::new();
         for policy in By::ALL.map(of) {
-            let limiter = world.limiter([policy.denied(Denied::Counts)]);
+            let limiter = world.limiter([policy.charge_rejected(true)]);
             let name = name(&limiter);
             // A little of everything, and a pause now and then.
             for (cost, times, pause) in [
@@ -206,7 +206,7 @@ async fn both_stores_say_the_same_of_whoever_hammers() {
             ] {
                 let decision = limiter.check(KEY).cost(cost).times(times).await;
                 let verdict = decision.policy(&name).expect("a verdict");
-                let (retry, reset) = (verdict.retry(), verdict.reset_after());
+                let (retry, reset) = (verdict.retry_after(), verdict.reset_after());
                 let decided = (decision.admitted(), verdict.remaining(), retry, reset);
                 says.push((name.clone(), cost, times, decided));
                 world.advance(Duration::from_millis(pause));
@@ -223,7 +223,7 @@ async fn both_stores_say_the_same_of_whoever_hammers() {
 #[tokio::test]
 async fn the_refusals_of_a_layer_tell_the_longer_wait() {
     for world in World::both() {
-        let layer = world.layer([even("p", "5/min").denied(Denied::Counts)]);
+        let layer = world.layer([even("p", "5/min").charge_rejected(true)]);
         for _ in 0..5 {
             assert_eq!(pass(&layer, text(200)).await, 200);
         }
@@ -239,9 +239,8 @@ async fn the_refusals_of_a_layer_tell_the_longer_wait() {
 #[tokio::test]
 async fn what_is_given_back_of_a_reserved_charge_pays_no_refusal() {
     for world in World::both() {
-        let charge = Charge::reserve(outcome::success);
-        let policy = window("p", "2/min").charge(charge);
-        let layer = world.layer([policy.denied(Denied::Counts)]);
+        let policy = window("p", "2/min").refund_unless(outcome::success);
+        let layer = world.layer([policy.charge_rejected(true)]);
         assert_eq!(pass(&layer, text(200)).await, 200);
         let under_way = answer(&layer, text(500)).await;
         // Two places are taken, and one refusal counts.
@@ -257,7 +256,7 @@ async fn what_is_given_back_of_a_reserved_charge_pays_no_refusal() {
 async fn requests_in_flight_go_into_no_debt() {
     for world in World::both() {
         let policy = Policy::new("p", Quota::concurrent(2)).key(extract::global());
-        let limiter = world.limiter([policy.denied(Denied::Counts)]);
+        let limiter = world.limiter([policy.charge_rejected(true)]);
         let held = [limiter.check(KEY).await, limiter.check(KEY).await];
         assert!(held.iter().all(counted));
         for _ in 0..20 {
@@ -271,10 +270,10 @@ async fn requests_in_flight_go_into_no_debt() {
 
 #[tokio::test]
 async fn refusals_that_count_and_charges_by_the_response_are_an_error() {
-    let policy = window("p", "2/min").charge(Charge::on_response(outcome::failure));
-    let limiter = Limiter::builder().policy(policy.denied(Denied::Counts));
+    let policy = window("p", "2/min").charge_after(outcome::failure);
+    let limiter = Limiter::builder().policy(policy.charge_rejected(true));
     let error = limiter.build().expect_err("an error").to_string();
-    assert!(error.contains("Charge::reserve"), "{error}");
+    assert!(error.contains("refund_unless"), "{error}");
 }
 
 #[tokio::test]
@@ -283,7 +282,7 @@ async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
         for by in By::ALL {
             let name = format!("{by:?}");
             let limiter = world.limiter([
-                together(by, &name, "5/min").denied(Denied::Counts),
+                together(by, &name, "5/min").charge_rejected(true),
                 together(By::Fixed, &format!("other-{name}"), "5/min"),
             ]);
             let other = format!("other-{name}");
@@ -311,7 +310,7 @@ async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
 async fn requests_beyond_a_list_of_callers_are_refusals_that_count_under_another_policy() {
     for world in World::both() {
         let limiter = world.limiter([
-            even("even", "4/min").denied(Denied::Counts),
+            even("even", "4/min").charge_rejected(true),
             together(By::List, "list", "6/min"),
         ]);
         assert_eq!(limiter.check(KEY).times(1_000_000).await.admitted(), 4);

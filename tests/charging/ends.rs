@@ -6,7 +6,7 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
 use tollgate::{
-    Charge, RateLimitLayer,
+    RateLimitLayer,
     layer::ResponseBody,
     outcome::{self, RequestEnd},
 };
@@ -56,9 +56,8 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
 async fn a_request_that_is_dropped_before_its_response_is_free_where_told_so() {
     for world in World::both() {
         for judge in [outcome::success as Says, outcome::failure] {
-            for charge in both_modes(judge) {
-                let free = window("p", "5/min").charge(charge.when_dropped(false));
-                let layer = world.layer([free]);
+            for policy in both_modes(&window("p", "5/min"), judge) {
+                let layer = world.layer([policy.charge_dropped(false)]);
                 hang_up(&layer).await;
                 assert_eq!(charged(&layer).await, 0, "{} {layer:?}", world.name());
             }
@@ -69,8 +68,7 @@ async fn a_request_that_is_dropped_before_its_response_is_free_where_told_so() {
 #[tokio::test]
 async fn hanging_up_does_not_evade_a_limit_on_failures() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::failure);
-        let layer = world.layer([window("login", "3/min").charge(charge)]);
+        let layer = world.layer([window("login", "3/min").charge_after(outcome::failure)]);
         for _ in 0..3 {
             hang_up(&layer).await;
         }
@@ -103,8 +101,9 @@ async fn a_service_that_fails_has_failed() {
 #[tokio::test]
 async fn a_service_that_fails_is_no_dropped_request() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::failure).when_dropped(false);
-        let layer = world.layer([window("p", "5/min").charge(charge)]);
+        let layer = world.layer([window("p", "5/min")
+            .charge_after(outcome::failure)
+            .charge_dropped(false)]);
         let handler = |_| async { Err(io::Error::other("down")) };
         assert!(call(&layer, request(), handler).await.is_err());
         assert_eq!(charged(&layer).await, 1, "{}", world.name());
@@ -115,9 +114,8 @@ async fn a_service_that_fails_is_no_dropped_request() {
 async fn a_handler_that_panics_is_charged_as_one_that_was_dropped() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
-            for charge in both_modes(outcome::success) {
-                let charge = charge.when_dropped(dropped);
-                let layer = world.layer([window("p", "5/min").charge(charge)]);
+            for policy in both_modes(&window("p", "5/min"), outcome::success) {
+                let layer = world.layer([policy.charge_dropped(dropped)]);
                 forget(&layer).await;
                 let asking = layer.clone();
                 let handler = |_| async { panic!("a handler that panics, on purpose") };

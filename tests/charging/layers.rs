@@ -4,7 +4,7 @@ use std::{convert::Infallible, pin::pin};
 
 use http::Request;
 use http_body_util::BodyExt;
-use tollgate::{Charge, RateLimitLayer, outcome};
+use tollgate::{RateLimitLayer, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{KEY, World, counted, request, text, used, window};
@@ -27,12 +27,12 @@ async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) ->
 async fn stacked_layers_settle_each_for_itself() {
     for world in World::both() {
         let outer = world.layer([
-            window("outer", "9/min").charge(Charge::reserve(outcome::success)),
-            window("outer failures", "9/min").charge(Charge::on_response(outcome::failure)),
+            window("outer", "9/min").refund_unless(outcome::success),
+            window("outer failures", "9/min").charge_after(outcome::failure),
         ]);
         let inner = world.layer([
-            window("inner", "9/min").charge(Charge::reserve(outcome::failure)),
-            window("inner successes", "9/min").charge(Charge::on_response(outcome::success)),
+            window("inner", "9/min").refund_unless(outcome::failure),
+            window("inner successes", "9/min").charge_after(outcome::success),
         ]);
         for status in [200, 200, 500] {
             assert_eq!(stacked(&outer, &inner, status).await, status);
@@ -49,7 +49,7 @@ async fn what_a_layer_further_in_refuses_is_given_back_once() {
     for world in World::both() {
         let outer = world.layer([
             window("arrival", "9/min"),
-            window("reserve", "9/min").charge(Charge::reserve(outcome::success)),
+            window("reserve", "9/min").refund_unless(outcome::success),
         ]);
         let inner = world.layer([window("full", "1/min")]);
         for expected in [200, 429, 429, 429] {
@@ -66,8 +66,8 @@ async fn what_a_layer_further_in_refuses_is_given_back_once() {
 async fn what_a_layer_further_in_refuses_is_no_failure_to_the_layer_around_it() {
     for world in World::both() {
         let outer = world.layer([
-            window("response", "9/min").charge(Charge::on_response(outcome::failure)),
-            window("reserve", "9/min").charge(Charge::reserve(outcome::failure)),
+            window("response", "9/min").charge_after(outcome::failure),
+            window("reserve", "9/min").refund_unless(outcome::failure),
         ]);
         let inner = world.layer([window("full", "1/min")]);
         for expected in [200, 429, 429, 429] {
@@ -83,8 +83,7 @@ async fn what_a_layer_further_in_refuses_is_no_failure_to_the_layer_around_it() 
 #[tokio::test]
 async fn a_limiter_without_a_layer_only_checks_under_on_response() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::failure);
-        let limiter = world.limiter([window("p", "2/min").charge(charge)]);
+        let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
         for _ in 0..5 {
             assert!(counted(&limiter.check(KEY).await));
         }

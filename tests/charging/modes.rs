@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use http::Response;
 use tokio::sync::oneshot;
 use tollgate::{
-    Charge, Policy, RateLimitLayer,
+    Policy, RateLimitLayer,
     outcome::{self, Outcome},
 };
 
@@ -23,17 +23,17 @@ const JUDGES: [(Says, [u64; 4]); 4] = [
     (outcome::server_error, [0, 0, 0, 1]),
 ];
 
-/// Both modes that go by the outcome.
-pub(crate) fn both_modes(judge: Says) -> [Charge; 2] {
-    [Charge::on_response(judge), Charge::reserve(judge)]
+/// The policy under both modes that go by the outcome.
+pub(crate) fn both_modes(policy: &Policy, judge: Says) -> [Policy; 2] {
+    let policy = || policy.clone();
+    [policy().charge_after(judge), policy().refund_unless(judge)]
 }
 
 /// One policy `p` of each mode, with a layer of its own.
 pub(crate) fn layers(world: &World, judge: Says) -> [RateLimitLayer; 2] {
-    let [response, reserve] = both_modes(judge);
     [
-        world.layer([window("response", "5/min").charge(response)]),
-        world.layer([window("reserve", "5/min").charge(reserve)]),
+        world.layer([window("response", "5/min").charge_after(judge)]),
+        world.layer([window("reserve", "5/min").refund_unless(judge)]),
     ]
 }
 
@@ -118,8 +118,7 @@ async fn a_full_policy_refuses_under_each_mode_and_the_handler_is_not_called() {
 #[tokio::test]
 async fn a_reserved_place_that_is_given_back_can_be_had_in_the_same_window() {
     for world in World::both() {
-        let reserve = Charge::reserve(outcome::success);
-        let layer = world.layer([window("p", "1/min").charge(reserve)]);
+        let layer = world.layer([window("p", "1/min").refund_unless(outcome::success)]);
         for _ in 0..10 {
             assert_eq!(pass(&layer, text(500)).await, 500, "{}", world.name());
             world.advance(secs(1));
@@ -133,8 +132,7 @@ async fn a_reserved_place_that_is_given_back_can_be_had_in_the_same_window() {
 #[tokio::test]
 async fn an_even_rate_in_use_gets_back_a_reserved_charge_to_the_fraction() {
     for world in World::both() {
-        let reserve = Charge::reserve(outcome::success);
-        let layer = world.layer([even("p", "10/min").charge(reserve)]);
+        let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let limiter = layer.limiter();
         for _ in 0..3 {
             // Four of six seconds each are used, and 10 ms pass while a fifth is under way.
@@ -157,8 +155,7 @@ async fn an_even_rate_in_use_gets_back_a_reserved_charge_to_the_fraction() {
 #[tokio::test]
 async fn an_even_rate_gets_a_whole_burst_back_but_for_the_time_that_passed() {
     for world in World::both() {
-        let reserve = Charge::reserve(outcome::success);
-        let layer = world.layer([even("p", "10/min").charge(reserve)]);
+        let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let mut under_way = Vec::new();
         for _ in 0..10 {
             under_way.push(answer(&layer, text(500)).await);
@@ -179,8 +176,7 @@ async fn an_even_rate_gets_a_whole_burst_back_but_for_the_time_that_passed() {
 #[tokio::test]
 async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
     for world in World::both() {
-        let reserve = Charge::reserve(outcome::success);
-        let layer = world.layer([even("p", "10/min").charge(reserve)]);
+        let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let under_way = answer(&layer, text(500)).await;
         world.advance(ms(10));
         read(under_way).await.expect("a body");
@@ -196,8 +192,8 @@ async fn what_one_policy_refuses_is_settled_under_none() {
     for world in World::both() {
         let any: Says = |_| true;
         let layer = world.layer([
-            window("response", "9/min").charge(Charge::on_response(any)),
-            window("reserve", "9/min").charge(Charge::reserve(any)),
+            window("response", "9/min").charge_after(any),
+            window("reserve", "9/min").refund_unless(any),
             window("full", "1/min"),
         ]);
         for expected in [200, 429, 429, 429] {
@@ -213,8 +209,16 @@ async fn what_one_policy_refuses_is_settled_under_none() {
 #[tokio::test]
 async fn the_cost_of_a_request_is_what_is_charged_and_given_back() {
     for world in World::both() {
-        for (charge, name) in both_modes(outcome::success).into_iter().zip(["on", "re"]) {
-            let layer = world.layer([window(name, "10/min").cost(4).charge(charge)]);
+        for layer in [
+            window("on", "10/min")
+                .cost(4)
+                .charge_after(outcome::success),
+            window("re", "10/min")
+                .cost(4)
+                .refund_unless(outcome::success),
+        ]
+        .map(|policy| world.layer([policy]))
+        {
             assert_eq!(pass(&layer, text(500)).await, 500);
             assert_eq!(charged(&layer).await, 0, "{}", world.name());
             assert_eq!(pass(&layer, text(200)).await, 200);

@@ -12,10 +12,11 @@ use tokio::{
     sync::{Barrier, Notify},
     task::{JoinHandle, JoinSet, yield_now},
 };
-use tollgate::{Charge, RateLimitLayer, outcome};
+use tollgate::{RateLimitLayer, outcome};
 
-use crate::support::{
-    World, books, call, even, pass, read, request, secs, text, used, waits, window,
+use crate::{
+    modes::both_modes,
+    support::{World, books, call, even, pass, read, request, secs, text, used, waits, window},
 };
 
 const CALLERS: u64 = 64;
@@ -48,8 +49,7 @@ async fn everybody(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3] {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_64_callers_who_try_and_try_again_exactly_5_succeed_in_a_window() {
     for world in World::both() {
-        let charge = Charge::reserve(outcome::success);
-        let layer = world.layer([window("ocr", "5/min").charge(charge)]);
+        let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         for _ in 0..3 {
             let calls = Arc::new(AtomicU64::new(0));
             let (mut succeeded, mut failed) = (0, 0);
@@ -75,8 +75,7 @@ async fn of_64_callers_who_try_and_try_again_exactly_5_succeed_in_a_window() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn checked_on_arrival_64_may_pass_and_the_debt_is_one_capacity_that_ends() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::success);
-        let layer = world.layer([window("ocr", "5/min").charge(charge)]);
+        let layer = world.layer([window("ocr", "5/min").charge_after(outcome::success)]);
         // The provider answers when all 64 are with it.
         let all = Arc::new(Barrier::new(CALLERS as usize));
         let mut tasks = JoinSet::new();
@@ -146,8 +145,7 @@ impl Slow {
 #[tokio::test]
 async fn what_outlasts_its_window_gives_nothing_back_to_the_next() {
     for world in World::both() {
-        let charge = Charge::reserve(outcome::success);
-        let layer = world.layer([window("ocr", "5/min").charge(charge)]);
+        let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         let slow = [
             Slow::start(&layer, 502).await,
             Slow::start(&layer, 502).await,
@@ -172,7 +170,7 @@ async fn what_outlasts_its_window_leaves_no_key_where_there_is_none() {
     for world in World::both() {
         for policy in [window("window", "5/min"), even("even", "5/min")] {
             let name = policy.name().to_owned();
-            let layer = world.layer([policy.charge(Charge::reserve(outcome::success))]);
+            let layer = world.layer([policy.refund_unless(outcome::success)]);
             let slow = Slow::start(&layer, 502).await;
             world.advance(secs(61));
             assert_eq!(slow.end().await, 502);
@@ -186,11 +184,8 @@ async fn what_outlasts_its_window_leaves_no_key_where_there_is_none() {
 #[tokio::test]
 async fn a_key_that_ends_during_a_slow_call_locks_nobody_out() {
     for world in World::both() {
-        for charge in [
-            Charge::on_response(outcome::success),
-            Charge::reserve(outcome::success),
-        ] {
-            let layer = world.layer([window("ocr", "5/min").charge(charge)]);
+        for policy in both_modes(&window("ocr", "5/min"), outcome::success) {
+            let layer = world.layer([policy]);
             for _ in 0..3 {
                 // The window opens, and ends while the provider is at work.
                 assert_eq!(pass(&layer, text(200)).await, 200);
@@ -212,11 +207,9 @@ async fn a_key_that_ends_during_a_slow_call_locks_nobody_out() {
 #[tokio::test]
 async fn what_succeeds_after_its_window_is_counted_in_the_next_only_where_it_is_counted_then() {
     for world in World::both() {
-        for (charge, expected) in [
-            (Charge::on_response(outcome::success), 1),
-            (Charge::reserve(outcome::success), 0),
-        ] {
-            let layer = world.layer([window("ocr", "5/min").charge(charge)]);
+        let policies = both_modes(&window("ocr", "5/min"), outcome::success);
+        for (policy, expected) in policies.into_iter().zip([1, 0]) {
+            let layer = world.layer([policy]);
             let slow = Slow::start(&layer, 200).await;
             world.advance(secs(61));
             assert_eq!(slow.end().await, 200);
@@ -231,8 +224,7 @@ async fn what_succeeds_after_its_window_is_counted_in_the_next_only_where_it_is_
 #[tokio::test]
 async fn an_even_rate_gives_nothing_back_that_time_has_given_back() {
     for world in World::both() {
-        let charge = Charge::reserve(outcome::success);
-        let layer = world.layer([even("ocr", "5/min").charge(charge)]);
+        let layer = world.layer([even("ocr", "5/min").refund_unless(outcome::success)]);
         let slow = Slow::start(&layer, 502).await;
         world.advance(secs(12));
         for _ in 0..5 {

@@ -1,10 +1,7 @@
 //! What an outcome is judged by, and when.
 
 use http_body_util::BodyExt;
-use tollgate::{
-    Charge,
-    outcome::{self, RequestEnd},
-};
+use tollgate::outcome::{self, RequestEnd};
 
 use crate::{
     ends::go_half_way,
@@ -59,9 +56,8 @@ async fn a_grpc_call_whose_client_goes_before_the_trailers_is_a_dropped_one() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
             for judge in [outcome::success as Says, outcome::failure] {
-                for charge in both_modes(judge) {
-                    let charge = charge.when_dropped(dropped);
-                    let layer = world.layer([window("p", "5/min").charge(charge)]);
+                for policy in both_modes(&window("p", "5/min"), judge) {
+                    let layer = world.layer([policy.charge_dropped(dropped)]);
                     forget(&layer).await;
                     go_half_way(&layer, grpc(vec![data(), data(), code("0")])).await;
                     assert_eq!(charged(&layer).await, expected, "{}", world.name());
@@ -77,13 +73,12 @@ async fn an_outcome_is_judged_only_when_the_stream_ends_and_only_once() {
     for world in World::both() {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let sees = seen.clone();
-        let charge = Charge::on_response(move |outcome| {
+        let layer = world.layer([window("p", "5/min").charge_after(move |outcome| {
             let status = outcome.status().map(|status| status.as_u16());
             let seen = (outcome.end(), status, outcome.grpc_status());
             sees.lock().expect("a lock").push(seen);
             true
-        });
-        let layer = world.layer([window("p", "5/min").charge(charge)]);
+        })]);
         let mut body = answer(&layer, grpc(vec![data(), data(), code("5")]))
             .await
             .into_body();
@@ -124,10 +119,10 @@ async fn policies_of_every_mode_in_one_layer_settle_each_for_itself() {
     for world in World::both() {
         let layer = world.layer([
             window("arrival", "9/min"),
-            window("reserve", "9/min").charge(Charge::reserve(outcome::success)),
-            even("even", "9/min").charge(Charge::reserve(outcome::success)),
-            window("success", "9/min").charge(Charge::on_response(outcome::success)),
-            window("failure", "9/min").charge(Charge::on_response(outcome::failure)),
+            window("reserve", "9/min").refund_unless(outcome::success),
+            even("even", "9/min").refund_unless(outcome::success),
+            window("success", "9/min").charge_after(outcome::success),
+            window("failure", "9/min").charge_after(outcome::failure),
         ]);
         for status in [200, 500, 200, 500, 500] {
             assert_eq!(pass(&layer, text(status)).await, status);

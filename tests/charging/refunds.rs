@@ -6,8 +6,8 @@ use futures_util::future::join_all;
 use http::Request;
 use testkit::Server;
 use tollgate::{
-    Admission, Charge, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund,
-    RetryAfter, store::Store,
+    Admission, Decision, Limiter, MemoryStore, OnStoreError, RedisStore, Refund, RetryAfter,
+    store::Store,
 };
 
 use crate::{
@@ -149,8 +149,7 @@ async fn a_response_does_not_refund_what_the_handler_refunded_by_a_decision() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
-            let charge = Charge::reserve(|_| false);
-            let layer = world.layer([together(by, "p", "10/min").cost(4).charge(charge)]);
+            let layer = world.layer([together(by, "p", "10/min").cost(4).refund_unless(|_| false)]);
             let limiter = layer.limiter().clone();
             let _ = limiter.reset(KEY).await;
             assert_eq!(limiter.check(KEY).cost(5).await.admitted(), 1);
@@ -209,7 +208,7 @@ async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
             let _ = limiter.reset(KEY).await;
             assert!(counted(&limiter.charge(KEY, 13).await));
             let free = |decision: &Decision, how: &str| {
-                let retry = decision.policy("p").expect("a verdict").retry();
+                let retry = decision.policy("p").expect("a verdict").retry_after();
                 assert!(counted(decision), "{how}, {name}");
                 assert_eq!(retry, RetryAfter::Now, "{how}, {name}");
             };
@@ -220,7 +219,11 @@ async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
             for decision in join_all(merged).await {
                 free(&decision.expect("a task ends well"), "merged");
             }
-            assert_ne!(limiter.peek(KEY).await.retry(), RetryAfter::Now, "{name}");
+            assert_ne!(
+                limiter.peek(KEY).await.retry_after(),
+                RetryAfter::Now,
+                "{name}"
+            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use tollgate::{Charge, outcome::RequestEnd};
+use tollgate::outcome::RequestEnd;
 
 use crate::support::{World, data, streamed, window};
 
@@ -11,8 +11,8 @@ async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
     use axum::{Router, http::StatusCode, routing::get};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let (saw, mut sees) = tokio::sync::mpsc::unbounded_channel();
-    let charge = Charge::on_response(move |outcome| saw.send(outcome.end()).is_ok());
-    let layer = World::memory().layer([window("p", "5/min").charge(charge)]);
+    let layer = World::memory()
+        .layer([window("p", "5/min").charge_after(move |outcome| saw.send(outcome.end()).is_ok())]);
     let pieces = || axum::body::Body::new(streamed(vec![data(), data()]).into_body());
     let app = Router::new()
         .route("/text", get(async || "text"))

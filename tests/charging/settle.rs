@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::FutureExt;
 use http::Request;
-use tollgate::{Admission, Charge, Policy, outcome};
+use tollgate::{Admission, Policy, outcome};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::support::{
@@ -161,8 +161,7 @@ async fn a_charge_that_is_dropped_half_way_is_charged_once() {
 #[tokio::test]
 async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::success);
-        let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+        let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let handler = |request: Request<()>| async move {
             let admission = admission_of(&request);
             admission.charge(3).await.expect("an answer");
@@ -332,8 +331,7 @@ async fn the_response_shows_what_the_handler_settled() {
 async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
     for world in World::both() {
         for settled in [0, 1, 6] {
-            let charge = Charge::on_response(outcome::success);
-            let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+            let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
             let _ = layer.limiter().reset(KEY).await;
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
@@ -351,8 +349,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
 #[tokio::test]
 async fn a_task_that_settles_after_an_on_response_charge_counts_that_in() {
     for world in World::both() {
-        let charge = Charge::on_response(outcome::success);
-        let layer = world.layer([window("p", "10/min").cost(2).charge(charge)]);
+        let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let (send, receive) = std::sync::mpsc::channel();
         let handler = move |request: Request<()>| {
             send.send(admission_of(&request)).expect("a test");
@@ -375,8 +372,7 @@ async fn a_reserved_request_that_settles_and_then_fails_gets_all_of_it_back() {
     for world in World::both() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
-            let charge = Charge::reserve(outcome::success);
-            let layer = world.layer([policy.cost(4).charge(charge)]);
+            let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
             let _ = layer.limiter().reset(KEY).await;
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
                 let handler = move |request: Request<()>| async move {

@@ -1,7 +1,7 @@
 //! Policies that are judged and reported, and never enforced.
 
 use futures_util::future::join_all;
-use tollgate::{Decision, Denied, Limiter, Policy, extract};
+use tollgate::{Decision, Limiter, Policy, extract};
 
 use crate::support::{KEY, World, answer, counted, even, secs, text, used, waits, window};
 
@@ -35,7 +35,7 @@ async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
             let shadows: Vec<_> = decision.shadows().map(names).collect();
             assert_eq!((live, shadows), (vec!["live".into()], vec!["new".into()]));
             assert!(!decision.policy("live").expect("a verdict").is_shadow());
-            assert!(decision.retry() == tollgate::RetryAfter::Now);
+            assert!(decision.retry_after() == tollgate::RetryAfter::Now);
         }
         // It charges what it would let in, and nothing else.
         assert_eq!(used(&limiter, "new").await, 2);
@@ -170,7 +170,7 @@ async fn both_stores_say_the_same_of_shadows() {
     let mut said = Vec::new();
     for world in World::both() {
         let limiter = world.limiter([
-            even("live", "6/min").denied(Denied::Counts),
+            even("live", "6/min").charge_rejected(true),
             window("other", "20/min"),
             even("new", "10/min burst 4").shadow_of("live"),
             window("beside", "5/min").shadow(),
@@ -185,7 +185,7 @@ async fn both_stores_say_the_same_of_shadows() {
             let verdicts: Vec<_> = decision
                 .policies()
                 .chain(decision.shadows())
-                .map(|v| (v.remaining(), v.retry(), v.would_reject()))
+                .map(|v| (v.remaining(), v.retry_after(), v.would_reject()))
                 .collect();
             says.push((
                 decision.admitted(),
@@ -227,8 +227,8 @@ async fn a_shadow_that_cannot_be_is_a_mistake() {
         [window("live", "1/h").shadow(), new().shadow_of("live")],
         "is enforced",
     );
-    let counts = new().denied(Denied::Counts).shadow();
-    mistake([window("live", "1/h"), counts], "Denied::Free");
+    let counts = new().charge_rejected(true).shadow();
+    mistake([window("live", "1/h"), counts], "without charge_rejected");
     // All in the shadow is a way to begin.
     let limiter = World::memory().limiter([new().shadow()]);
     assert!(limiter.check(KEY).await.is_admitted() && limiter.check(KEY).await.is_admitted());

@@ -1,6 +1,6 @@
 //! What a policy in the shadow charges, holds and gives back, beside others of every kind.
 
-use tollgate::{Charge, Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
+use tollgate::{Concurrency, Key, ListWindow, Policy, Quota, extract, outcome};
 
 use crate::{
     shadow::stats,
@@ -10,10 +10,9 @@ use crate::{
 #[tokio::test]
 async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
     for world in World::both() {
-        let reserve = window("reserve", "2/h").charge(Charge::reserve(outcome::success));
-        let by_response = || Charge::on_response(outcome::success);
-        let response = window("response", "2/h").charge(by_response());
-        let even = even("even", "2/h").charge(by_response());
+        let reserve = window("reserve", "2/h").refund_unless(outcome::success);
+        let response = window("response", "2/h").charge_after(outcome::success);
+        let even = even("even", "2/h").charge_after(outcome::success);
         let layer = world.layer([
             window("live", "100/h"),
             reserve.shadow(),
@@ -48,7 +47,7 @@ async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
 #[tokio::test]
 async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other() {
     for world in World::both() {
-        let by_response = |name| window(name, "2/h").charge(Charge::on_response(outcome::success));
+        let by_response = |name| window(name, "2/h").charge_after(outcome::success);
         let layer = world.layer([
             window("other", "3/h"),
             window("live", "1/h"),

@@ -77,7 +77,7 @@ pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duratio
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     (
-        verdict.retry_after().expect("a wait"),
+        verdict.retry_after().duration().expect("a wait"),
         verdict.reset_after(),
     )
 }

@@ -10,7 +10,7 @@ use std::{
 use futures_util::future::join_all;
 use http::{Request, request::Parts};
 use tokio::sync::{Notify, mpsc};
-use tollgate::{Admission, Charge, Limiter, Policy, Quota, RateLimitLayer, outcome};
+use tollgate::{Admission, Limiter, Policy, Quota, RateLimitLayer, outcome};
 
 use crate::support::{KEY, World, call, counted, even, read, request, secs, text, waits, window};
 
@@ -320,7 +320,7 @@ async fn a_tiers_reserved_charge_is_given_back_by_its_own_quota() {
     for world in World::both() {
         for paid in [quota("6/min"), quota("600/min")] {
             let policy = even("p", "3/min").quota_with(move |_| Some(paid));
-            let layer = world.layer([policy.charge(Charge::reserve(outcome::success))]);
+            let layer = world.layer([policy.refund_unless(outcome::success)]);
             let limiter: &Limiter = layer.limiter();
             let handler = |_| async { Ok::<_, Infallible>(text(500)) };
             let Ok(answer) = call(&layer, request(), handler).await;

@@ -3,7 +3,7 @@
 use std::{future::IntoFuture, time::Duration};
 
 use futures_util::future::join_all;
-use tollgate::{Ban, Decision, Denied, Keys, Limiter, Policy};
+use tollgate::{Ban, Decision, Keys, Limiter, Policy};
 
 use crate::support::{By, Places, cluster, counted, limiter, store};
 
@@ -148,7 +148,7 @@ async fn no_ban_counts_while_another_one_lasts() {
 async fn what_a_ban_in_another_slot_rejects_makes_no_debt() {
     let policies = || {
         [
-            By::Gcra.policy("a", "2/h").denied(Denied::Counts),
+            By::Gcra.policy("a", "2/h").charge_rejected(true),
             ban("b", "9/h"),
         ]
     };
@@ -169,7 +169,7 @@ async fn what_a_ban_in_another_slot_rejects_makes_no_debt() {
 async fn only_rejections_before_a_ban_begins_make_a_debt() {
     let policies = || {
         [
-            By::Gcra.policy("a", "8/h").denied(Denied::Counts),
+            By::Gcra.policy("a", "8/h").charge_rejected(true),
             ban("b", "2/h"),
         ]
     };
@@ -180,9 +180,9 @@ async fn only_rejections_before_a_ban_begins_make_a_debt() {
 async fn a_call_that_is_admitted_in_part_is_refunded_what_it_was_admitted() {
     let policies = || {
         [
-            By::Gcra.policy("a", "3/h").denied(Denied::Counts),
+            By::Gcra.policy("a", "3/h").charge_rejected(true),
             ban("b", "9/h"),
-            By::List.policy("c", "3/h").denied(Denied::Counts),
+            By::List.policy("c", "3/h").charge_rejected(true),
         ]
     };
     for slots in [[0, 1, 2], [0, 0, 1]] {
@@ -197,8 +197,8 @@ async fn a_policy_that_rejected_for_units_that_come_back_charges_no_rejections()
     let policies = || {
         [
             By::Fixed.policy("a", "1/day"),
-            By::Fixed.policy("b", "2/day").denied(Denied::Counts),
-            By::Log.policy("c", "2/day").denied(Denied::Counts),
+            By::Fixed.policy("b", "2/day").charge_rejected(true),
+            By::Log.policy("c", "2/day").charge_rejected(true),
         ]
     };
     for slots in [[0, 1, 2], [0, 1, 1], [0, 0, 1]] {
@@ -211,7 +211,7 @@ async fn a_policy_that_rejected_for_units_that_come_back_charges_no_rejections()
 async fn rejections_of_requests_at_the_same_time_count_once_each() {
     let policies = || {
         [
-            By::Gcra.policy("a", "2/h").denied(Denied::Counts),
+            By::Gcra.policy("a", "2/h").charge_rejected(true),
             ban("b", "5/h"),
             ban("c", "9/h"),
         ]

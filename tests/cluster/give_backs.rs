@@ -8,7 +8,7 @@ use std::{
 use testkit::{Cluster, Proxy};
 use tokio::{task::JoinHandle, time::sleep_until};
 use tollgate::{
-    Ban, Concurrency, Decision, DecisionSource, Denied, Keys, Limiter, Policy, Quota, RedisStore,
+    Ban, Concurrency, Decision, DecisionSource, Keys, Limiter, Policy, Quota, RedisStore,
     StoreError,
 };
 
@@ -169,7 +169,7 @@ async fn a_client_that_leaves_before_the_answer_is_counted_if_it_is_rejected() {
     let ban = Policy::new("ban", "3/month".parse().expect("a quota"));
     let policies = [
         By::Fixed.policy("b", "1/month"),
-        By::Log.policy("counts", "2/month").denied(Denied::Counts),
+        By::Log.policy("counts", "2/month").charge_rejected(true),
         ban.strategy(Ban::for_duration(Duration::from_secs(60))),
     ];
     let limiter = limiter(scene.store.clone(), policies);

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{Ban, Concurrency, Denied, Keys, Limiter, Policy, Quota, RetryAfter, StoreError};
+use tollgate::{Ban, Concurrency, Keys, Limiter, Policy, Quota, RetryAfter, StoreError};
 
 use crate::support::{
     By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
@@ -78,7 +78,7 @@ async fn who_asks_alone_is_told_as_on_one_server() {
             .collect();
         assert_eq!(told, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
         assert!(
-            matches!(refused.retry(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
+            matches!(refused.retry_after(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
         );
     }
     assert_eq!(used(&limiter, keys).await, [2, 2, 2]);
@@ -103,7 +103,7 @@ async fn a_cost_of_any_size_is_refused_everywhere_or_a_debt_of_one_capacity() {
     for cost in [1 << 52, 1 << 63, (1 << 63) + 1_000, u64::MAX - 7, u64::MAX] {
         let refused = limiter.check(keys.clone()).cost(cost).times(cost).await;
         assert!(!counted(&refused), "{cost}");
-        assert_eq!(refused.retry(), RetryAfter::Never, "{cost}");
+        assert_eq!(refused.retry_after(), RetryAfter::Never, "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [0; 3], "{cost}");
         assert!(counted(&limiter.charge(keys.clone(), cost).await), "{cost}");
         assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{cost}");
@@ -196,11 +196,11 @@ async fn places_in_flight_are_held_and_left_in_all_slots() {
 async fn a_refusal_that_counts_does_so_under_the_policy_that_refused_alone() {
     let places = Places::find(cluster(), "counts").await;
     let policies = [
-        By::Gcra.policy("a", "2/h").denied(Denied::Counts),
-        By::Gcra.policy("b", "9/h").denied(Denied::Counts),
+        By::Gcra.policy("a", "2/h").charge_rejected(true),
+        By::Gcra.policy("b", "9/h").charge_rejected(true),
     ];
     let limiter = limiter(store(cluster()), policies);
-    let wait = async || match limiter.check(places.apart()).await.retry() {
+    let wait = async || match limiter.check(places.apart()).await.retry_after() {
         RetryAfter::In(wait) => wait.as_secs().div_ceil(60),
         other => panic!("{other:?}"),
     };

@@ -225,7 +225,9 @@ impl Runner<'_> {
             return Err(format!("not one verdict per policy: {decision:?}"));
         }
         if later == 0 && self.trace.composite {
-            let waits = decision.policies().map(|verdict| micros(verdict.retry()));
+            let waits = decision
+                .policies()
+                .map(|verdict| micros(verdict.retry_after()));
             let longest = waits.max_by_key(|wait| wait.unwrap_or(u64::MAX)).flatten();
             wait_is(longest, &self.op["retry_after_us"])?;
         }
@@ -242,7 +244,7 @@ fn verdict_is(verdict: &PolicyDecision<'_>, expected: &Value, more: u64) -> Resu
     if more > 0 {
         return Ok(());
     }
-    wait_is(micros(verdict.retry()), &expected["retry_after_us"])?;
+    wait_is(micros(verdict.retry_after()), &expected["retry_after_us"])?;
     let reset = verdict.reset_after().as_micros() as u64;
     wait_is(Some(reset), &expected["reset_after_us"])
 }
@@ -251,7 +253,7 @@ fn micros(retry: RetryAfter) -> Option<u64> {
     match retry {
         RetryAfter::Now => Some(0),
         RetryAfter::In(wait) => Some(wait.as_micros() as u64),
-        RetryAfter::Never => None,
+        RetryAfter::Unknown | RetryAfter::Never => None,
     }
 }
 

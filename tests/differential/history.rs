@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::{
-    Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, Key, ListWindow, Policy,
-    Quota, SlidingLog, SlidingWindow, TokenBucket,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, Key, ListWindow, Policy, Quota,
+    SlidingLog, SlidingWindow, TokenBucket,
 };
 
 /// How many keys a history is about.
@@ -254,8 +254,8 @@ impl Counted {
         }
         match self.role {
             Role::Live => policy,
-            Role::Charged => policy.denied(Denied::Counts),
-            Role::OnResponse => policy.charge(Charge::on_response(|_| false)),
+            Role::Charged => policy.charge_rejected(true),
+            Role::OnResponse => policy.charge_after(|_| false),
             Role::Shadow => policy.shadow(),
             Role::ShadowOf(live) => policy.shadow_of(policy_name(live)),
         }

@@ -32,7 +32,7 @@ impl Under {
             limit: verdict.limit(),
             cost: verdict.cost(),
             remaining: verdict.remaining(),
-            wait: verdict.retry_after(),
+            wait: verdict.retry_after().duration(),
             reset: verdict.reset_after(),
             rejects: decided.then(|| verdict.would_reject()),
         }

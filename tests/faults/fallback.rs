@@ -128,10 +128,13 @@ async fn whoever_costs_more_than_the_share_is_to_come_back_when_the_store_may_be
     let limiter = sharing(nowhere(), 10, 4);
     let decision = limiter.check(KEY).cost(5).await;
     assert!(!decision.is_admitted());
-    assert_eq!(decision.retry(), RetryAfter::In(Duration::from_secs(1)));
+    assert_eq!(
+        decision.retry_after(),
+        RetryAfter::In(Duration::from_secs(1))
+    );
     // What the quota never allows, it won't then either.
     let decision = limiter.check(KEY).cost(11).await;
-    assert_eq!(decision.retry(), RetryAfter::Never);
+    assert_eq!(decision.retry_after(), RetryAfter::Never);
 }
 
 #[tokio::test]

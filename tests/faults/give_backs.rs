@@ -7,8 +7,8 @@ use http::{Request, Response};
 use testkit::{Proxy, Server};
 use tokio::{sync::Semaphore, task::JoinSet};
 use tollgate::{
-    Admission, Charge, Concurrency, DecisionKind, DecisionSource, FixedWindow, Key, Limiter,
-    OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
+    Admission, Concurrency, DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError,
+    Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -138,7 +138,7 @@ async fn reserve_and_give_back(
         .strategy(FixedWindow)
         .key(extract::global())
         .cost(5)
-        .charge(Charge::reserve(|_| false));
+        .refund_unless(|_| false);
     let layer = RateLimitLayer::builder()
         .store(store)
         .policy(policy)
@@ -298,7 +298,7 @@ async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
     let policy = Policy::new("p", quota(20_000))
         .strategy(FixedWindow)
         .key(extract::global())
-        .charge(Charge::reserve(|_| false));
+        .refund_unless(|_| false);
     let layer = RateLimitLayer::builder()
         .store(store)
         .policy(policy)

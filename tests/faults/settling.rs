@@ -5,8 +5,8 @@ use std::{convert::Infallible, time::Duration};
 use http::{Request, Response, StatusCode};
 use testkit::Server;
 use tollgate::{
-    Admission, Charge, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LocalFallback,
-    Policy, Quota, RateLimitLayer, RedisStore, StoreError, extract,
+    Admission, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LocalFallback, Policy,
+    Quota, RateLimitLayer, RedisStore, StoreError, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -77,25 +77,22 @@ async fn a_handler_settles_in_process_what_was_charged_there() {
 
 #[tokio::test]
 async fn what_a_response_decides_is_settled_in_process() {
-    for (charge, ok, teapot) in [
+    let policy = || Policy::new("p", quota(8)).key(extract::global());
+    for (policy, ok, teapot) in [
         (
-            Charge::on_response(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
+            policy().charge_after(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
             0,
             1,
         ),
         (
-            Charge::reserve(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
+            policy().refund_unless(|o| o.status() == Some(StatusCode::IM_A_TEAPOT)),
             0,
             1,
         ),
     ] {
         let layer = RateLimitLayer::builder()
             .store(nowhere())
-            .policy(
-                Policy::new("p", quota(8))
-                    .key(extract::global())
-                    .charge(charge),
-            )
+            .policy(policy)
             .on_store_error(LocalFallback::shared_by(2))
             .build()
             .expect("a layer");

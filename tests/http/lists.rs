@@ -11,7 +11,7 @@ use axum::body::Body;
 use http::{Method, Request};
 use tollgate::{
     AddressList, DecisionKind, DecisionSource, Key, KeyList, Limiter, LimiterBuilder, MissingKey,
-    PeerAddr, Policy, RateLimitLayer,
+    PeerAddr, Policy, RateLimitLayer, RetryAfter,
     extract::{self, client_ip},
 };
 
@@ -62,7 +62,7 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
         assert_eq!(decision.source(), DecisionSource::NotChecked);
         let refused = decision.into_result().expect_err("a refusal");
         assert_eq!(refused.to_string(), "the request is on a deny list");
-        assert_eq!(refused.retry_after(), None);
+        assert_eq!(refused.retry_after(), RetryAfter::Never);
         let seen = limiter.peek(Key::global()).address(denied).await;
         assert!(!seen.is_admitted());
         assert!(limiter.check(Key::global()).await.is_admitted());

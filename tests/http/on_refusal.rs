@@ -42,7 +42,7 @@ async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
             .policies()
             .map(|v| v.policy().to_owned())
             .collect();
-        let wait = refused.retry_after().map(|wait| wait.as_secs());
+        let wait = refused.retry_after().duration().map(|wait| wait.as_secs());
         let body = Json(json!({ "path": parts.uri.path(), "policies": policies, "wait": wait }));
         (StatusCode::IM_A_TEAPOT, [("x-why", "tea")], body).into_response()
     });

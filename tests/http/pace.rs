@@ -39,7 +39,7 @@ async fn eager((layer, clock): (RateLimitLayer, ManualClock), time: Duration) ->
     let mut admitted = 0;
     while clock.now() < end {
         let decision = layer.limiter().check(Key::global()).await;
-        match decision.retry() {
+        match decision.retry_after() {
             _ if decision.is_admitted() => admitted += 1,
             RetryAfter::In(wait) => clock.advance(wait),
             other => panic!("{other:?}"),

@@ -33,10 +33,13 @@ async fn what_costs_more_than_all_places_is_told_never() {
         let limiter = books.limiter([places(LONG)]);
         let decision = limiter.check(Key::global()).cost(PLACES + 1).await;
         assert!(!counted(&decision));
-        assert_eq!(decision.retry(), RetryAfter::Never);
+        assert_eq!(decision.retry_after(), RetryAfter::Never);
         let all = limiter.check(Key::global()).cost(PLACES).await;
         assert!(counted(&all), "just as many as there are do fit");
-        assert!(matches!(check(&limiter).await.retry(), RetryAfter::In(_)));
+        assert!(matches!(
+            check(&limiter).await.retry_after(),
+            RetryAfter::In(_)
+        ));
     }
 }
 

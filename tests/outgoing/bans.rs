@@ -4,7 +4,7 @@ use std::{future::IntoFuture, time::Duration};
 
 use futures_util::future::join_all;
 use testkit::{Clock, Server};
-use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, extract};
+use tollgate::{Ban, FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
 use crate::{
     redis::{LONG, on, until},
@@ -48,11 +48,11 @@ async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
     // Behind somebody else, who asks for both.
     let late = limiter.wait(Key::global(), ms(500)).await;
     let late = late.expect_err("too late");
-    assert_eq!(late.retry_after(), Some(ms(600)));
+    assert_eq!(late.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(refusals_left(&limiter).await, 1);
 
     let crowded = wait(&limiter).queue(1).await.expect_err("it is full");
-    assert_eq!(crowded.retry_after(), Some(TEN_MINUTES));
+    assert_eq!(crowded.retry_after(), RetryAfter::In(TEN_MINUTES));
     let refused = crowded.decision().policies().filter(|v| v.rejected());
     let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
     assert_eq!(names, ["p", "abuse"]);
@@ -87,7 +87,7 @@ async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
         .expect("a ban");
     let hurried = limiter.wait(Key::global(), TEN_MINUTES - ms(1)).await;
     let refused = hurried.expect_err("banned");
-    assert_eq!(refused.retry_after(), Some(TEN_MINUTES));
+    assert_eq!(refused.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(time.passed(), ms(0));
     let _ = wait(&limiter).await.expect("a turn");
     assert_eq!(time.passed(), TEN_MINUTES);
@@ -165,6 +165,6 @@ async fn redis_counts_no_more_than_that() {
     assert_eq!(refusals_left(&limiter).await, 1);
     let banned = limiter.wait(Key::global(), ms(0)).await;
     let banned = banned.expect_err("banned");
-    assert_eq!(banned.retry_after(), Some(TEN_MINUTES));
+    assert_eq!(banned.retry_after(), RetryAfter::In(TEN_MINUTES));
     assert_eq!(server.immortal_keys(), [""; 0]);
 }

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use std::future::IntoFuture;
-use tollgate::{Charge, Denied, FixedWindow, Key, RetryAfter, SlidingLog, outcome};
+use tollgate::{FixedWindow, Key, RetryAfter, SlidingLog, outcome};
 
 use crate::support::{left, limiter, look, ms, policy, queued, wait};
 
@@ -33,7 +33,10 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
         let decision = &a.decisions()[0];
         assert_eq!(decision.admitted(), 1);
         let verdict = decision.policy("p").expect("its verdict");
-        (verdict.remaining(), verdict.retry() == RetryAfter::Now)
+        (
+            verdict.remaining(),
+            verdict.retry_after() == RetryAfter::Now,
+        )
     });
     assert_eq!(
         told.collect::<Vec<_>>(),
@@ -72,7 +75,7 @@ async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn where_refusals_count_only_the_first_is_refused() {
-    let counts = policy("p", "4/s burst 4").denied(Denied::Counts);
+    let counts = policy("p", "4/s burst 4").charge_rejected(true);
     let (limiter, time) = limiter([counts]);
     let _ = wait(&limiter).cost(4).await.expect("all");
     let waiters = (0..4).map(|_| wait(&limiter).into_future());
@@ -85,7 +88,7 @@ async fn where_refusals_count_only_the_first_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_charged_by_the_outcome_is_only_checked() {
-    let failures = policy("p", "2/s").charge(Charge::on_response(outcome::failure));
+    let failures = policy("p", "2/s").charge_after(outcome::failure);
     let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
     let _ = limiter.charge(Key::global(), 2).await;
     let waiters: Vec<_> = (0..5).map(|_| queued(wait(&limiter))).collect();

@@ -69,7 +69,7 @@ async fn an_http_client_waits_its_turn_and_is_refused_when_that_takes_too_long()
     assert!(time.passed() >= ms(40));
     let error = client.oneshot(to(address)).await.expect_err("refused");
     let refused: &Rejected = error.downcast_ref().expect("a refusal");
-    assert!(refused.retry_after() > Some(Duration::from_secs(3_600)));
+    assert!(refused.retry_after().duration() > Some(Duration::from_secs(3_600)));
     assert_eq!(served.load(Ordering::SeqCst), 3);
     assert_eq!(left(&limiter, "daily").await, 0);
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use tollgate::{
     AddressList, DecisionKind, Key, KeyList, Limiter, LimiterBuilder, MemoryStore, OutgoingLayer,
-    Rejected,
+    Rejected, RetryAfter,
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
@@ -21,7 +21,8 @@ fn listed(list: impl FnOnce(LimiterBuilder) -> LimiterBuilder) -> (Limiter, Time
 }
 
 fn is_denied(refused: &Rejected) -> bool {
-    matches!(refused.decision().kind(), DecisionKind::DenyListed) && refused.retry_after().is_none()
+    matches!(refused.decision().kind(), DecisionKind::DenyListed)
+        && refused.retry_after() == RetryAfter::Never
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use tollgate::{
     DecisionKind, DecisionSource, FixedWindow, Key, Limiter, MissingKey, OnStoreError, RedisStore,
-    Rejected, extract,
+    Rejected, RetryAfter, extract,
 };
 
 use crate::support::{PATIENCE, left, limiter, limiter_on, look, ms, policy, queued, wait};
@@ -13,7 +13,7 @@ async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing()
     let hurried = limiter.wait(Key::global(), ms(999));
     let _ = hurried.clone().await.expect("the first");
     let refused = hurried.clone().await.expect_err("too late");
-    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // And to the microsecond: that is just enough.
     let _ = limiter
@@ -32,7 +32,7 @@ async fn who_comes_behind_others_is_refused_at_once_too() {
     let asked = time.questions();
     let refused = limiter.wait(Key::global(), ms(599)).await;
     let refused = refused.expect_err("too late");
-    assert_eq!(refused.retry_after(), Some(ms(600)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(refused.decision().source(), DecisionSource::RejectionCache);
     assert_eq!(time.questions(), asked, "what the first was told is known");
     assert_eq!(time.passed(), ms(400));
@@ -49,13 +49,13 @@ async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
     let _ = look(&mut head).expect("its turn").expect("admitted");
     // The one after that would be at two seconds, and that is known now.
     let refused = look(&mut second).expect("too late").expect_err("refused");
-    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(1_000));
 
     let mut dear = queued(wait(&limiter));
     let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_for("q", 1));
     let refused = cheap.await.expect_err("refused");
-    assert_eq!(refused.retry_after(), Some(ms(700)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(700)));
     assert_eq!(time.passed(), ms(1_300));
     assert!(look(&mut dear).is_none());
 }
@@ -68,7 +68,7 @@ async fn a_full_queue_refuses_at_once() {
     let mut head = queued(bounded());
     let second = queued(bounded());
     let refused = bounded().await.expect_err("it is full");
-    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
     // Who leaves makes room, and so does who is let in.
     drop(second);
@@ -98,7 +98,7 @@ async fn without_a_queue_it_is_a_check() {
 async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
     let refused = wait(&limiter).cost(5).await.expect_err("too much");
-    assert_eq!(refused.retry_after(), None);
+    assert_eq!(refused.retry_after(), RetryAfter::Never);
     let _ = wait(&limiter).cost(4).await.expect("all");
     let mut head = queued(wait(&limiter));
     // Also behind others, whose turn it doesn't take.

@@ -16,7 +16,7 @@ use std::{
 use futures_util::FutureExt;
 use http::{Response, StatusCode};
 use tollgate::{
-    Admission, Charge, FixedWindow, Key, OutgoingLayer, Policy, Quota, Rejected, outcome,
+    Admission, FixedWindow, Key, OutgoingLayer, Policy, Quota, Rejected, outcome,
     outgoing::{AsTuple, BoxError, InExtensions},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -98,7 +98,7 @@ async fn a_refusal_is_an_error_that_says_so_and_the_service_is_not_called() {
     assert!(error.is::<io::Error>(), "{error:?}");
     let error: BoxError = service.oneshot(()).await.expect_err("refused");
     let refused: &Rejected = error.downcast_ref().expect("a refusal");
-    assert!(refused.retry_after() > Some(Duration::from_secs(3_599)));
+    assert!(refused.retry_after().duration() > Some(Duration::from_secs(3_599)));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
 }
 
@@ -190,8 +190,9 @@ async fn switched_off_it_lets_everything_pass_uncounted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_failed_gives_back_what_was_reserved() {
-    let reserve = || Charge::reserve(outcome::success);
-    let reserved = policy("p", "9/s").strategy(FixedWindow).charge(reserve());
+    let reserved = policy("p", "9/s")
+        .strategy(FixedWindow)
+        .refund_unless(outcome::success);
     let (limiter, _) = limiter([reserved.clone()]);
     let layer = OutgoingLayer::new(limiter.clone());
     let calls = layer.layer(service_fn(async |ok: bool| match ok {
@@ -229,8 +230,10 @@ async fn a_call_that_failed_gives_back_what_was_reserved() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_dropped_is_charged_unless_it_is_not_to_be() {
     for (charged, left_then) in [(true, 8), (false, 9)] {
-        let reserve = Charge::reserve(outcome::success).when_dropped(charged);
-        let reserved = policy("p", "9/s").strategy(FixedWindow).charge(reserve);
+        let reserved = policy("p", "9/s")
+            .strategy(FixedWindow)
+            .refund_unless(outcome::success)
+            .charge_dropped(charged);
         let (limiter, _) = limiter([reserved]);
         let never = service_fn(|()| std::future::pending::<Result<(), Infallible>>());
         let service = OutgoingLayer::new(limiter.clone()).layer(never);

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 
 use futures_util::future::join_all;
 use testkit::{Clock, Server};
-use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, extract};
+use tollgate::{FixedWindow, Key, Limiter, Policy, Quota, RetryAfter, extract};
 
 use crate::{
     redis::{LONG, on, until},
@@ -71,7 +71,7 @@ async fn nobody_waits_for_a_shadow() {
     // The next one has to wait for a second and no more, as he is told.
     let refused = limiter.wait(Key::global(), ms(999)).await;
     let refused = refused.expect_err("too late");
-    assert_eq!(refused.retry_after(), Some(ms(1_000)));
+    assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(2_000));
 }
 

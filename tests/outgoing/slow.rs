@@ -118,7 +118,7 @@ async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there
     // Now the second waits, and the third is one too many.
     assert!(look(&mut second).is_none());
     let refused = look(&mut third).expect("an answer").expect_err("refused");
-    assert!(refused.retry_after() > Some(Duration::from_secs(3_590)));
+    assert!(refused.retry_after().duration() > Some(Duration::from_secs(3_590)));
     assert_eq!(time.passed(), ms(0));
     drop(second);
     drop(queued(wait(&limiter).queue(1)));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use testkit::{Clock, Server};
-use tollgate::{Ban, DecisionSource, Denied, Key, Limiter, Policy, Quota};
+use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
 
 use crate::{
     denials::{BOUND, key, ms, store, world},
@@ -13,7 +13,7 @@ use crate::{
 /// One request a minute; three rejections ban for ten minutes.
 fn banning(server: &Server, clock: &Clock) -> Limiter {
     let policies = [
-        Policy::new("p", Quota::requests(1).per_minute()).denied(Denied::Counts),
+        Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true),
         Policy::new("ban", Quota::requests(3).per_minute())
             .strategy(Ban::for_duration(Duration::from_secs(600))),
     ];
@@ -25,7 +25,7 @@ async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
     let decision = limiter.check(key()).await;
     let source = decision.source();
     let rejected = decision.into_result().expect_err("a rejection");
-    (source, rejected.retry_after().expect("a wait"))
+    (source, rejected.retry_after().duration().expect("a wait"))
 }
 
 #[tokio::test]
@@ -69,7 +69,11 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
         assert_eq!(rejected(&limiter).await.0, DecisionSource::Store);
         assert_eq!(rejected(&limiter).await.0, DecisionSource::RejectionCache);
         let seen = limiter.peek([("ban", key())]).await;
-        let left = seen.policy("ban").expect("a decision").retry_after();
+        let left = seen
+            .policy("ban")
+            .expect("a decision")
+            .retry_after()
+            .duration();
         clock.advance(left.expect("a ban"));
     }
 }

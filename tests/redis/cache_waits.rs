@@ -13,7 +13,7 @@ use crate::{
 fn told(rejected: Decision) -> (DecisionSource, Option<Duration>) {
     let source = rejected.source();
     let error = rejected.into_result().expect_err("a rejection");
-    (source, error.retry_after())
+    (source, error.retry_after().duration())
 }
 
 /// What the store tells at the same instant. A rejection changes nothing.

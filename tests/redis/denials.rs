@@ -8,8 +8,7 @@ use tokio::{
     net::TcpStream,
 };
 use tollgate::{
-    Clock, Decision, DecisionSource, Denied, Key, Limiter, Policy, Quota, RedisStore, RetryAfter,
-    Timestamp,
+    Clock, Decision, DecisionSource, Key, Limiter, Policy, Quota, RedisStore, RetryAfter, Timestamp,
 };
 
 use crate::support::{PATIENCE, START, limiter, until};
@@ -53,7 +52,7 @@ pub(crate) fn key() -> Key {
 }
 
 pub(crate) fn wait(decision: &Decision) -> Option<Duration> {
-    match decision.policy("p")?.retry() {
+    match decision.policy("p")?.retry_after() {
         RetryAfter::In(wait) => Some(wait),
         _ => None,
     }
@@ -188,13 +187,13 @@ async fn a_rejection_that_is_remembered_says_of_each_policy_what_the_store_said(
     let refused = limiter.check(key()).await;
     assert_eq!(said(&refused), (DecisionSource::RejectionCache, each));
     let error = refused.into_result().expect_err("a refusal");
-    assert_eq!(error.retry_after(), Some(ms(60_000)));
+    assert_eq!(error.retry_after(), RetryAfter::In(ms(60_000)));
 }
 
 #[tokio::test]
 async fn refusals_that_count_and_limits_in_flight_are_always_asked() {
     let (clock, server) = world();
-    let counts = Policy::new("p", Quota::requests(1).per_minute()).denied(Denied::Counts);
+    let counts = Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true);
     let places = Policy::new("p", Quota::concurrent(1));
     for policy in [counts, places] {
         server.flush();

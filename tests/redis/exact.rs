@@ -169,7 +169,7 @@ async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
                     clock.advance(apart);
                     refused = check().await;
                 }
-                let RetryAfter::In(wait) = refused.retry() else {
+                let RetryAfter::In(wait) = refused.retry_after() else {
                     panic!("{by:?} {quota}: {refused:?}");
                 };
                 let (now, wait) = (clock.micros(), wait.as_micros() as u64);

@@ -6,8 +6,7 @@ use http::{Request, Response, StatusCode};
 use testkit::{Proxy, Server};
 use tokio::time::timeout;
 use tollgate::{
-    Charge, DecisionSource, Denied, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
-    extract,
+    DecisionSource, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -61,7 +60,10 @@ async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
             (wait(&never), never.source()),
             (None, DecisionSource::RejectionCache)
         );
-        assert_eq!(never.policy("p").expect("a verdict").retry_after(), None);
+        assert_eq!(
+            never.policy("p").expect("a verdict").retry_after(),
+            RetryAfter::Never
+        );
     }
     assert_eq!(server.calls("evalsha"), calls);
     let admitted = check(2).await;
@@ -111,7 +113,7 @@ async fn what_a_response_gives_back_is_had_at_once() {
         .policy(
             Policy::new("p", Quota::requests(1).per_week())
                 .key(extract::global())
-                .charge(Charge::reserve(|_| false)),
+                .refund_unless(|_| false),
         )
         .build()
         .expect("a layer");
@@ -272,7 +274,7 @@ async fn beside_a_policy_whose_refusals_count_nothing_is_remembered() {
     let (clock, server) = world();
     let policies = [
         Policy::new("few", Quota::requests(1).per_minute()),
-        Policy::new("counts", Quota::requests(9).per_minute()).denied(Denied::Counts),
+        Policy::new("counts", Quota::requests(9).per_minute()).charge_rejected(true),
     ];
     let limiter = limiter(store(&server, &clock), policies);
     assert!(limiter.check(key()).await.is_admitted());

@@ -35,7 +35,7 @@ impl Scene {
         for admitted in 0.. {
             let decision = self.limiter.check(Key::new("key")).await;
             if !counted(&decision) {
-                let RetryAfter::In(wait) = decision.retry() else {
+                let RetryAfter::In(wait) = decision.retry_after() else {
                     panic!("{decision:?}");
                 };
                 return (admitted, wait);
@@ -195,7 +195,7 @@ async fn who_looks_after_a_step_back_is_told_the_same_as_who_asks() {
         scene.clock.rewind(HOUR);
         let seen = scene.limiter.peek(Key::new("key")).await;
         let (_, wait) = scene.exhaust().await;
-        assert_eq!(seen.retry(), RetryAfter::In(wait), "{by:?}");
+        assert_eq!(seen.retry_after(), RetryAfter::In(wait), "{by:?}");
         scene.wait_out(wait).await;
     }
 }

@@ -177,7 +177,7 @@ impl Before {
 /// What a caller is told, except for how long it takes for all to be free again: those who come after him move that.
 fn told(decision: &Decision) -> (bool, Option<(u64, RetryAfter)>) {
     let verdict = decision.policies().next();
-    let left = verdict.map(|verdict| (verdict.remaining(), verdict.retry()));
+    let left = verdict.map(|verdict| (verdict.remaining(), verdict.retry_after()));
     (
         decision.source() == DecisionSource::Store && decision.is_admitted(),
         left,

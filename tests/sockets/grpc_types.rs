@@ -147,6 +147,10 @@ async fn a_grpc_client_waits_its_turn_and_learns_from_its_status_when_that_takes
     let refused = status
         .source()
         .and_then(|source| source.downcast_ref::<Rejected>());
-    let wait = refused.expect("a refusal").retry_after().expect("a wait");
+    let wait = refused
+        .expect("a refusal")
+        .retry_after()
+        .duration()
+        .expect("a wait");
     assert!(wait > Duration::from_secs(3_000), "{wait:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Charge, RateLimitLayer, outcome, outcome::RequestEnd};
+use tollgate::{RateLimitLayer, outcome, outcome::RequestEnd};
 use tonic::Code;
 
 use crate::{
@@ -171,8 +171,7 @@ async fn a_call_that_is_dropped_is_free_where_told_so() {
 async fn calls_that_fail_give_their_place_to_the_next_and_the_one_that_succeeds_keeps_it() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let charge = Charge::reserve(outcome::success);
-            let limiter = world.limiter([hourly("calls", 1).charge(charge)]);
+            let limiter = world.limiter([hourly("calls", 1).refund_unless(outcome::success)]);
             let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
             let mut client = Client::connect(address).await;
             for word in ["fail:7", "mumble", "fail:14", "mumble"] {
@@ -197,8 +196,7 @@ async fn calls_that_fail_give_their_place_to_the_next_and_the_one_that_succeeds_
 async fn a_limit_on_failures_refuses_after_them_and_successes_are_free() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
-            let charge = Charge::on_response(outcome::failure);
-            let limiter = world.limiter([hourly("failures", 2).charge(charge)]);
+            let limiter = world.limiter([hourly("failures", 2).charge_after(outcome::failure)]);
             let address = host.serve(RateLimitLayer::new(limiter.clone())).await;
             let mut client = Client::connect(address).await;
             for (word, failures) in [("word", 0), ("mumble", 1), ("word", 1), ("fail:7", 2)] {

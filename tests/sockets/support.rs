@@ -11,9 +11,9 @@ use std::{
 
 use testkit::{Clock as ServerClock, Server};
 use tollgate::{
-    Charge, Clock, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder,
-    ManualClock, MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Timestamp,
-    extract, outcome, outcome::RequestEnd,
+    Clock, Concurrency, DecisionSource, FixedWindow, Key, Limiter, LimiterBuilder, ManualClock,
+    MemoryStore, OnStoreError, Policy, Quota, RateLimitLayer, RedisStore, Timestamp, extract,
+    outcome, outcome::RequestEnd,
 };
 
 use crate::until::PATIENCE;
@@ -180,21 +180,20 @@ impl Books {
         ] = CHARGES;
         let ended = Arc::<Mutex<Vec<Ended>>>::default();
         let note = ended.clone();
-        let sees = Charge::on_response(move |outcome| {
+        let sees = hourly("sees", 9).charge_after(move |outcome| {
             let status = outcome.status().map(|status| status.as_u16());
             let seen = (outcome.end(), status, outcome.grpc_status());
             note.lock().expect("no panic").push(seen);
             false
         });
         let policies = [
-            (reserve_success, Charge::reserve(outcome::success)),
-            (reserve_failure, Charge::reserve(outcome::failure)),
-            (response_success, Charge::on_response(outcome::success)),
-            (response_failure, Charge::on_response(outcome::failure)),
-            ("sees", sees),
+            hourly(reserve_success, 9).refund_unless(outcome::success),
+            hourly(reserve_failure, 9).refund_unless(outcome::failure),
+            hourly(response_success, 9).charge_after(outcome::success),
+            hourly(response_failure, 9).charge_after(outcome::failure),
+            sees,
         ];
-        let policies =
-            policies.map(|(name, charge)| hourly(name, 9).charge(charge.when_dropped(charges)));
+        let policies = policies.map(|policy| policy.charge_dropped(charges));
         // No test outlasts it: what comes back was given back.
         let place = places(9, Duration::from_secs(3_600));
         let limiter = world.limiter(policies.into_iter().chain([place]));

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_util::future::join_all;
 use proptest::{prelude::*, sample::Index};
-use tollgate::{
-    Admission, Decision, Denied, Limiter, Policy, RateLimitLayer, Refund, RetryAfter, extract,
-};
+use tollgate::{Admission, Decision, Limiter, Policy, RateLimitLayer, Refund, RetryAfter, extract};
 
 use crate::{
     cost_model::{Number, Quota, numbers},
@@ -128,12 +126,12 @@ impl Case {
         match beside {
             Beside::Nothing | Beside::Other => {}
             Beside::Counts => {
-                other = other.denied(Denied::Counts);
+                other = other.charge_rejected(true);
                 others.counts = Some(7);
             }
             Beside::OwnCounts => {
                 let grows = matches!(by, By::List | By::Log);
-                policy = policy.denied(Denied::Counts);
+                policy = policy.charge_rejected(true);
                 own.counts = Some(if grows { 0 } else { capacity });
             }
             Beside::Shadow => {
@@ -220,7 +218,7 @@ impl Case {
                 assert_eq!(counted(&decision), admitted > 0, "{text}");
                 assert_eq!(decision.admitted(), admitted, "{text}");
                 if before.iter().any(|q| !q.is_shadow && cost > q.capacity) {
-                    assert_eq!(decision.retry(), RetryAfter::Never, "{text}");
+                    assert_eq!(decision.retry_after(), RetryAfter::Never, "{text}");
                 }
                 let skipped = vec![false; left.len()];
                 let by = Charger::Decision(decision);

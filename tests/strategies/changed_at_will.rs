@@ -70,7 +70,7 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                         let told = change.wait().await;
                         assert!(told <= longest(by, quota), "{case}: {told:?}");
                         let admitted = change.new.check(change.key).times(1_000).await.admitted();
-                        let RetryAfter::In(wait) = change.new.check(change.key).await.retry()
+                        let RetryAfter::In(wait) = change.new.check(change.key).await.retry_after()
                         else {
                             panic!("{case}");
                         };

@@ -42,7 +42,7 @@ impl Change {
     pub(crate) async fn wait(&self) -> Duration {
         let seen = self.new.peek(self.key).await;
         let verdict = seen.policies().next().expect("a verdict");
-        verdict.retry_after().expect("a wait")
+        verdict.retry_after().duration().expect("a wait")
     }
 }
 

@@ -52,7 +52,7 @@ async fn exhaust(limiter: &Limiter, key: Key, place: &str) -> (u64, Duration) {
     for admitted in 0..=2 * QUOTA {
         let decision = limiter.check(key).await;
         if !counted(&decision) {
-            let RetryAfter::In(wait) = decision.retry() else {
+            let RetryAfter::In(wait) = decision.retry_after() else {
                 panic!("{place}: {decision:?}");
             };
             return (admitted, wait);
@@ -163,7 +163,7 @@ async fn bans_begin_and_end_whatever_the_clock_shows() {
         assert_eq!(ask(&limiter, key, 3).await, 1, "{place}");
         let banned = limiter.check(key).await;
         assert!(!counted(&banned), "{place}");
-        assert_eq!(banned.retry(), RetryAfter::In(secs(600)), "{place}");
+        assert_eq!(banned.retry_after(), RetryAfter::In(secs(600)), "{place}");
         world.advance(secs(599));
         assert!(!counted(&limiter.check(key).await), "{place}");
         world.advance(secs(1));

@@ -11,8 +11,8 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tollgate::{
-    Ban, Charge, Concurrency, DecisionSource, Gcra, Key, Limiter, LocalFallback, OnStoreError,
-    Policy, Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
+    Ban, Concurrency, DecisionSource, Gcra, Key, Limiter, LocalFallback, OnStoreError, Policy,
+    Quota, RateLimitLayer, RedisStore, RetryAfter, extract,
 };
 use tower::{Layer, ServiceExt};
 
@@ -80,7 +80,7 @@ async fn a_huge_cost_is_refused_for_ever_and_charges_nothing() {
                     let text = format!("{cost} under {by:?} on {}", world.name());
                     let refused = limiter.check(KEY).cost(cost).await;
                     assert!(!counted(&refused), "{text}");
-                    assert_eq!(refused.retry(), RetryAfter::Never, "{text}");
+                    assert_eq!(refused.retry_after(), RetryAfter::Never, "{text}");
                     let verdict = refused.policies().next().expect("a verdict");
                     assert_eq!(verdict.cost(), cost, "{text}");
                     assert!(!limiter.peek(KEY).cost(cost).await.is_admitted(), "{text}");
@@ -238,8 +238,7 @@ async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too(
             let later = later.cost_with(cost_field);
             let shadow = by.policy(&name("shadow"), "10/min").shadow();
             let tiers = world.limiter([own]);
-            let layer =
-                RateLimitLayer::new(world.limiter([later.charge(Charge::on_response(|_| true))]));
+            let layer = RateLimitLayer::new(world.limiter([later.charge_after(|_| true)]));
             let free = Policy::new(name("free"), Quota::requests(10).per_minute());
             let shadowed = world.limiter([free.cost(0), shadow]);
             for cost in huge() {
@@ -295,7 +294,7 @@ async fn a_huge_number_of_refusals_by_hand_bans_once() {
             assert!(counted(&limiter.charge([("ban", KEY)], units).await));
             let refused = limiter.check(KEY).await;
             assert!(!counted(&refused), "{units} on {}", world.name());
-            assert_eq!(refused.retry(), RetryAfter::In(secs(60)));
+            assert_eq!(refused.retry_after(), RetryAfter::In(secs(60)));
         }
     }
 }
@@ -313,7 +312,7 @@ async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
         let refused = limiter.check(KEY).cost(cost).await;
         assert_eq!(refused.source(), DecisionSource::Fallback);
         assert!(!refused.is_admitted(), "{cost}");
-        assert_eq!(refused.retry(), RetryAfter::Never, "{cost}");
+        assert_eq!(refused.retry_after(), RetryAfter::Never, "{cost}");
     }
     assert!(limiter.charge(KEY, u64::MAX).await.is_admitted());
     assert!(!limiter.check(KEY).await.is_admitted());
@@ -330,7 +329,7 @@ async fn a_huge_cost_is_not_waited_for() {
                 .cost(cost)
                 .await
                 .expect_err(&text);
-            assert_eq!(refused.retry_after(), None, "{text}");
+            assert_eq!(refused.retry_after(), RetryAfter::Never, "{text}");
             assert_eq!(left(&limiter, KEY).await, 10, "{text}");
         }
     }

@@ -183,10 +183,10 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
             let key = world.server().only_key();
             world.server().command(&["PERSIST", &key]).ok();
             world.advance(secs(age));
-            let wait = match limiter.peek(KEY).await.retry() {
+            let wait = match limiter.peek(KEY).await.retry_after() {
                 RetryAfter::Now => 0,
                 RetryAfter::In(wait) => wait.as_micros() as u64,
-                RetryAfter::Never => panic!("{quota}"),
+                RetryAfter::Unknown | RetryAfter::Never => panic!("{quota}"),
             };
             assert!(
                 wait <= (refill + interval) * 1_000_000,

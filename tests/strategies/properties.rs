@@ -247,7 +247,7 @@ fn retry_after_is_honest_for_every_strategy_and_every_cost() {
                     }
                     refused = limiter.check(key).cost(cost).await;
                 }
-                let RetryAfter::In(wait) = refused.retry() else {
+                let RetryAfter::In(wait) = refused.retry_after() else {
                     panic!("{refused:?}");
                 };
                 assert!(!wait.is_zero());

@@ -16,7 +16,7 @@ async fn what_costs_nothing_passes_free_even_when_all_is_used_up() {
             for _ in 0..20 {
                 let free = limiter.check(KEY).cost(0).await;
                 assert!(counted(&free), "{by:?} on {}", world.name());
-                assert_eq!(free.retry(), RetryAfter::Now);
+                assert_eq!(free.retry_after(), RetryAfter::Now);
             }
             assert_eq!(limiter.check(KEY).cost(0).times(50).await.admitted(), 50);
             assert!(!counted(&limiter.check(KEY).await));
@@ -35,15 +35,15 @@ async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
             for cost in [11, 1_000, u64::from(u32::MAX)] {
                 let refused = limiter.check(KEY).cost(cost).await;
                 assert!(!counted(&refused));
-                assert_eq!(refused.retry(), RetryAfter::Never, "{by:?}");
+                assert_eq!(refused.retry_after(), RetryAfter::Never, "{by:?}");
                 let refused = refused.into_result().expect_err("a refusal");
-                assert_eq!(refused.retry_after(), None);
+                assert_eq!(refused.retry_after(), RetryAfter::Never);
             }
             assert_eq!(left(&limiter, KEY).await, 10, "{by:?} on {}", world.name());
             assert!(counted(&limiter.check(KEY).cost(10).await));
             // Used up, it is still never, and not after some time.
             assert_eq!(
-                limiter.check(KEY).cost(11).await.retry(),
+                limiter.check(KEY).cost(11).await.retry_after(),
                 RetryAfter::Never,
                 "{by:?}"
             );

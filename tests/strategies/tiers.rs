@@ -133,8 +133,8 @@ async fn the_deepest_debt_is_no_room() {
                     0,
                     "{case}"
                 );
-                let told = limiter.peek(KEY).await.retry();
-                assert_eq!(told, limiter.check(KEY).await.retry(), "{case}");
+                let told = limiter.peek(KEY).await.retry_after();
+                assert_eq!(told, limiter.check(KEY).await.retry_after(), "{case}");
                 let _ = limiter.reset(KEY).await;
             }
         }
@@ -156,7 +156,7 @@ async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores()
                     for step in [0, -DAY, 0, DAY, 0, 2 * DAY, DAY, DAY - 1] {
                         world.set(START.strict_add_signed(start + step));
                         let decision = limiter.check(KEY).times(capacity / 2 + 1).await;
-                        seen.push((decision.admitted(), limiter.check(KEY).await.retry()));
+                        seen.push((decision.admitted(), limiter.check(KEY).await.retry_after()));
                     }
                     // The clock goes forward by four days in all.
                     let admitted: u64 = seen.iter().map(|(admitted, _)| admitted).sum();

@@ -220,7 +220,7 @@ impl RedisStoreBuilder {
     /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always asked again.
     ///
     /// Zero turns it off. In-flight limits are always asked. Where rejections are counted, by a [`Ban`](crate::Ban) or under
-    /// [`Denied::Counts`](crate::Denied::Counts), only what a ban rejects is cached.
+    /// [`charge_rejected`](crate::Policy::charge_rejected), only what a ban rejects is cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
         self.denials = bound;
         self

@@ -22,9 +22,9 @@ use super::{
     reply,
 };
 use crate::{
-    Ban, CalendarWindow, Charge, Concurrency, Denied, FixedWindow, Gcra, HealthReport,
-    InvalidValue, Key, Limiter, ListWindow, Policy, Quota, RateLimitLayer, SlidingLog,
-    SlidingWindow, StoreError, TokenBucket, extract,
+    Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, HealthReport, InvalidValue, Key, Limiter,
+    ListWindow, Policy, Quota, RateLimitLayer, SlidingLog, SlidingWindow, StoreError, TokenBucket,
+    extract,
     store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse},
     strategy::Rule,
 };
@@ -125,8 +125,8 @@ fn policies() -> Vec<Policy> {
         policy("places", Quota::concurrent(5)).strategy(Concurrency::default()),
         policy("ban", Quota::requests(5).per_hour())
             .strategy(Ban::for_duration(Duration::from_secs(600))),
-        policy("counts", day()).denied(Denied::Counts),
-        policy("later", day()).charge(Charge::on_response(|_| true)),
+        policy("counts", day()).charge_rejected(true),
+        policy("later", day()).charge_after(|_| true),
         policy("shadow", day()).shadow(),
     ]
 }

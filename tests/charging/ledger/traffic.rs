@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::task::JoinSet;
-use tollgate::{Charge, Limiter, Policy, RateLimitLayer, extract, outcome};
+use tollgate::{Limiter, Policy, RateLimitLayer, extract, outcome};
 
 use super::{
     books::{Move, Note},
@@ -86,11 +86,8 @@ impl Process {
     ) -> Self {
         let policy = || by.policy("p", QUOTA).key(extract::global());
         let policy = || policy().cost_with(|parts| *parts.extensions.get().unwrap_or(&1_u64));
-        let layer = |mode, charge| {
-            let limiter = limiter(policy().charge(charge));
-            (mode, RateLimitLayer::new(limiter))
-        };
-        let reserve = || Charge::reserve(outcome::success);
+        let layer = |mode, policy| (mode, RateLimitLayer::new(limiter(policy)));
+        let reserve = || policy().refund_unless(outcome::success);
         let plain = limiter(policy());
         let shared = Shared {
             kind,
@@ -98,8 +95,8 @@ impl Process {
                 // Those that share a limiter share trips, and equal ones are asked about together.
                 (Mode::Arrival, RateLimitLayer::new(plain.clone())),
                 layer(Mode::Reserve, reserve()),
-                layer(Mode::Lenient, reserve().when_dropped(false)),
-                layer(Mode::Response, Charge::on_response(outcome::success)),
+                layer(Mode::Lenient, reserve().charge_dropped(false)),
+                layer(Mode::Response, policy().charge_after(outcome::success)),
             ],
             limiter: plain,
             notes,

@@ -126,7 +126,11 @@ impl Telling<'_> {
     ) -> Outcome {
         let (mut by_redis, mut by_memory) = (Told::of(redis, true)?, Told::of(memory, true)?);
         let mut by_model = model.cloned();
-        if let Some(wait) = memory.policies().filter_map(|v| v.retry_after()).max() {
+        if let Some(wait) = memory
+            .policies()
+            .filter_map(|v| v.retry_after().duration())
+            .max()
+        {
             self.told = if wait.is_zero() { self.told } else { wait };
         }
         if is_cached(redis) {
