@@ -27,6 +27,12 @@ const MONTH: u64 = 30 * DAY;
 /// # Ok::<(), tollgate::ParseQuotaError>(())
 /// ```
 ///
+/// What a period admits at most depends on the strategy. [`Gcra`](crate::Gcra), the default, refills evenly: `per_day()` admits up
+/// to `requests + burst` in some periods, so that 1,000 a day are up to 1,999 in the first 24 hours. A smaller
+/// [`burst`](Quota::burst) brings that down to `requests + burst`; [`SlidingLog`](crate::SlidingLog) never admits more than
+/// the requests in any period, and [`CalendarWindow`](crate::CalendarWindow) never more in a day, week or month of the
+/// calendar. The [table of strategies](crate::strategy) has the worst case of each.
+///
 /// Any value can be written down; whether it can be counted is said when a limiter is built
 /// ([`ConfigError`](crate::ConfigError)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -22,7 +22,7 @@ fn inner() -> Limiter {
 /// An application whose handler asks a limiter of its own.
 fn app(layer: &RateLimitLayer, limiter: Limiter) -> Router {
     let handler = async move || -> Result<&'static str, Rejected> {
-        limiter.check(Key::global()).await.into_result()?;
+        let _admission = limiter.admit(Key::global()).await?;
         Ok("done")
     };
     Router::new().route("/", get(handler)).layer(layer.clone())
