@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
     let tokens = Policy::new("tokens", Quota::requests(1_000).per_minute())
-        .key(extract::header("x-api-key").secret())
+        .key(extract::header("x-api-key"))
         .cost_with(estimate);
     let layer = RateLimitLayer::builder().policy(tokens);
     #[cfg(feature = "redis")]

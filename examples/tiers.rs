@@ -27,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
     let policy = Policy::new("api", Quota::requests(10).per_minute())
-        .key(extract::header("x-api-key").secret())
+        .key(extract::header("x-api-key"))
         .quota_lookup(Duration::from_millis(50), |parts: &Parts| {
             let api_key = parts.headers.get("x-api-key").cloned();
             async move { quota_of(api_key?.to_str().ok()?).await }

@@ -73,8 +73,11 @@ impl fmt::Display for Rejected {
                     RetryAfter::Now | RetryAfter::Unknown => Ok(()),
                 }
             }
-            DecisionKind::MissingKey { policy } => {
-                write!(f, "the request has no key for policy {policy:?}")
+            DecisionKind::MissingKey { policy, missing } => {
+                write!(
+                    f,
+                    "the request has no key for policy {policy:?}: it lacks {missing}"
+                )
             }
             DecisionKind::DenyListed => f.write_str("the request is on a deny list"),
             DecisionKind::StoreFailed(error) => {

@@ -74,9 +74,12 @@ pub enum DecisionKind {
     /// A quota is used up; nothing was charged.
     Rejected,
     /// The named policy found no key in it, and refuses such requests.
+    #[non_exhaustive]
     MissingKey {
         /// The policy's name.
         policy: Arc<str>,
+        /// What the request lacks, in its client's words: `the header x-api-key`.
+        missing: Arc<str>,
     },
     /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was asked or charged.
     DenyListed,

@@ -1,4 +1,4 @@
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use http::{HeaderName, header, request::Parts};
 
@@ -206,6 +206,10 @@ impl KeyExtractor for ClientIp {
 
     fn on_missing_key(&self) -> MissingKey {
         self.prefixes.on_missing_key()
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        self.prefixes.missing_key_name(parts)
     }
 
     fn missing_key_hint(&self) -> &'static str {

@@ -1,8 +1,8 @@
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use http::request::Parts;
 
-use super::{KeyExtractor, MissingKey};
+use super::{KeyExtractor, MissingKey, missing};
 use crate::{error::InvalidValue, key::Key, log::Seldom};
 
 /// Counts by what a closure finds in a request's head; `None` if the request has no key.
@@ -24,19 +24,39 @@ pub fn from_fn<F>(find: F) -> FromFn<F>
 where
     F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
 {
-    FromFn(find)
+    FromFn {
+        find,
+        name: Cow::Borrowed(missing::A_KEY),
+    }
 }
 
 /// See [`from_fn`].
-#[derive(Clone, Copy)]
-pub struct FromFn<F>(F);
+#[derive(Clone)]
+pub struct FromFn<F> {
+    find: F,
+    name: Cow<'static, str>,
+}
+
+impl<F> FromFn<F> {
+    /// Says what a request without a key lacks, in its client's words: `"a tenant in its path"`. What a client is told
+    /// with 400 Bad Request is then "The request lacks a tenant in its path."
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+}
 
 impl<F> KeyExtractor for FromFn<F>
 where
     F: Fn(&Parts) -> Option<Key> + Send + Sync + 'static,
 {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        (self.0)(parts)
+        (self.find)(parts)
+    }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        self.name.clone()
     }
 }
 
@@ -59,11 +79,24 @@ fn part_of(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
     })
 }
 
+/// What a tuple's part lacks, if it is missing in a request, or any.
+fn name_of(part: &impl KeyExtractor, parts: Option<&Parts>) -> Option<Cow<'static, str>> {
+    let found = parts.is_some_and(|parts| part.key(parts).is_some());
+    let missing = !found && part.on_missing_key() != MissingKey::Shared;
+    missing.then(|| part.missing_key_name(parts))
+}
+
 macro_rules! tuple {
     ($($part:ident $index:tt),+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
             fn key(&self, parts: &Parts) -> Option<Key> {
                 Some(Key::tuple([$(part_of(&self.$index, parts)?),+]))
+            }
+
+            fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+                let mut name = None;
+                $(name = name.or_else(|| name_of(&self.$index, parts));)+
+                name.unwrap_or(Cow::Borrowed(missing::A_KEY))
             }
 
             fn validate(&self) -> Result<(), InvalidValue> {

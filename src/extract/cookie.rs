@@ -1,13 +1,16 @@
+use std::borrow::Cow;
+
 use http::{header, request::Parts};
 
-use super::KeyExtractor;
+use super::{KeyExtractor, missing};
 use crate::{error::InvalidValue, key::Key};
 
-/// Counts by a cookie's value (RFC 6265), of any bytes. The key is [`Key::secret`]: a session's cookie is a credential,
-/// and never kept in the clear.
+/// Counts by a cookie's value (RFC 6265), of any bytes. The key is [`Key::secret`], since most cookies are credentials;
+/// with [`readable`](Cookie::readable) it is [`Key::new`].
 ///
-/// Names differ by case. Of several cookies of the name the first counts; an empty value is no key. A name that no
-/// cookie can have is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// Names differ by case. A request with several cookies of the name is ambiguous and has no key; an empty value is no key
+/// either. Cookies in several `Cookie` lines, as HTTP/2 sends them, are one list. A name that no cookie can have is a
+/// [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// A client can invent a cookie with each request, or send none. Count by what a middleware
 /// [verified](super::extension), unless it's only a hint.
@@ -19,26 +22,62 @@ use crate::{error::InvalidValue, key::Key};
 ///     .key(extract::cookie("session"));
 /// ```
 pub fn cookie(name: impl Into<String>) -> Cookie {
-    Cookie { name: name.into() }
+    Cookie {
+        name: name.into(),
+        secret: true,
+    }
 }
 
 /// See [`cookie`].
 #[derive(Clone, Debug)]
 pub struct Cookie {
     name: String,
+    secret: bool,
+}
+
+impl Cookie {
+    /// Keeps only a hash of the value, as it does unless [`readable`](Cookie::readable): [`Key::secret`].
+    #[must_use]
+    pub fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    /// Keeps a short and harmless value readable in the store and in logs, such as a language: [`Key::new`].
+    #[must_use]
+    pub fn readable(mut self) -> Self {
+        self.secret = false;
+        self
+    }
+
+    /// The values of the cookies of this name, in order.
+    fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = &'a [u8]> {
+        // HTTP/2 may send each cookie in a line of its own (RFC 9113, section 8.2.3).
+        let lines = parts.headers.get_all(header::COOKIE).into_iter();
+        let cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        cookies.filter_map(|cookie| {
+            let equals = cookie.iter().position(|byte| *byte == b'=')?;
+            let (name, value) = cookie.split_at(equals);
+            (name.trim_ascii() == self.name.as_bytes()).then(|| value[1..].trim_ascii())
+        })
+    }
 }
 
 impl KeyExtractor for Cookie {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        // HTTP/2 may send each cookie in a line of its own (RFC 9113, section 8.2.3).
-        let lines = parts.headers.get_all(header::COOKIE).into_iter();
-        let mut cookies = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-        let value = cookies.find_map(|cookie| {
-            let equals = cookie.iter().position(|byte| *byte == b'=')?;
-            let (name, value) = cookie.split_at(equals);
-            (name.trim_ascii() == self.name.as_bytes()).then(|| value[1..].trim_ascii())
-        })?;
-        (!value.is_empty()).then(|| Key::secret(value))
+        let mut values = self.values(parts);
+        let value = values.next()?;
+        if values.next().is_some() {
+            missing::log_ambiguous("the cookie", &self.name);
+            return None;
+        }
+        let make = if self.secret { Key::secret } else { Key::new };
+        (!value.is_empty()).then(|| make(value))
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        let values = parts.map_or(0, |parts| self.values(parts).count());
+        missing::name("the cookie", &self.name, values)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

@@ -1,17 +1,22 @@
-use http::{HeaderName, header, request::Parts};
+use std::borrow::Cow;
 
-use super::KeyExtractor;
+use http::{HeaderMap, HeaderName, header, request::Parts};
+
+use super::{KeyExtractor, missing};
 use crate::{error::InvalidValue, key::Key};
 
-/// Counts by a header's value, of any bytes. The key is [`Key::new`]; with [`secret`](Header::secret), for API keys and
-/// the like, [`Key::secret`]. A request with several such headers counts by the first; an empty value is no key.
+/// Counts by a header's value, of any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
+/// [looks like a credential](crate::extract#credentials) or is declared [secret](Header::secret).
+///
+/// A request with several lines of the header is ambiguous and has no key; an empty value is no key either.
 ///
 /// A name that no header can have is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 pub fn header(name: impl AsRef<str>) -> Header {
     let name = name.as_ref();
+    let name = HeaderName::try_from(name).map_err(|_| name.to_owned());
     Header {
-        name: HeaderName::try_from(name).map_err(|_| name.to_owned()),
-        secret: false,
+        secret: name.as_ref().is_ok_and(|name| is_credential(name.as_str())),
+        name,
     }
 }
 
@@ -29,13 +34,28 @@ impl Header {
         self.secret = true;
         self
     }
+
+    /// Keeps a short and harmless value readable in the store and in logs, also where the header looks like a
+    /// credential: [`Key::new`].
+    #[must_use]
+    pub fn readable(mut self) -> Self {
+        self.secret = false;
+        self
+    }
 }
 
 impl KeyExtractor for Header {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = parts.headers.get(self.name.as_ref().ok()?)?.as_bytes();
+        let name = self.name.as_ref().ok()?;
+        let value = only_line(&parts.headers, name)?;
         let make = if self.secret { Key::secret } else { Key::new };
         (!value.is_empty()).then(|| make(value))
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        let name = self.name.as_ref().map_or("", HeaderName::as_str);
+        let lines = parts.map_or(0, |parts| parts.headers.get_all(name).iter().count());
+        missing::name("the header", name, lines)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
@@ -46,8 +66,19 @@ impl KeyExtractor for Header {
     }
 }
 
+/// The value of a header that has one line.
+fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next()?;
+    if lines.next().is_some() {
+        missing::log_ambiguous("the header", name.as_str());
+        return None;
+    }
+    Some(line.as_bytes())
+}
+
 /// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token: it is never
-/// kept in the clear.
+/// kept in the clear. A request with several `Authorization` headers has no key.
 pub fn bearer() -> Bearer {
     Bearer { hash_key: None }
 }
@@ -69,7 +100,7 @@ impl Bearer {
 
 impl KeyExtractor for Bearer {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = parts.headers.get(header::AUTHORIZATION)?.as_bytes();
+        let value = only_line(&parts.headers, &header::AUTHORIZATION)?;
         let (scheme, token) = value.split_at_checked(7)?;
         let token = token.trim_ascii();
         if !scheme.eq_ignore_ascii_case(b"bearer ") || token.is_empty() {
@@ -80,6 +111,10 @@ impl KeyExtractor for Bearer {
             None => Key::secret(token),
         })
     }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        "a bearer token (Authorization header)".into()
+    }
 }
 
 impl std::fmt::Debug for Bearer {
@@ -89,4 +124,44 @@ impl std::fmt::Debug for Bearer {
             None => "Bearer",
         })
     }
+}
+
+/// What makes a name a credential's wherever it stands in it.
+const CREDENTIAL_PARTS: [&str; 8] = [
+    "apikey",
+    "authorization",
+    "credential",
+    "passwd",
+    "password",
+    "secret",
+    "session",
+    "token",
+];
+
+/// What makes a name a credential's as a word of its own.
+const CREDENTIAL_WORDS: [&str; 6] = ["auth", "cookie", "jwt", "key", "pwd", "sid"];
+
+/// Whether a header or a query parameter of this name looks like a credential: the rule in the docs of
+/// [`extract`](super).
+pub(super) fn is_credential(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let contained = CREDENTIAL_PARTS.iter().any(|part| lower.contains(part));
+    contained || words(name).any(|word| CREDENTIAL_WORDS.contains(&&*word.to_ascii_lowercase()))
+}
+
+/// The words of a name: `x-api-key`, `api_key` and `apiKey` have the word `key`.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    let mut rest = name;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
+        let mut before = 'A';
+        let end = rest.find(|c: char| {
+            let begins = before.is_ascii_lowercase() && c.is_ascii_uppercase();
+            before = c;
+            begins || !c.is_ascii_alphabetic()
+        });
+        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
+        rest = after;
+        (!word.is_empty()).then_some(word)
+    })
 }

@@ -1,8 +1,8 @@
-use std::{any, fmt, sync::Arc};
+use std::{any, borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::KeyExtractor;
+use super::{KeyExtractor, missing};
 use crate::key::Key;
 
 /// Counts by what a middleware or the server left in a request's extensions, such as the user whom authentication found.
@@ -63,17 +63,32 @@ where
 {
     Extension {
         find: Arc::new(find),
+        name: Cow::Borrowed(missing::A_KEY),
     }
 }
 
 /// See [`extension`].
 pub struct Extension<T> {
     find: Arc<dyn Fn(&T) -> Key + Send + Sync>,
+    name: Cow<'static, str>,
+}
+
+impl<T> Extension<T> {
+    /// Says what a request without a `T` lacks, in its client's words: `"a signed-in user"`.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
 }
 
 impl<T: Send + Sync + 'static> KeyExtractor for Extension<T> {
     fn key(&self, parts: &Parts) -> Option<Key> {
         parts.extensions.get().map(|left| (self.find)(left))
+    }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        self.name.clone()
     }
 }
 
@@ -81,6 +96,7 @@ impl<T> Clone for Extension<T> {
     fn clone(&self) -> Self {
         Self {
             find: self.find.clone(),
+            name: self.name.clone(),
         }
     }
 }

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
@@ -42,6 +42,12 @@ impl KeyExtractor for OrElse {
     fn on_missing_key(&self) -> MissingKey {
         self.last()
             .map_or(MissingKey::Reject, KeyExtractor::on_missing_key)
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        let extractors = self.extractors.iter().map(|(_, extractor)| extractor);
+        let names: Vec<_> = extractors.map(|one| one.missing_key_name(parts)).collect();
+        names.join(" or ").into()
     }
 
     fn missing_key_hint(&self) -> &'static str {

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use http::request::Parts;
 
 use super::KeyExtractor;
@@ -28,6 +30,10 @@ impl KeyExtractor for GrpcService {
     fn key(&self, parts: &Parts) -> Option<Key> {
         full_name(parts.uri.path()).map(|(service, _)| Key::new(service))
     }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        "a gRPC service in its path".into()
+    }
 }
 
 /// Counts each gRPC method by itself, by its full name: `helloworld.Greeter/SayHello`. The key is [`Key::new`]; see
@@ -43,6 +49,10 @@ pub struct GrpcMethod;
 impl KeyExtractor for GrpcMethod {
     fn key(&self, parts: &Parts) -> Option<Key> {
         full_name(parts.uri.path()).map(|(_, method)| Key::new(method))
+    }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        "a gRPC method in its path".into()
     }
 }
 

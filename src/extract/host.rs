@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use http::{header, request::Parts, uri::Authority};
 
 use super::KeyExtractor;
@@ -43,5 +45,9 @@ impl KeyExtractor for Host {
         let host = named.host();
         let host = host.strip_suffix('.').unwrap_or(host);
         (!host.is_empty()).then(|| Key::new(host.to_ascii_lowercase()))
+    }
+
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        "a host (Host header)".into()
     }
 }

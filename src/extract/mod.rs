@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | [`peer`] | the address of the socket's peer, IPv6 by its /64 | [`Key::ip`] |
 //! | [`client_ip`] | the client's address behind trusted proxies | [`Key::ip`] |
-//! | [`header`] | a header's value | [`Key::new`], or [`Key::secret`] |
+//! | [`header`] | a header's value; hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
 //! | [`bearer`] | the token of `Authorization: Bearer`, hashed | [`Key::secret`] |
 //! | [`cookie`] | a cookie's value, hashed | [`Key::secret`] |
-//! | [`query`] | a query parameter's value | [`Key::new`], or [`Key::secret`] |
+//! | [`query`] | a query parameter's value; hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
 //! | [`host`] | the host that is asked | [`Key::new`] |
 //! | [`path`], [`method`] | the request's path as the client sent it; its method | [`Key::new`] |
 //! | [`matched_path`] (feature `axum`) | the route | [`Key::new`] |
@@ -34,6 +34,38 @@
 //! let users = Policy::new("users", Quota::requests(10).per_second()).key(by_user.or_else(by_address));
 //! ```
 //!
+//! # Credentials
+//!
+//! A short value of harmless characters is stored as it is, so that an operator can read it, unless it may be a
+//! credential: then only its hash reaches the store and the logs ([`Key::secret`]). [`bearer`] and [`cookie`] always hash.
+//! [`header`] and [`query`] hash if the name looks like a credential's:
+//!
+//! - it contains `apikey`, `authorization`, `credential`, `passwd`, `password`, `secret`, `session` or `token`, in any
+//!   case: `Proxy-Authorization`, `x-auth-token`, `JSESSIONID`;
+//! - or one of its words is `auth`, `cookie`, `jwt`, `key`, `pwd` or `sid`: `x-api-key`, `api_key`. A word ends where
+//!   something other than a letter follows and, in the names of query parameters, where an upper-case letter follows a
+//!   lower-case one: `apiKey`.
+//!
+//! `.readable()` keeps such a value readable, and `.secret()` hashes any other. [`extension`] and [`from_fn`] return a
+//! [`Key`] of the application's own making: use [`Key::secret`] there.
+//!
+//! # Requests without a key
+//!
+//! | extractor | a request without a key is |
+//! |---|---|
+//! | [`peer`], [`client_ip`] | counted with all others without one, and an error is logged: [`MissingKey::Shared`] |
+//! | [`header`], [`query`], [`cookie`], [`bearer`], [`host`], [`grpc_service`], [`grpc_method`], [`extension`], [`from_fn`] | rejected, 400 Bad Request: [`MissingKey::Reject`] |
+//! | a tuple | rejected if a part is missing, but for parts of which all without one share a bucket |
+//! | [`or_else`](KeyExtractor::or_else) | what the last extractor says |
+//! | [`path`], [`method`], [`matched_path`], [`global`] | none: each request has a key |
+//!
+//! [`Policy::missing_key`](crate::Policy::missing_key) says otherwise for one policy. A header with several lines, and a
+//! query parameter or cookie that is given twice, are ambiguous and no key.
+//!
+//! A client whose request is rejected is told [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks
+//! the header x-api-key.", and not the policy's name. What the application probably did wrong is logged: a policy whose first
+//! requests all lack a key logs a warning, once.
+//!
 //! # What a client can choose
 //!
 //! An address can't be chosen, nor what a middleware verified. All else a client can change with each request, and have
@@ -43,7 +75,7 @@
 //! What must be awaited to know a key belongs into a middleware before this one, which leaves it in the request's
 //! extensions for [`extension`].
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
@@ -58,6 +90,7 @@ mod first_of;
 mod forwarded;
 mod grpc;
 mod host;
+mod missing;
 mod networks;
 mod peer;
 mod query;
@@ -101,6 +134,15 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         MissingKey::Reject
     }
 
+    /// What a request without a key lacks, in its client's words: "the header x-api-key". It stands in the response,
+    /// after "The request lacks".
+    ///
+    /// `parts` is the request's head; there is none in a [`check`](crate::Limiter::check).
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        let _ = parts;
+        Cow::Borrowed(missing::A_KEY)
+    }
+
     /// If a missing key is a mistake of the application's, what to do about it: it is logged as an error.
     fn missing_key_hint(&self) -> &'static str {
         ""
@@ -123,7 +165,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// ```
     /// use tollgate::{Key, PeerAddr, extract::{self, KeyExtractor}};
     ///
-    /// let by_key_or_address = extract::header("x-api-key").secret().or_else(extract::peer());
+    /// let by_key_or_address = extract::header("x-api-key").or_else(extract::peer());
     ///
     /// let request = || http::Request::get("/").extension(PeerAddr("192.0.2.1:80".parse().unwrap()));
     /// let key_of = |request: http::request::Builder| {
@@ -149,6 +191,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 
     fn on_missing_key(&self) -> MissingKey {
         (**self).on_missing_key()
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        (**self).missing_key_name(parts)
     }
 
     fn missing_key_hint(&self) -> &'static str {

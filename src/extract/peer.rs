@@ -1,4 +1,7 @@
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
 
 use http::{Extensions, request::Parts};
 
@@ -63,10 +66,12 @@ impl KeyExtractor for Peer {
         MissingKey::Shared
     }
 
+    fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
+        "a client address".into()
+    }
+
     fn missing_key_hint(&self) -> &'static str {
-        "there is no ConnectInfo in its extensions, so its client's address is unknown; with axum, serve \
-         `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, and \
-         `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`"
+        NO_PEER
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
@@ -79,6 +84,11 @@ impl KeyExtractor for Peer {
         Ok(())
     }
 }
+
+/// What to do where requests don't bring the address of their peer.
+pub(crate) const NO_PEER: &str = "there is no ConnectInfo in its extensions, so its client's address is unknown; with \
+     axum, serve `app.into_make_service_with_connect_info::<SocketAddr>()`; with tonic, enable tollgate's feature `tonic`, \
+     and `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`";
 
 /// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
 pub(super) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {

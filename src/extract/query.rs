@@ -1,25 +1,29 @@
+use std::borrow::Cow;
+
 use http::request::Parts;
 
-use super::KeyExtractor;
+use super::{KeyExtractor, credentials::is_credential, missing};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a parameter of the query, decoded as forms are (`application/x-www-form-urlencoded` of the WHATWG's URL
-/// standard): `+` and `%20` are a space, what isn't UTF-8 is replaced. The key is [`Key::new`]; with
-/// [`secret`](Query::secret), for API keys and the like, [`Key::secret`].
+/// standard): `+` and `%20` are a space, what isn't UTF-8 is replaced. The key is [`Key::new`], or
+/// [`Key::secret`] for a parameter that [looks like a credential](crate::extract#credentials) or is declared
+/// [secret](Query::secret).
 ///
-/// Of several parameters of the name the first counts; an empty value is no key. An empty name is a
-/// [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// A request with several parameters of the name is ambiguous and has no key; an empty value is no key either. An empty
+/// name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
 ///
 /// let policy = Policy::new("maps", Quota::requests(50).per_second())
-///     .key(extract::query("api_key").secret());
+///     .key(extract::query("map"));
 /// ```
 pub fn query(name: impl Into<String>) -> Query {
+    let name = name.into();
     Query {
-        name: name.into(),
-        secret: false,
+        secret: is_credential(&name),
+        name,
     }
 }
 
@@ -37,14 +41,38 @@ impl Query {
         self.secret = true;
         self
     }
+
+    /// Keeps a short and harmless value readable in the store and in logs, also where the parameter looks like a
+    /// credential: [`Key::new`].
+    #[must_use]
+    pub fn readable(mut self) -> Self {
+        self.secret = false;
+        self
+    }
+
+    /// The parameter's values, in order.
+    fn values<'a>(&'a self, parts: &'a Parts) -> impl Iterator<Item = Cow<'a, str>> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        pairs.filter_map(|(name, value)| (name == self.name).then_some(value))
+    }
 }
 
 impl KeyExtractor for Query {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let mut pairs = form_urlencoded::parse(parts.uri.query()?.as_bytes());
-        let (_, value) = pairs.find(|(name, _)| *name == self.name)?;
+        let mut values = self.values(parts);
+        let value = values.next()?;
+        if values.next().is_some() {
+            missing::log_ambiguous("the query parameter", &self.name);
+            return None;
+        }
         let make = if self.secret { Key::secret } else { Key::new };
         (!value.is_empty()).then(|| make(value.as_bytes()))
+    }
+
+    fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
+        let values = parts.map_or(0, |parts| self.values(parts).count());
+        missing::name("the query parameter", &self.name, values)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

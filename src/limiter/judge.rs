@@ -93,7 +93,7 @@ impl Desk {
             let found = policy.extractor().key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
-                    self.rule_no_key(draft, index);
+                    self.rule_no_key(draft, index, Some(parts));
                     return None;
                 }
                 continue;
@@ -145,7 +145,7 @@ impl Desk {
             }
             let Some(key) = found.copied().or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
-                    self.rule_no_key(draft, index);
+                    self.rule_no_key(draft, index, None);
                     return None;
                 }
                 continue;
@@ -239,12 +239,13 @@ impl Desk {
     }
 
     #[cold]
-    fn rule_no_key(&self, draft: &mut Draft, policy: usize) {
-        let policy = self.policies[policy].policy.shared_name();
-        draft.rule(
-            DecisionKind::MissingKey { policy },
-            DecisionSource::NotChecked,
-        );
+    fn rule_no_key(&self, draft: &mut Draft, policy: usize, parts: Option<&Parts>) {
+        let policy = &self.policies[policy].policy;
+        let kind = DecisionKind::MissingKey {
+            policy: policy.shared_name(),
+            missing: policy.extractor().missing_key_name(parts).into(),
+        };
+        draft.rule(kind, DecisionSource::NotChecked);
     }
 }
 

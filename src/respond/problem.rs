@@ -45,15 +45,13 @@ impl<'a> Problem<'a> {
                 detail: None,
                 decision,
             },
-            DecisionKind::MissingKey { policy } => Self {
+            DecisionKind::MissingKey { missing, .. } => Self {
                 status: StatusCode::BAD_REQUEST,
                 // INVALID_ARGUMENT
                 code: 3,
                 kind: "about:blank",
                 title: "Bad Request",
-                detail: Some(format!(
-                    "The request lacks what policy '{policy}' counts by."
-                )),
+                detail: Some(format!("The request lacks {missing}.")),
                 decision,
             },
             DecisionKind::DenyListed => Self {
@@ -92,7 +90,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// Names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
+    /// Policies' names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
     fn write(&self) -> decision::Problem {
         let mut json = Line::new();
         json.text("{\"type\":\"").text(self.kind);
@@ -100,7 +98,9 @@ impl<'a> Problem<'a> {
         json.text("\",\"status\":");
         json.number(self.status.as_u16().into());
         if let Some(detail) = &self.detail {
-            json.text(",\"detail\":\"").text(detail).text("\"");
+            json.text(",\"detail\":\"")
+                .text(&escaped(detail))
+                .text("\"");
         }
         let mut violated = self.violated();
         if let Some(first) = violated.next() {
@@ -133,4 +133,17 @@ impl<'a> Problem<'a> {
         }
         sentence
     }
+}
+
+/// As it stands in a string of JSON (RFC 8259, section 7).
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => escaped.extend(['\\', c]),
+            '\0'..='\x1f' => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
 }

@@ -1,11 +1,15 @@
 //! What becomes of requests without a key.
 
-use http::StatusCode;
-use tollgate::{Key, MissingKey, Policy, Quota, extract};
+use axum::body::Body;
+use http::{Request, StatusCode};
+use tollgate::{
+    Key, MissingKey, Policy, Quota,
+    extract::{self, KeyExtractor},
+};
 
 use crate::{
     extractors::{count, policy},
-    support::{hello, layer, send, status, with},
+    support::{hello, layer, send, status, to, with},
 };
 
 #[tokio::test]
@@ -49,4 +53,88 @@ async fn a_skipped_policy_leaves_the_others_in_force() {
         [status(&app, "/").await, status(&app, "/").await],
         [200, 429]
     );
+}
+
+/// What a client is told that lacks what `extractor` looks for.
+async fn told(extractor: impl KeyExtractor, request: Request<Body>) -> String {
+    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
+    let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
+    let answer = send(&hello(&layer), request).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let body = String::from_utf8_lossy(&answer.body);
+    assert!(!body.contains("internal-name"), "{body}");
+    let detail = answer.json()["detail"].clone();
+    detail.as_str().expect("text").to_owned()
+}
+
+#[tokio::test]
+async fn a_client_is_told_what_its_request_lacks_and_no_policys_name() {
+    #[derive(Clone)]
+    struct User;
+    let key = || extract::header("X-API-Key");
+    let lacks = |what: &str| format!("The request lacks {what}.");
+    assert_eq!(told(key(), to("/")).await, lacks("the header x-api-key"));
+    assert_eq!(
+        told(extract::query("api_key"), to("/")).await,
+        lacks("the query parameter api_key")
+    );
+    assert_eq!(
+        told(extract::cookie("SID"), to("/")).await,
+        lacks("the cookie SID")
+    );
+    assert_eq!(
+        told(extract::bearer(), to("/")).await,
+        lacks("a bearer token (Authorization header)")
+    );
+    assert_eq!(
+        told(extract::peer(), to("/")).await,
+        lacks("a client address")
+    );
+    assert_eq!(
+        told(extract::client_ip(), to("/")).await,
+        lacks("a client address")
+    );
+    assert_eq!(
+        told(extract::host(), to("/")).await,
+        lacks("a host (Host header)")
+    );
+    assert_eq!(
+        told(extract::grpc_method(), to("/")).await,
+        lacks("a gRPC method in its path")
+    );
+    let user = || extract::extension::<User>(|_| Key::global());
+    assert_eq!(told(user(), to("/")).await, lacks("a key for this limit"));
+    assert_eq!(
+        told(extract::from_fn(|_| None), to("/")).await,
+        lacks("a key for this limit")
+    );
+    let named = user().named("a signed-in user");
+    assert_eq!(told(named, to("/")).await, lacks("a signed-in user"));
+    let named = extract::from_fn(|_| None).named("a tenant in its path");
+    assert_eq!(told(named, to("/")).await, lacks("a tenant in its path"));
+    // One of several, and the part of a tuple that isn't there.
+    assert_eq!(
+        told(key().or_else(extract::bearer()), to("/")).await,
+        lacks("the header x-api-key or a bearer token (Authorization header)")
+    );
+    let tuple = || (extract::path(), key(), extract::bearer());
+    assert_eq!(told(tuple(), to("/")).await, lacks("the header x-api-key"));
+    assert_eq!(
+        told(tuple(), with("x-api-key", "sk")).await,
+        lacks("a bearer token (Authorization header)")
+    );
+    // A name that has to be escaped in JSON.
+    assert_eq!(
+        told(extract::query("a\"\\\n"), to("/")).await,
+        lacks("the query parameter a\"\\\n")
+    );
+}
+
+#[test]
+fn a_tuple_lacks_the_first_part_that_is_missing_and_has_no_shared_bucket() {
+    let shared = (extract::peer(), extract::header("x-a"));
+    let parts = to("/").into_parts().0;
+    assert_eq!(shared.missing_key_name(Some(&parts)), "the header x-a");
+    // Without a request it is any.
+    assert_eq!(shared.missing_key_name(None), "the header x-a");
 }

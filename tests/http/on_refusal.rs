@@ -242,7 +242,7 @@ async fn every_kind_of_refusal_is_the_closures() {
     let answered = send(&hello(&layer.on_rejection(answer)), to("/")).await;
     assert_eq!(
         answered.body,
-        br#"the request has no key for policy "tenants""#
+        br#"the request has no key for policy "tenants": it lacks the header x-tenant"#
     );
     assert_eq!(answered.retry_after(), None);
 

@@ -58,9 +58,9 @@ async fn a_key_counts_or_else_the_address() {
 async fn what_one_finds_is_never_what_another_finds() {
     // A key that reads like an address is no address.
     each_counts_as(
-        extract::header("x-api-key").or_else(extract::peer()),
+        extract::header("x-tenant").or_else(extract::peer()),
         vec![
-            (with("x-api-key", "192.0.2.1"), first(Key::new("192.0.2.1"))),
+            (with("x-tenant", "192.0.2.1"), first(Key::new("192.0.2.1"))),
             (
                 from(PeerAddr(address("192.0.2.1:1"))),
                 second(ip("192.0.2.1")),

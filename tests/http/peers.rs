@@ -1,10 +1,6 @@
 //! Who asks is the peer of his connection, whatever he says.
 
-use std::{
-    io::{self, Write},
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-};
+use std::net::SocketAddr;
 
 use axum::{
     body::Body,
@@ -12,10 +8,10 @@ use axum::{
 };
 use http::{Request, StatusCode};
 use tollgate::{Key, PeerAddr, Policy, Quota, extract};
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::{
     extractors::{address, count, counted_by, each_counts_as, from, ip},
+    log::Log,
     support::{hello, layer, send, status, with},
 };
 
@@ -113,44 +109,6 @@ async fn a_peer_counts_by_as_much_of_its_address_as_is_asked_for() {
         ],
     )
     .await;
-}
-
-/// Keeps what is logged.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("the log").extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-impl Log {
-    /// Keeps what this thread logs at level error until the guard is dropped.
-    fn errors(&self) -> tracing::subscriber::DefaultGuard {
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(self.clone());
-        let subscriber = subscriber.with_max_level(tracing::Level::ERROR);
-        tracing::subscriber::set_default(subscriber.finish())
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().expect("the log")).into_owned()
-    }
 }
 
 #[tokio::test]

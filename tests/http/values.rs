@@ -32,7 +32,6 @@ async fn a_cookie_counts_by_the_hash_of_its_value() {
                 session(),
             ),
             (line("junk; =; ;;SID=31d4d96e407aad42"), session()),
-            (line("SID=first; SID=second"), Key::secret("first")),
             (line("SID=a=b=="), Key::secret("a=b==")),
             (line("SID=\"quoted\""), Key::secret("\"quoted\"")),
             (with("cookie", b"SID=\xff\xfe"), Key::secret(b"\xff\xfe")),
@@ -40,10 +39,6 @@ async fn a_cookie_counts_by_the_hash_of_its_value() {
             (
                 lines("cookie", &[b"lang=en-US", b"SID=31d4d96e407aad42"]),
                 session(),
-            ),
-            (
-                lines("cookie", &[b"SID=first", b"SID=second"]),
-                Key::secret("first"),
             ),
         ],
     )
@@ -65,21 +60,21 @@ async fn a_cookie_counts_by_the_hash_of_its_value() {
 #[tokio::test]
 async fn a_query_parameter_counts_by_its_decoded_value() {
     each_counts_as(
-        extract::query("api key"),
+        extract::query("a name"),
         vec![
-            (to("/?api%20key=alice"), Key::new("alice")),
-            (to("/x?a=b&api+key=%61lice&api+key=bob"), Key::new("alice")),
-            (to("/?&&=&api+key=a+b%26c%3D"), Key::new("a b&c=")),
-            (to("/?api+key=a=b"), Key::new("a=b")),
-            (to("/?api+key=%ff"), Key::new("\u{fffd}")),
-            (to("/?api+key=%zz%"), Key::new("%zz%")),
-            (to("/?api+key=%C3%A9"), Key::new("\u{e9}")),
+            (to("/?a%20name=alice"), Key::new("alice")),
+            (to("/x?a=b&a+name=%61lice"), Key::new("alice")),
+            (to("/?&&=&a+name=a+b%26c%3D"), Key::new("a b&c=")),
+            (to("/?a+name=a=b"), Key::new("a=b")),
+            (to("/?a+name=%ff"), Key::new("\u{fffd}")),
+            (to("/?a+name=%zz%"), Key::new("%zz%")),
+            (to("/?a+name=%C3%A9"), Key::new("\u{e9}")),
         ],
     )
     .await;
     each_counts_as(
-        extract::query("key").secret(),
-        vec![(to("/?key=alice"), Key::secret("alice"))],
+        extract::query("q").secret(),
+        vec![(to("/?q=alice"), Key::secret("alice"))],
     )
     .await;
     for none in [
@@ -103,7 +98,7 @@ async fn a_query_parameter_is_found_in_a_nested_router() {
         .layer(layer.clone());
     let app = Router::new().nest("/api", inner);
     assert_eq!(status(&app, "/api/x?key=alice").await, 200);
-    assert_eq!(count(&layer, Key::new("alice")).await, 1);
+    assert_eq!(count(&layer, Key::secret("alice")).await, 1);
 }
 
 #[tokio::test]

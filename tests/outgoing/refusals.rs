@@ -119,7 +119,7 @@ async fn a_missing_key_is_no_reason_to_wait() {
     let refused = limiter.wait([("q", Key::global())], PATIENCE).await;
     let refused = refused.expect_err("no key");
     let ruling = refused.decision().kind().clone();
-    assert!(matches!(ruling, DecisionKind::MissingKey { policy } if &*policy == "p"));
+    assert!(matches!(ruling, DecisionKind::MissingKey { policy, .. } if &*policy == "p"));
 }
 
 /// Nothing listens there.

@@ -1,0 +1,56 @@
+//! What is logged, kept for a test to read.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use tracing::{Level, subscriber::DefaultGuard};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("the log").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+impl Log {
+    /// Keeps what this thread logs at level error until the guard is dropped.
+    pub(crate) fn errors(&self) -> DefaultGuard {
+        self.at(Level::ERROR)
+    }
+
+    /// Keeps what this thread logs at level warn and above until the guard is dropped.
+    pub(crate) fn warnings(&self) -> DefaultGuard {
+        self.at(Level::WARN)
+    }
+
+    fn at(&self, level: Level) -> DefaultGuard {
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(self.clone());
+        let subscriber = subscriber.with_max_level(level);
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("the log")).into_owned()
+    }
+}
