@@ -69,7 +69,7 @@
 //!
 //! | | what it does |
 //! |---|---|
-//! | [`Policy::skip_path`], [`LimiterBuilder::skip_path`] and their likes | lets requests off, under one policy or all |
+//! | [`Policy::skip_path`], [`Policy::only_path`] and their likes, also of [`LimiterBuilder`] | says which requests one policy applies to, or all |
 //! | [`AddressList`], [`KeyList`] | who is [denied](LimiterBuilder::deny), 403, or [allowed](LimiterBuilder::allow) whatever the policies say |
 //! | [`Ban`] | blocks whoever is refused too often, in all processes; [`Limiter::block`] does by hand |
 //! | [`Policy::shadow`], [`Policy::shadow_of`] | judges and reports, and enforces nothing |

@@ -107,8 +107,7 @@ pub use host::{Host, host};
 pub(crate) use networks::network;
 pub use peer::{Peer, PeerAddr, peer};
 pub use query::{Query, query};
-pub(crate) use target::path_of;
-pub use target::{Global, Method, Path, global, method, path};
+pub use target::{Global, Method, Path, global, method, original_path, path};
 #[cfg(feature = "axum")]
 pub use target::{RoutePath, matched_path};
 

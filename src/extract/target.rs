@@ -17,12 +17,20 @@ pub struct Path;
 
 impl KeyExtractor for Path {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        Some(Key::new(path_of(parts)))
+        Some(Key::new(original_path(parts)))
     }
 }
 
-/// The path as the client sent it.
-pub(crate) fn path_of(parts: &Parts) -> &str {
+/// The path as the client sent it, without its query: within a nested axum router, `parts.uri` lacks the path that the
+/// router is nested at.
+///
+/// ```
+/// use tollgate::{Policy, Quota, extract};
+///
+/// let policy = Policy::new("uploads", Quota::requests(10).per_minute())
+///     .only_with(|parts| extract::original_path(parts).ends_with("/upload"));
+/// ```
+pub fn original_path(parts: &Parts) -> &str {
     #[cfg(feature = "axum")]
     if let Some(::axum::extract::OriginalUri(uri)) = parts.extensions.get() {
         return uri.path();

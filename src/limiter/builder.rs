@@ -85,7 +85,7 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Applies no policy to requests to this path: see [`Policy::skip_path`].
+    /// Applies no policy to requests to this path: see [`Policy::skip_path`] for this and the other conditions.
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.add_path(path.as_ref());
         self
@@ -103,6 +103,28 @@ impl<T> LimiterBuilder<T> {
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
     {
         self.skips.add(condition);
+        self
+    }
+
+    /// Applies policies only to requests to this path, or to another one that is given so: see [`Policy::only_path`].
+    pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
+        self.skips.only_path(path.as_ref());
+        self
+    }
+
+    /// Applies policies only to requests by this method, or by another one that is given so: see [`Policy::only_method`].
+    pub fn only_method(mut self, method: Method) -> Self {
+        self.skips.only_method(method);
+        self
+    }
+
+    /// Applies policies only to requests of which `condition` is true, and all others that are given so: see
+    /// [`Policy::only_with`].
+    pub fn only_with<F>(mut self, condition: F) -> Self
+    where
+        F: Fn(&Parts) -> bool + Send + Sync + 'static,
+    {
+        self.skips.only_with(condition);
         self
     }
 
