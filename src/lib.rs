@@ -157,7 +157,7 @@ pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
     Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
 };
-pub use lists::{AccessList, AddressList, KeyList};
+pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use on_store_error::{LocalFallback, OnStoreError};
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};

@@ -105,6 +105,7 @@ pub use first_of::OrElse;
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub(crate) use networks::network;
+pub(crate) use peer::NO_PEER;
 pub use peer::{Peer, PeerAddr, peer};
 pub use query::{Query, query};
 pub use target::{Global, Method, Path, global, method, original_path, path};

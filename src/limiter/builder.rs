@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     error::ConfigError,
-    lists::{AccessList, Lists},
+    lists::{AccessList, Lists, OnUnknownAddress},
     log::Seldom,
     policy::Policy,
     skip::Skips,
@@ -82,6 +82,16 @@ impl<T> LimiterBuilder<T> {
     /// Lets in whom `list` names: no policy applies to them. See [`deny`](LimiterBuilder::deny) for who is on both.
     pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.allow(list.into());
+        self
+    }
+
+    /// What to do with a request whose address a list of addresses can't see: [`OnUnknownAddress::Pass`] unless set.
+    ///
+    /// The address is unknown where the server doesn't leave it in the request's extensions (with axum, for want of
+    /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without
+    /// [`address`](crate::Check::address).
+    pub fn on_unknown_address(mut self, action: OnUnknownAddress) -> Self {
+        self.lists.on_unknown_address(action);
         self
     }
 

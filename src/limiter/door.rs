@@ -26,6 +26,10 @@ impl Asker for Named<'_> {
     fn key(&self, policy: &str) -> Option<Key> {
         self.keys.of(policy).copied()
     }
+
+    fn address_hint(&self) -> &'static str {
+        "a check by hand has no request to find it in; pass the client's address by `.address(..)`"
+    }
 }
 
 impl Desk {

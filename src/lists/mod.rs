@@ -1,12 +1,14 @@
 //! Who is let in, or kept out, whatever the policies say.
 
-use std::{fs, net::IpAddr, path::Path};
+use std::{cell::Cell, fs, net::IpAddr, path::Path, sync::Arc};
 
 use http::request::Parts;
 
 use crate::{
     error::{ConfigError, InvalidValue},
+    extract::NO_PEER,
     key::Key,
+    log::Seldom,
 };
 
 mod addresses;
@@ -38,6 +40,19 @@ impl From<KeyList> for AccessList {
     }
 }
 
+/// What to do with a request whose address an [`AddressList`] can't see. Either way an error is logged, at most every
+/// 10 s, with what to do about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnUnknownAddress {
+    /// It is on none of the lists: the policies decide.
+    #[default]
+    Pass,
+    /// It is rejected as if it were on a deny list: 403 Forbidden. A request that a list of keys allows still passes, if no
+    /// list of addresses is there to deny it.
+    Reject,
+}
+
 /// What the lists of a limiter say of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listed {
@@ -50,6 +65,8 @@ pub(crate) enum Listed {
 pub(crate) struct Lists {
     deny: Vec<AccessList>,
     allow: Vec<AccessList>,
+    on_unknown_address: OnUnknownAddress,
+    unknown_addresses: Arc<Seldom>,
 }
 
 /// How a request tells what is on lists.
@@ -58,6 +75,8 @@ pub(crate) trait Asker {
     fn address(&self, list: &AddressList) -> Option<IpAddr>;
     /// The key under a policy.
     fn key(&self, policy: &str) -> Option<Key>;
+    /// What to do where the address is unknown.
+    fn address_hint(&self) -> &'static str;
 }
 
 /// A request with a head.
@@ -75,6 +94,10 @@ impl<F: Fn(&str) -> Option<Key>> Asker for Request<'_, F> {
     fn key(&self, policy: &str) -> Option<Key> {
         (self.key)(policy)
     }
+
+    fn address_hint(&self) -> &'static str {
+        NO_PEER
+    }
 }
 
 impl Lists {
@@ -86,21 +109,49 @@ impl Lists {
         self.allow.push(list);
     }
 
+    pub(crate) fn on_unknown_address(&mut self, action: OnUnknownAddress) {
+        self.on_unknown_address = action;
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.deny.is_empty() && self.allow.is_empty()
     }
 
     /// Who is on lists of both kinds is denied.
     pub(crate) fn find(&self, asker: &impl Asker) -> Option<Listed> {
+        let unknown = Cell::new(false);
         let on = |list: &AccessList| match &list.0 {
-            Kind::Addresses(list) => asker.address(list).is_some_and(|ip| list.contains(ip)),
+            Kind::Addresses(list) => {
+                let address = asker.address(list);
+                unknown.set(unknown.get() || address.is_none());
+                address.is_some_and(|address| list.contains(address))
+            }
             Kind::Keys(list) => asker.key(list.policy()).is_some_and(|k| list.contains(&k)),
         };
-        if self.deny.iter().any(on) {
+        let rejects = || unknown.get() && self.on_unknown_address == OnUnknownAddress::Reject;
+        let listed = if self.deny.iter().any(on) || rejects() {
             Some(Listed::Denied)
+        } else if self.allow.iter().any(on) {
+            Some(Listed::Allowed)
         } else {
-            self.allow.iter().any(on).then_some(Listed::Allowed)
+            rejects().then_some(Listed::Denied)
+        };
+        if unknown.get() {
+            self.log_unknown_address(asker.address_hint());
         }
+        listed
+    }
+
+    #[cold]
+    fn log_unknown_address(&self, hint: &str) {
+        let action = self.on_unknown_address;
+        self.unknown_addresses.then(|unsaid| {
+            tracing::error!(
+                ?action,
+                unsaid,
+                "an access list can't see a request's address: {hint}"
+            );
+        });
     }
 
     /// Whether they can find what they look for, among policies of these names.

@@ -11,11 +11,14 @@ use axum::body::Body;
 use http::{Method, Request};
 use tollgate::{
     AddressList, DecisionKind, DecisionSource, Key, KeyList, Limiter, LimiterBuilder, MissingKey,
-    PeerAddr, Policy, RateLimitLayer, RetryAfter,
+    OnUnknownAddress, PeerAddr, Policy, RateLimitLayer, RetryAfter,
     extract::{self, client_ip},
 };
 
-use crate::support::{hello, on_each_store, send, shared, store, used};
+use crate::{
+    log::Log,
+    support::{hello, on_each_store, send, shared, status, store, used},
+};
 
 const LOCAL: &str = "192.0.2.7:1234";
 const OTHER: &str = "198.51.100.7:1234";
@@ -301,4 +304,99 @@ fn a_list_that_can_find_nobody_is_a_mistake() {
     let list = list.client_ip(client_ip().hops(0));
     let error = Limiter::builder().policy(policy()).deny(list).build();
     error.expect_err("a mistake");
+}
+
+#[tokio::test]
+async fn a_list_that_cannot_see_the_address_is_an_error_in_the_log() {
+    let log = Log::default();
+    let _guard = log.errors();
+    let build = |allows: bool| {
+        let list = AddressList::new(["192.0.2.0/24"]).expect("a list");
+        let builder = RateLimitLayer::builder().store(store().0);
+        let builder = builder.policy(shared("p", "9/h"));
+        let builder = match allows {
+            true => builder.allow(list),
+            false => builder.deny(list),
+        };
+        builder.build().expect("a layer")
+    };
+    for allows in [true, false] {
+        let before = log.text().lines().count();
+        let layer = build(allows);
+        for _ in 0..3 {
+            assert_eq!(
+                status(&hello(&layer), "/").await,
+                200,
+                "it passes by default"
+            );
+        }
+        let text = log.text();
+        let said: Vec<_> = text.lines().skip(before).collect();
+        assert_eq!(said.len(), 1, "once, not for each request: {text}");
+        for part in [
+            "ERROR",
+            "access list",
+            "into_make_service_with_connect_info",
+        ] {
+            assert!(said[0].contains(part), "{part}: {text}");
+        }
+    }
+    // Nor can a check see it that isn't given one.
+    let before = log.text().lines().count();
+    let layer = build(false);
+    assert!(layer.limiter().check(Key::global()).await.is_admitted());
+    let text = log.text();
+    let said: Vec<_> = text.lines().skip(before).collect();
+    assert_eq!(said.len(), 1, "{text}");
+    assert!(said[0].contains("`.address(..)`"), "{text}");
+    assert!(
+        !said[0].contains("ConnectInfo"),
+        "there is no request: {text}"
+    );
+
+    // Who is seen is nothing to log, nor a list of keys.
+    let before = log.text().lines().count();
+    let layer = build(false);
+    assert_eq!(send(&hello(&layer), from(OTHER)).await.status, 200);
+    let check = layer.limiter().check(Key::global());
+    assert!(check.address([198, 51, 100, 7].into()).await.is_admitted());
+    assert_eq!(log.text().lines().count(), before, "{}", log.text());
+}
+
+#[tokio::test]
+async fn an_address_that_no_list_can_see_is_rejected_where_the_builder_says_so() {
+    let list = || AddressList::new(["192.0.2.0/24"]).expect("a list");
+    let keys = || KeyList::new("p", [Key::secret("sk")]);
+    let build = |builder: LimiterBuilder<RateLimitLayer>| {
+        let policy = shared("p", "9/h").key(extract::bearer());
+        let builder = builder.store(store().0);
+        let builder = builder.policy(policy.missing_key(MissingKey::Shared));
+        let builder = builder.on_unknown_address(OnUnknownAddress::Reject);
+        builder.build().expect("a layer")
+    };
+    let unseen = |token: &str| {
+        let mut request = bearer(token);
+        request.extensions_mut().clear();
+        request
+    };
+    let denies = build(RateLimitLayer::builder().deny(list()).allow(keys()));
+    let answer = send(&hello(&denies), unseen("sk")).await;
+    assert_eq!(answer.status, 403, "a list might deny it");
+    assert_eq!(send(&hello(&denies), bearer("sk")).await.status, 403);
+    assert_eq!(send(&hello(&denies), from(OTHER)).await.status, 200);
+    let checked = denies.limiter().check(Key::global()).await;
+    assert!(matches!(checked.kind(), DecisionKind::DenyListed));
+    let address = [198, 51, 100, 7].into();
+    let checked = denies.limiter().check(Key::global()).address(address);
+    assert!(checked.await.is_admitted());
+
+    let allows = build(RateLimitLayer::builder().allow(list()).allow(keys()));
+    assert_eq!(send(&hello(&allows), unseen("sk")).await.status, 200);
+    assert_eq!(send(&hello(&allows), unseen("other")).await.status, 403);
+    assert_eq!(send(&hello(&allows), from(OTHER)).await.status, 200);
+
+    // Lists of keys need no address.
+    let keys = build(RateLimitLayer::builder().deny(keys()));
+    assert_eq!(send(&hello(&keys), unseen("other")).await.status, 200);
+    assert_eq!(send(&hello(&keys), unseen("sk")).await.status, 403);
 }
