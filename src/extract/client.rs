@@ -1,4 +1,4 @@
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, net::IpAddr, sync::Arc};
 
 use http::{HeaderName, header, request::Parts};
 
@@ -8,7 +8,7 @@ use super::{
     networks::Networks,
     peer::{peer, peer_of},
 };
-use crate::{error::InvalidValue, key::Key};
+use crate::{error::InvalidValue, key::Key, log::Seldom};
 
 /// Counts by the client's address, also behind proxies, if it is told which of them to believe. An IPv6 address counts
 /// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
@@ -58,14 +58,19 @@ use crate::{error::InvalidValue, key::Key};
 /// choose their address; that is why one header is read and no other, and why the networks of clients must not be among
 /// those that are trusted.
 ///
-/// A peer that is unknown, and a proxy's request that names no client, are told in the log: see
-/// [`peer`](super::peer) for the former; the latter, which health checks are too, at level `debug`.
+/// # What is logged
+///
+/// An unknown peer is an error: see [`peer`](super::peer). A request from a private address that isn't trusted, and has the
+/// header that a proxy would add, is a warning, at most every 10 s: probably a proxy was forgotten, and all of its clients
+/// are counted as one. A trusted proxy's request that names no client, which health checks are too, is logged at level
+/// `debug`.
 pub fn client_ip() -> ClientIp {
     ClientIp {
         prefixes: peer(),
         proxies: None,
         hops: None,
         source: None,
+        suspicion: Arc::default(),
     }
 }
 
@@ -77,6 +82,7 @@ pub struct ClientIp {
     proxies: Option<Networks>,
     hops: Option<usize>,
     source: Option<Source>,
+    suspicion: Arc<Seldom>,
 }
 
 /// Where proxies say whom they forward for.
@@ -155,6 +161,9 @@ impl ClientIp {
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
         if !self.believes(peer) {
+            if let Some(peer) = peer.filter(is_private) {
+                self.suspect(peer, parts);
+            }
             return peer;
         }
         let client = self.named(parts);
@@ -162,6 +171,29 @@ impl ClientIp {
             tracing::debug!(?peer, "a proxy names no client: its own address counts");
         }
         client.or(peer)
+    }
+
+    /// Warns of a request from a private address that isn't trusted, if it has a header that a proxy would add.
+    fn suspect(&self, peer: IpAddr, parts: &Parts) {
+        let read = match &self.source {
+            Some(Source::One(name)) => name.as_ref().ok(),
+            Some(Source::List(_)) | None => None,
+        };
+        let names = [Some(&X_FORWARDED_FOR), Some(&header::FORWARDED), read];
+        let mut names = names.into_iter().flatten();
+        let Some(header) = names.find(|name| parts.headers.contains_key(*name)) else {
+            return;
+        };
+        self.suspicion.then(|unsaid| {
+            tracing::warn!(
+                %peer,
+                %header,
+                unsaid,
+                "a request from a private address that is no trusted proxy has a header that proxies add: probably this \
+                 is a proxy, and all of its clients are counted as one; if so, name it: \
+                 `extract::client_ip().trusted_proxies([..])`"
+            );
+        });
     }
 
     fn believes(&self, peer: Option<IpAddr>) -> bool {
@@ -195,6 +227,14 @@ impl ClientIp {
             }
         }
         client
+    }
+}
+
+/// Whether an address is one that proxies in front of a server have and clients on the internet don't.
+fn is_private(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
     }
 }
 

@@ -1,7 +1,12 @@
+#[cfg(feature = "axum")]
+use std::sync::Arc;
+
 use http::request::Parts;
 
 use super::KeyExtractor;
 use crate::key::Key;
+#[cfg(feature = "axum")]
+use crate::log::Seldom;
 
 /// Counts each path by itself, without its query: as the client sent it, also within a nested axum router. The key is
 /// [`Key::new`].
@@ -57,22 +62,51 @@ impl KeyExtractor for Method {
 /// no route share one bucket, whose key is `Key::new("")`.
 ///
 /// axum knows the route only after routing, so the layer has to be a `Router::route_layer`, or a `Router::layer` over
-/// routes; around the whole router every request would share the one bucket.
+/// routes. Around the whole router every request shares the one bucket, and a warning is logged, at most every 10 s.
 #[cfg(feature = "axum")]
 pub fn matched_path() -> RoutePath {
-    RoutePath
+    RoutePath {
+        suspicion: Arc::default(),
+    }
 }
 
 /// See [`matched_path`].
 #[cfg(feature = "axum")]
-#[derive(Clone, Copy, Debug)]
-pub struct RoutePath;
+#[derive(Clone, Debug)]
+pub struct RoutePath {
+    suspicion: Arc<Seldom>,
+}
 
 #[cfg(feature = "axum")]
 impl KeyExtractor for RoutePath {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let route = parts.extensions.get::<::axum::extract::MatchedPath>();
-        Some(Key::new(route.map_or("", |route| route.as_str())))
+        match parts.extensions.get::<::axum::extract::MatchedPath>() {
+            Some(route) => Some(Key::new(route.as_str())),
+            None => {
+                self.suspect(parts);
+                Some(Key::new(""))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+impl RoutePath {
+    /// Warns of a request that no router of axum's has seen yet: none has a route then.
+    #[cold]
+    fn suspect(&self, parts: &Parts) {
+        let routed = parts.extensions.get::<::axum::extract::OriginalUri>();
+        if routed.is_some() {
+            return;
+        }
+        self.suspicion.then(|unsaid| {
+            tracing::warn!(
+                unsaid,
+                "a policy counts by `matched_path()`, and a request reached it before any axum router: probably its layer \
+                 is around the whole router, where all routes share one bucket; if so, add it by `Router::layer` or \
+                 `Router::route_layer`"
+            );
+        });
     }
 }
 

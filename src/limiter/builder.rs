@@ -10,6 +10,7 @@ use http::{Method, request::Parts};
 use super::{
     Bound, Desks, Inner, Limiter, OnStoreError, Role,
     fallback::Share,
+    missing::MissingKeys,
     permit::Held,
     plain,
     queue::Queues,
@@ -228,7 +229,7 @@ impl<T> LimiterBuilder<T> {
                 tiers,
                 on_store_error,
                 share,
-                no_key: Seldom::default(),
+                missing_keys: MissingKeys::default(),
                 unclaimed_logged: AtomicBool::new(false),
             });
         }

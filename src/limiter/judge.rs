@@ -90,7 +90,7 @@ impl Desk {
             if policy.skips(parts) {
                 continue;
             }
-            let found = policy.extractor().key(parts);
+            let found = bound.find_key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
                     self.rule_no_key(draft, index, Some(parts));

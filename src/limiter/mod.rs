@@ -12,7 +12,6 @@ use crate::{
     admission::{Admission, Rejected},
     decision::{Decision, Part},
     error::StoreError,
-    extract::MissingKey,
     key::Key,
     lists::Lists,
     log::Seldom,
@@ -34,6 +33,7 @@ mod grant;
 mod head;
 mod judge;
 mod keys;
+mod missing;
 mod pending;
 mod permit;
 mod ping;
@@ -116,7 +116,7 @@ struct Bound {
     on_store_error: OnStoreError,
     /// What it is judged by in process, if that is what to do when the store is at fault.
     share: Option<fallback::Share>,
-    no_key: Seldom,
+    missing_keys: missing::MissingKeys,
     /// Whether it was logged that a decision was dropped with a permit of this policy.
     unclaimed_logged: AtomicBool,
 }
@@ -267,21 +267,6 @@ impl Bound {
             None if self.account.signs() => caller().map(Box::new),
             None => None,
         }
-    }
-
-    /// The key of those who have none, if they share one.
-    fn missing_key(&self) -> Option<Key> {
-        let missing = self.policy.on_missing_key();
-        self.no_key.then(|unsaid| {
-            let policy = self.policy.name();
-            let hint = self.policy.extractor().missing_key_hint();
-            if hint.is_empty() {
-                tracing::debug!(policy, ?missing, unsaid, "a request has no key");
-            } else {
-                tracing::error!(policy, ?missing, unsaid, "a request has no key: {hint}");
-            }
-        });
-        (missing == MissingKey::Shared).then(Key::missing)
     }
 }
 

@@ -40,7 +40,7 @@ impl Desk {
         if free || self.skips.skip(parts) || policy.skips(parts) {
             return None;
         }
-        Some((policy.extractor().key(parts)?, policy.cost_of(parts)))
+        Some((bound.find_key(parts)?, policy.cost_of(parts)))
     }
 
     /// The only policy, if all requests are plain ones.

@@ -45,5 +45,6 @@ mod stacked;
 mod structured;
 mod structured_in_python;
 mod support;
+mod suspicions;
 mod types;
 mod values;

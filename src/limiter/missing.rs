@@ -1,0 +1,76 @@
+//! What a policy does with requests without a key, and what is logged of them.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use http::request::Parts;
+
+use super::Bound;
+use crate::{extract::MissingKey, key::Key, log::Seldom};
+
+/// So many requests without a key before any with one are probably a mistake of the application's.
+const SUSPECTED_AFTER: u32 = 5;
+
+/// What a policy has seen of requests without a key.
+#[derive(Debug, Default)]
+pub(super) struct MissingKeys {
+    /// Whether any request had a key.
+    found_any: AtomicBool,
+    /// How many had none before that.
+    before_any: AtomicU32,
+    logged: Seldom,
+}
+
+impl Bound {
+    /// The key of a request.
+    #[inline]
+    pub(super) fn find_key(&self, parts: &Parts) -> Option<Key> {
+        let key = self.policy.extractor().key(parts)?;
+        let found_any = &self.missing_keys.found_any;
+        // Written once, so that the cache line stays shared.
+        if !found_any.load(Ordering::Relaxed) {
+            found_any.store(true, Ordering::Relaxed);
+        }
+        Some(key)
+    }
+
+    /// The key that requests without one share, if they do.
+    #[cold]
+    pub(super) fn missing_key(&self) -> Option<Key> {
+        let missing = self.policy.on_missing_key();
+        let policy = self.policy.name();
+        let extractor = self.policy.extractor();
+        let hint = extractor.missing_key_hint();
+        if hint.is_empty() && self.is_suspect() {
+            tracing::warn!(
+                policy,
+                ?missing,
+                key = ?extractor,
+                "the first {SUSPECTED_AFTER} requests all had no key: probably a middleware that adds it runs too late; if \
+                 so, put it outside the limiter (with axum, in a `.layer(..)` call after the limiter's)"
+            );
+        }
+        self.missing_keys.logged.then(|unsaid| {
+            if hint.is_empty() {
+                tracing::debug!(policy, ?missing, unsaid, "a request has no key");
+            } else {
+                tracing::error!(policy, ?missing, unsaid, "a request has no key: {hint}");
+            }
+        });
+        (missing == MissingKey::Shared).then(Key::missing)
+    }
+
+    /// Whether this is the request that makes it probable that no request has a key; true once.
+    fn is_suspect(&self) -> bool {
+        let MissingKeys {
+            found_any,
+            before_any,
+            ..
+        } = &self.missing_keys;
+        if found_any.load(Ordering::Relaxed)
+            || before_any.load(Ordering::Relaxed) >= SUSPECTED_AFTER
+        {
+            return false;
+        }
+        before_any.fetch_add(1, Ordering::Relaxed) + 1 == SUSPECTED_AFTER
+    }
+}
