@@ -12,9 +12,14 @@ local function bucket(p)
   return i, units - i * p[3]
 end
 
--- What the oldest bucket still weighs, rounded up.
+-- What the oldest bucket still weighs, rounded up. Its count may be that of a larger quota: what would weigh more than any debt
+-- of this one weighs twice the requests.
 local function weighed(p, count, into)
-  return ceil(count * (p[3] - into) / p[3])
+  local inside, most = p[3] - into, 2 * p[1]
+  if count > most and inside > floor(most * p[3] / count) then
+    return most
+  end
+  return ceil(count * inside / p[3])
 end
 
 local function room(key, p)
@@ -49,12 +54,6 @@ local function room(key, p)
         break
       end
       counts[j], newest = counts[j] + tonumber(count), newest - 1
-    end
-    for j = 1, p[2] + 1 do
-      if counts[j] > 2 * p[1] then
-        -- more than any debt: the quota was another one
-        counts[j] = p[1]
-      end
     end
   end
   local used = weighed(p, counts[p[2] + 1], into)

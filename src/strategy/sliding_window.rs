@@ -131,30 +131,23 @@ impl Sliding {
 
     /// The buckets as this quota counts them.
     fn own<'a>(&self, state: &'a Buckets, now: Timestamp) -> Cow<'a, Buckets> {
-        let (width, most) = (self.width * self.grain, 2 * self.requests);
-        let like_own = state.width == width && state.counts.iter().all(|count| *count <= most);
-        if like_own || state.counts.is_empty() {
+        let width = self.width * self.grain;
+        if state.width == width || state.counts.is_empty() {
             return Cow::Borrowed(state);
         }
         let mut own = state.clone();
-        if state.width != width {
-            let (bucket, _) = self.bucket(now);
-            (own.width, own.newest) = (width, bucket);
-            own.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
-            for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
-                let ends = (number + 1).saturating_mul(state.width) - 1;
-                let back = bucket - ends.div_euclid(width).min(bucket);
-                if let Some(place) = own
-                    .counts
-                    .get_mut(usize::try_from(back).unwrap_or(usize::MAX))
-                {
-                    *place += count;
-                }
+        let (bucket, _) = self.bucket(now);
+        (own.width, own.newest) = (width, bucket);
+        own.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
+        for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
+            let ends = (number + 1).saturating_mul(state.width) - 1;
+            let back = bucket - ends.div_euclid(width).min(bucket);
+            if let Some(place) = own
+                .counts
+                .get_mut(usize::try_from(back).unwrap_or(usize::MAX))
+            {
+                *place += count;
             }
-        }
-        for count in own.counts.iter_mut().filter(|count| **count > most) {
-            // More than any debt: the quota was another one.
-            *count = self.requests;
         }
         Cow::Owned(own)
     }
@@ -184,8 +177,17 @@ impl Sliding {
         let whole: i64 = (0..self.buckets)
             .map(|back| self.count(state, now, back))
             .sum();
-        let oldest = self.count(state, now, self.buckets) * (self.width - into);
-        whole + (oldest + self.width - 1) / self.width
+        whole + self.weighed(self.count(state, now, self.buckets), self.width - into)
+    }
+
+    /// What a count weighs of which so much of the bucket is still inside the window, rounded up. A count may be that of a
+    /// larger quota: what would weigh more than any debt of this one weighs twice the requests.
+    fn weighed(&self, count: i64, inside: i64) -> i64 {
+        let most = 2 * self.requests as i64;
+        if count > most && inside > most * self.width / count {
+            return most;
+        }
+        (count * inside + self.width - 1) / self.width
     }
 
     /// After how many units of time no more than `most` are used, were nobody else to ask.

@@ -1,8 +1,8 @@
 //! Several quotas under one key: nothing that one of them used comes back because another one looked.
 
-use tollgate::{Policy, Quota};
+use tollgate::{Policy, Quota, RetryAfter};
 
-use crate::support::{By, KEY, START, World, counted, secs};
+use crate::support::{By, KEY, START, World, counted, ms, secs};
 
 fn quota(text: &str) -> Quota {
     text.parse().expect(text)
@@ -98,6 +98,47 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
             }
             assert!(!counted(&limiter.check(KEY).await), "{case}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_charge_or_a_refund_under_a_small_tier_gives_nothing_back_under_a_large_one() {
+    let (large, small) = (quota("1000/10s"), "10/10s");
+    for by in By::ALL {
+        for world in World::both() {
+            let case = format!("{by:?} on {}", world.name());
+            let limiter = world.limiter([by.policy("p", small).tier_quotas([large])]);
+            let check = limiter.check(KEY).quota_for("p", large).cost(900);
+            assert!(counted(&check.await), "{case}");
+            // Into debt, where the small tier has no room.
+            let mut charged = limiter.charge(KEY, 1).await;
+            charged.refund(1).await.expect("an answer");
+            let check = limiter.check(KEY).quota_for("p", large).times(1_000);
+            let admitted = check.await.admitted();
+            assert!(admitted <= 100, "{case}: {admitted} of 100 that were left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sliding_window_weighs_all_that_a_large_tier_used_under_a_small_one() {
+    let (large, small) = (quota("1000/10s"), "10/10s");
+    for world in World::both() {
+        let limiter = world.limiter([By::Sliding(1).policy("p", small)]);
+        let check = limiter.check(KEY).quota_for("p", large).cost(900);
+        assert!(counted(&check.await), "{}", world.name());
+        // 900 weigh 9 in the last hundredth of the next bucket.
+        let rejected = limiter.check(KEY).await;
+        assert_eq!(
+            rejected.retry_after(),
+            RetryAfter::In(ms(19_900)),
+            "{rejected:?}"
+        );
+        world.set(START + 19_899_999);
+        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
+        world.set(START + 19_900_000);
+        assert!(counted(&limiter.check(KEY).await), "{}", world.name());
+        assert!(!counted(&limiter.check(KEY).await), "{}", world.name());
     }
 }
 
