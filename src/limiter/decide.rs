@@ -18,11 +18,12 @@ impl Desk {
     pub(super) fn decide(&self, draft: &mut Draft, answer: Result<OpResult, StoreError>) {
         match answer {
             Ok(answer) => {
+                if draft.ask == Op::Reset {
+                    // Before anything is written back, or what was reset would be charged again.
+                    self.forget(draft);
+                }
                 if answer.source == DecisionSource::Store {
                     self.write_back();
-                }
-                if draft.ask == Op::Reset {
-                    self.forget(draft);
                 }
                 self.note(draft, &answer);
             }
