@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::{
@@ -197,13 +198,31 @@ impl Admission {
 
     /// Settles the decision at a place by what became of its request, without waiting for it.
     pub(crate) fn settle_by(&self, place: usize, outcome: &Outcome<'_>) {
+        let judging = self.with(place, |decision| {
+            let policies = decision.counted.iter();
+            let policies =
+                policies.map(|counted| (!counted.is_shadow_refusal()).then_some(counted.policy));
+            (
+                decision.books.clone(),
+                policies.collect::<SmallVec<[_; 4]>>(),
+            )
+        });
+        let Some((books, policies)) = judging else {
+            return;
+        };
+        // Not under the lock: the application's closures may use this admission.
+        let charges = policies
+            .iter()
+            .map(|policy| policy.is_some_and(|policy| books.charges(policy, outcome)));
+        let charges: SmallVec<[_; 4]> = charges.collect();
         // A handler's task may go on and settle what the response charges.
         let watches = Arc::strong_count(&self.shared) > 1;
         let handle = Handle::try_current().ok().filter(|_| watches);
         let mut charging = Vec::new();
         if let Some(decision) = self.lock().at(place) {
-            for (index, counted) in decision.counted.iter_mut().enumerate() {
-                let charge = decision.books.settle(counted, outcome, handle.is_some());
+            let counted = decision.counted.iter_mut().zip(charges);
+            for (index, (counted, charges)) in counted.enumerate() {
+                let charge = books.settle(counted, charges, handle.is_some());
                 charging.extend(charge.map(|charge| (index, counted.units(), charge)));
             }
         }

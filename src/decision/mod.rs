@@ -109,14 +109,11 @@ pub(crate) trait Books: Send + Sync {
     fn settles(&self, counted: &Counted) -> bool;
     /// Whether the policy is an in-flight limit.
     fn is_permit(&self, counted: &Counted) -> bool;
-    /// Charges or gives back by what became of the request, without waiting for it. If somebody still `watches`, it returns
-    /// the charge that is being made, for its receipt.
-    fn settle(
-        &self,
-        counted: &mut Counted,
-        outcome: &outcome::Outcome<'_>,
-        watches: bool,
-    ) -> Option<Adjusting>;
+    /// Whether a policy charges a request that ended so. It calls the application's closure, so not under a lock.
+    fn charges(&self, policy: u32, outcome: &outcome::Outcome<'_>) -> bool;
+    /// Charges or refunds at the end of the request, which `charges` or does not, without waiting for it. If an admission
+    /// still `watches`, it returns the charge that is being made, for its receipt.
+    fn settle(&self, counted: &mut Counted, charges: bool, watches: bool) -> Option<Adjusting>;
 }
 
 /// A charge that is being made or given back.

@@ -1,5 +1,7 @@
 //! Charges and refunds after a request was admitted.
 
+use std::panic::{self, AssertUnwindSafe};
+
 use super::{Desk, Inner};
 use crate::{
     charge::When,
@@ -88,18 +90,19 @@ impl Books for Desk {
         self.bound(counted.policy).is_permit()
     }
 
-    fn settle(
-        &self,
-        counted: &mut Counted,
-        outcome: &Outcome<'_>,
-        watches: bool,
-    ) -> Option<Adjusting> {
+    fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
+        let charge = self.bound(policy).policy.charges();
+        // It may be called while a panic unwinds, where another one would abort the process.
+        let charges = AssertUnwindSafe(|| charge.charges(outcome));
+        // The panic hook has reported it.
+        panic::catch_unwind(charges).unwrap_or(true)
+    }
+
+    fn settle(&self, counted: &mut Counted, charges: bool, watches: bool) -> Option<Adjusting> {
         if counted.is_shadow_refusal() {
             return None;
         }
-        let charge = self.charge_of(counted);
-        let charges = charge.charges(outcome);
-        match charge.when {
+        match self.charge_of(counted).when {
             When::Reserve if !charges => {
                 self.give_back(std::slice::from_mut(counted));
             }

@@ -8,6 +8,7 @@ mod ban_by_hand;
 mod ban_states;
 #[path = "../common/by.rs"]
 mod by;
+mod closures;
 mod denied;
 mod ends;
 mod layers;
