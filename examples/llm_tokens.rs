@@ -59,17 +59,21 @@ fn estimate(parts: &Parts) -> u64 {
 async fn chat(
     Query(chat): Query<Chat>,
     admission: Admission,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, String> {
     // A client that hangs up half-way drops the stream, and pays for what he was sent.
     let mut meter = Meter {
         tokens: 0,
-        settle: Some(admission.policy("tokens")),
+        settle: Some(
+            admission
+                .policy("tokens")
+                .map_err(|error| error.to_string())?,
+        ),
     };
     let tokens = stream::iter(0..chat.tokens).map(move |token| {
         meter.count();
         Ok(Event::default().data(format!("token {token}")))
     });
-    Sse::new(tokens)
+    Ok(Sse::new(tokens))
 }
 
 /// Counts what is streamed, and settles it at the end of the stream, however that comes.

@@ -17,7 +17,7 @@ use std::{error, fmt, sync::Arc, time::Duration};
 /// assert_eq!(error.policy(), Some("burst"));
 /// assert_eq!(
 ///     error.to_string(),
-///     r#"policy "burst": a period of 0ns: a period is at least 1 µs"#,
+///     r#"policy "burst": a period of 0ns; expected a period of at least 1 µs"#,
 /// );
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl fmt::Display for ConfigError {
         if let Some(policy) = &self.policy {
             write!(f, "policy {policy:?}: ")?;
         }
-        write!(f, "{}: {}", self.value, self.expected)
+        write!(f, "{}; expected {}", self.value, self.expected)
     }
 }
 
@@ -93,22 +93,53 @@ impl InvalidValue {
     }
 }
 
-/// Why a store could not answer. A refusal is an answer; this is a fault.
+/// A name that no policy has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy {
+    pub(crate) name: String,
+    pub(crate) known: Vec<String>,
+}
+
+impl UnknownPolicy {
+    /// The name that no policy has.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The names that there are.
+    pub fn known(&self) -> &[String] {
+        &self.known
+    }
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no policy {:?}; expected one of {:?}",
+            self.name, self.known
+        )
+    }
+}
+
+impl error::Error for UnknownPolicy {}
+
+/// Why a store could not answer. A rejection is an answer; this is a failure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer within the deadline. What was asked may still have been charged.
-    #[error("the store did not answer within the deadline")]
+    /// No answer within the timeout. The request may still have been charged.
+    #[error("the store did not answer within the timeout")]
     Timeout,
     /// No connection could be had, or it broke while an answer was awaited.
     #[error("no connection to the store: {0}")]
     Connection(Arc<str>),
-    /// It was not asked: it failed too often just now, and is being probed in the background.
+    /// The circuit breaker is open: recent calls failed, none is made, and the store is probed in the background.
     #[error(
-        "the store is at fault, and is not asked until it answers a probe; the next one is due in {retry_after:?}"
+        "circuit breaker is open after failed calls to the store; next probe in {retry_after:?}"
     )]
     CircuitOpen {
-        /// How long until the next probe. It may be asked again then.
+        /// How long until the next probe.
         retry_after: Duration,
     },
     /// The server answered with an error; nothing was charged.
@@ -119,7 +150,7 @@ pub enum StoreError {
         /// The server's words.
         message: Arc<str>,
     },
-    /// Something that this crate did not write stands under the key; it was left alone, and nothing was charged.
+    /// The key holds data that this crate did not write. It was left as it is, and nothing was charged.
     #[error("the store's key {key:?} holds no state of this policy: {message}")]
     CorruptKey {
         /// The key in the store.

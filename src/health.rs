@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use crate::error::StoreError;
 
-/// What [`Limiter::health_check`](crate::Limiter::health_check) found: how the store is, and what is wrong with it.
+/// The result of [`Limiter::health_check`](crate::Limiter::health_check): what is wrong with the store.
+///
+/// Stores build it from the [default](HealthReport::default), which has no issues, by its `with_` methods.
 #[derive(Clone, Debug, Default)]
 pub struct HealthReport {
     issues: Vec<HealthIssue>,
@@ -124,22 +126,36 @@ impl HealthReport {
         self.dropped_write_backs
     }
 
-    /// Adds refunds that were dropped.
-    pub fn note_dropped_refunds(&mut self, refunds: u64) {
-        self.dropped_refunds = self.dropped_refunds.saturating_add(refunds);
+    /// This report with one more issue.
+    #[must_use]
+    pub fn with_issue(mut self, issue: HealthIssue) -> Self {
+        self.add_issue(issue);
+        self
     }
 
-    pub(crate) fn note_dropped_write_backs(&mut self, charges: u64) {
+    /// This report with something that could not be checked.
+    #[must_use]
+    pub fn with_unchecked(mut self, what: &'static str) -> Self {
+        self.add_unchecked(what);
+        self
+    }
+
+    /// This report with so many more dropped refunds.
+    #[must_use]
+    pub fn with_dropped_refunds(mut self, refunds: u64) -> Self {
+        self.dropped_refunds = self.dropped_refunds.saturating_add(refunds);
+        self
+    }
+
+    pub(crate) fn add_dropped_write_backs(&mut self, charges: u64) {
         self.dropped_write_backs = self.dropped_write_backs.saturating_add(charges);
     }
 
-    /// Adds something that is wrong.
-    pub fn note(&mut self, problem: HealthIssue) {
-        self.issues.push(problem);
+    pub(crate) fn add_issue(&mut self, issue: HealthIssue) {
+        self.issues.push(issue);
     }
 
-    /// Adds something that could not be looked at.
-    pub fn note_unchecked(&mut self, what: &'static str) {
+    pub(crate) fn add_unchecked(&mut self, what: &'static str) {
         if !self.unchecked.contains(&what) {
             self.unchecked.push(what);
         }

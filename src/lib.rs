@@ -149,7 +149,7 @@ pub use self::axum::MissingAdmission;
 pub use admission::{Admission, PermitGuard, Rejected};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
 pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
-pub use error::{ConfigError, InvalidValue, StoreError};
+pub use error::{ConfigError, InvalidValue, StoreError, UnknownPolicy};
 pub use extract::{MissingKey, PeerAddr};
 pub use health::{HealthIssue, HealthReport};
 pub use key::Key;

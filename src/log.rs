@@ -16,14 +16,14 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Seldom {
     /// Milliseconds since this process first logged, plus one; zero: not yet.
     spoke: AtomicU64,
-    unsaid: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl Seldom {
     pub(crate) const fn new() -> Self {
         Self {
             spoke: AtomicU64::new(0),
-            unsaid: AtomicU64::new(0),
+            suppressed: AtomicU64::new(0),
         }
     }
 
@@ -39,9 +39,9 @@ impl Seldom {
                 .compare_exchange(spoke, now, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if speaks {
-            say(self.unsaid.swap(0, Ordering::Relaxed));
+            say(self.suppressed.swap(0, Ordering::Relaxed));
         } else {
-            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -123,7 +123,7 @@ impl OnStoreError {
     pub(crate) fn check(self) -> Result<(), InvalidValue> {
         match self {
             Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
-                "a fallback across 0 processes",
+                "a local fallback shared by 0 processes",
                 "at least 1: as many as share the store",
             )),
             _ => Ok(()),

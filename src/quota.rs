@@ -56,8 +56,19 @@ enum Kind {
 pub struct RateBuilder(u64);
 
 impl Quota {
-    /// `n` requests, or `n` units for policies whose requests cost more than one.
+    /// `n` requests, each of which costs one unit.
     pub const fn requests(n: u64) -> RateBuilder {
+        RateBuilder(n)
+    }
+
+    /// `n` units, for policies whose requests cost more than one: the same as [`requests`](Quota::requests).
+    ///
+    /// ```
+    /// use tollgate::Quota;
+    ///
+    /// assert_eq!(Quota::units(9).per_hour(), Quota::requests(9).per_hour());
+    /// ```
+    pub const fn units(n: u64) -> RateBuilder {
         RateBuilder(n)
     }
 
@@ -112,29 +123,29 @@ impl Quota {
         if self.requests == 0 {
             return Err(InvalidValue::new(
                 "a quota of 0 requests",
-                "a quota is at least 1; to let nobody in, deny them by a list",
+                "at least 1; to admit no request, use a deny list",
             ));
         }
         if self.capacity() == 0 {
-            return Err(InvalidValue::new("a burst of 0", "a burst is at least 1"));
+            return Err(InvalidValue::new("a burst of 0", "a burst of at least 1"));
         }
         let nanos = self.period.as_nanos();
         if nanos < 1_000 {
             return Err(InvalidValue::new(
                 format!("a period of {:?}", self.period),
-                "a period is at least 1 µs",
+                "a period of at least 1 µs",
             ));
         }
         if !nanos.is_multiple_of(1_000) {
             return Err(InvalidValue::new(
                 format!("a period of {:?}", self.period),
-                "a period is a whole number of microseconds",
+                "a period of a whole number of microseconds",
             ));
         }
         u64::try_from(nanos / 1_000).map_err(|_| {
             InvalidValue::new(
                 format!("a period of {:?}", self.period),
-                "a period is at most 584,942 years",
+                "a period of at most 584,942 years",
             )
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     admission::Admission,
     decision::{Books, Counted, Part, Refund},
-    error::StoreError,
+    error::{StoreError, UnknownPolicy},
     store::{Op, Units},
     strategy::ChargeReceipt,
 };
@@ -33,12 +33,25 @@ enum Which {
 }
 
 impl Admission {
-    /// What the request was charged under the policy of that name, alone. Nothing happens if it didn't apply.
-    pub fn policy(&self, name: impl Into<String>) -> PolicyAdmission {
-        PolicyAdmission {
-            admission: self.clone(),
-            policy: Some(name.into()),
+    /// The charges of this request under the policy of that name, alone. There are none if the policy did not apply to the
+    /// request, and nothing then happens.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] if none of the limiters that judged the request has a policy of that name. A request that no
+    /// limiter judged, behind a layer that is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
+    pub fn policy(&self, name: impl Into<String>) -> Result<PolicyAdmission, UnknownPolicy> {
+        let (name, mut known) = (name.into(), Vec::new());
+        self.each(|_, decision| {
+            known.extend(decision.books.names().into_iter().map(str::to_owned));
+        });
+        if !known.is_empty() && !known.contains(&name) {
+            return Err(UnknownPolicy { name, known });
         }
+        Ok(PolicyAdmission {
+            admission: self.clone(),
+            policy: Some(name),
+        })
     }
 
     fn every_policy(&self) -> PolicyAdmission {

@@ -91,6 +91,8 @@ pub enum DecisionKind {
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
     fn name(&self, policy: u32) -> &str;
+    /// The names of all policies.
+    fn names(&self) -> Vec<&str>;
     /// What is said of its policies each time.
     fn said(&self) -> &Said;
     /// The quota that was applied, and the most units that can pass at once.

@@ -184,11 +184,11 @@ impl ClientIp {
         let Some(header) = names.find(|name| parts.headers.contains_key(*name)) else {
             return;
         };
-        self.suspicion.then(|unsaid| {
+        self.suspicion.then(|suppressed| {
             tracing::warn!(
                 %peer,
                 %header,
-                unsaid,
+                suppressed,
                 "a request from a private address that is no trusted proxy has a header that proxies add: probably this \
                  is a proxy, and all of its clients are counted as one; if so, name it: \
                  `extract::client_ip().trusted_proxies([..])`"

@@ -73,7 +73,7 @@ fn part_of(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
     part.key(parts).or_else(|| {
         let hint = part.missing_key_hint();
         if !hint.is_empty() {
-            SELDOM.then(|unsaid| tracing::error!(unsaid, "a request has no key: {hint}"));
+            SELDOM.then(|suppressed| tracing::error!(suppressed, "a request has no key: {hint}"));
         }
         (part.on_missing_key() == MissingKey::Shared).then(Key::missing)
     })

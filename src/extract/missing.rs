@@ -17,9 +17,9 @@ pub(super) fn name(kind: &str, name: &str, found: usize) -> Cow<'static, str> {
 #[cold]
 pub(super) fn log_ambiguous(kind: &str, name: &str) {
     static SELDOM: Seldom = Seldom::new();
-    SELDOM.then(|unsaid| {
+    SELDOM.then(|suppressed| {
         tracing::debug!(
-            unsaid,
+            suppressed,
             "a request has {kind} {name} more than once, which is ambiguous: it has no key"
         );
     });

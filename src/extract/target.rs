@@ -99,9 +99,9 @@ impl RoutePath {
         if routed.is_some() {
             return;
         }
-        self.suspicion.then(|unsaid| {
+        self.suspicion.then(|suppressed| {
             tracing::warn!(
-                unsaid,
+                suppressed,
                 "a policy counts by `matched_path()`, and a request reached it before any axum router: probably its layer \
                  is around the whole router, where all routes share one bucket; if so, add it by `Router::layer` or \
                  `Router::route_layer`"

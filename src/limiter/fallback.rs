@@ -77,8 +77,8 @@ impl Desk {
     #[cold]
     pub(super) fn fault(&self, draft: &mut Draft, error: StoreError) {
         let answer = self.answer_to_faults(&draft.items);
-        self.faults.then(|unsaid| {
-            tracing::warn!(%error, ?answer, unsaid, "the store of the rate limits is at fault");
+        self.faults.then(|suppressed| {
+            tracing::warn!(%error, action = ?answer, suppressed, "rate limit store failed");
         });
         match answer {
             OnStoreError::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),

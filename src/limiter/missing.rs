@@ -49,11 +49,11 @@ impl Bound {
                  so, put it outside the limiter (with axum, in a `.layer(..)` call after the limiter's)"
             );
         }
-        self.missing_keys.logged.then(|unsaid| {
+        self.missing_keys.logged.then(|suppressed| {
             if hint.is_empty() {
-                tracing::debug!(policy, ?missing, unsaid, "a request has no key");
+                tracing::debug!(policy, ?missing, suppressed, "a request has no key");
             } else {
-                tracing::error!(policy, ?missing, unsaid, "a request has no key: {hint}");
+                tracing::error!(policy, ?missing, suppressed, "a request has no key: {hint}");
             }
         });
         (missing == MissingKey::Shared).then(Key::missing)

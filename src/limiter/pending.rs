@@ -99,10 +99,10 @@ async fn each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
                 Ok(quota) => found.extend(quota.map(|quota| (*item, quota))),
                 Err(_) => {
                     static LATE: Seldom = Seldom::new();
-                    LATE.then(|unsaid| {
+                    LATE.then(|suppressed| {
                         tracing::warn!(
                             ?deadline,
-                            unsaid,
+                            suppressed,
                             "a quota was not found in time; the policy's is used"
                         );
                     });

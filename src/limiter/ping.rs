@@ -29,7 +29,7 @@ impl Limiter {
         let asked = inner.store.health_check(&accounts.collect::<Vec<_>>());
         let mut health = asked.await;
         let dropped = inner.shares.as_ref().map_or(0, Shares::dropped);
-        health.note_dropped_write_backs(dropped);
+        health.add_dropped_write_backs(dropped);
         health
     }
 }

@@ -19,6 +19,11 @@ impl Books for Desk {
         self.bound(policy).policy.name()
     }
 
+    fn names(&self) -> Vec<&str> {
+        let policies = self.policies.iter();
+        policies.map(|bound| bound.policy.name()).collect()
+    }
+
     fn said(&self) -> &Said {
         self.said()
     }

@@ -102,9 +102,9 @@ impl Known {
             known.entry(quota).or_insert(tier).clone()
         });
         tier.map_err(|invalid| {
-            self.uncountable.then(|unsaid| {
+            self.uncountable.then(|suppressed| {
                 let error = ConfigError::of(policy.name(), invalid);
-                tracing::error!(%error, unsaid, "a request's own quota can't be counted; the policy's is used");
+                tracing::error!(%error, suppressed, "a request's own quota can't be counted; the policy's is used");
             });
         })
         .ok()

@@ -145,10 +145,10 @@ impl Lists {
     #[cold]
     fn log_unknown_address(&self, hint: &str) {
         let action = self.on_unknown_address;
-        self.unknown_addresses.then(|unsaid| {
+        self.unknown_addresses.then(|suppressed| {
             tracing::error!(
                 ?action,
-                unsaid,
+                suppressed,
                 "an access list can't see a request's address: {hint}"
             );
         });

@@ -17,7 +17,7 @@ pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, Inval
     if quota.capacity() != quota.amount() {
         return Err(InvalidValue::new(
             format!("{quota}, a burst of its own for a {kind}"),
-            "a window's burst is its number of requests: leave it out",
+            "no burst, since a window's is its number of requests: leave it out",
         ));
     }
     if quota.amount() > most {

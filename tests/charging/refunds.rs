@@ -190,12 +190,14 @@ async fn refunds_name_their_policies() {
         assert_eq!(used(&limiter, "shadow").await, 0, "{}", world.name());
 
         let admission = decision.into_result().expect("room");
-        let refunds = admission.policy("tokens").refund(5).await;
+        let tokens = admission.policy("tokens").expect("a policy");
+        let refunds = tokens.refund(5).await;
         assert_eq!(named(refunds.expect("an answer")), [of("tokens", 5)]);
         let refunds = admission.refund(50).await.expect("an answer");
         assert_eq!(named(refunds), [of("requests", 0), of("tokens", 20)]);
-        let refunds = admission.policy("nobody").refund(5).await;
-        assert_eq!(refunds.expect("nothing"), []);
+        let unknown = admission.policy("nobody").expect_err("no such policy");
+        assert_eq!(unknown.name(), "nobody");
+        assert_eq!(unknown.known(), ["requests", "tokens", "shadow"]);
     }
 }
 

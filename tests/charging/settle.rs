@@ -244,14 +244,18 @@ async fn one_policy_is_settled_alone() {
     for world in World::both() {
         let limiter = world.limiter([window("requests", "10/min"), even("tokens", "100/min")]);
         let admission = limiter.check(KEY).await.into_result().expect("room");
-        let tokens = admission.policy("tokens");
+        let tokens = admission.policy("tokens").expect("a policy");
         tokens.settle(40).await.expect("an answer");
         assert_eq!(used(&limiter, "tokens").await, 40, "{}", world.name());
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
         tokens.refund(15).await.expect("an answer");
         tokens.charge(5).await.expect("an answer");
         assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
-        admission.policy("nobody").charge(5).await.expect("nothing");
+        let unknown = admission.policy("nobody").expect_err("no such policy");
+        assert_eq!(
+            unknown.to_string(),
+            r#"no policy "nobody"; expected one of ["requests", "tokens"]"#
+        );
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
         // All together.
         admission.settle(2).await.expect("an answer");
@@ -290,7 +294,7 @@ async fn a_handler_in_a_stacked_layer_settles_what_every_layer_charged() {
             let admission = admission_of(&request);
             assert_eq!(admission.decisions().len(), 2);
             admission.settle(4).await.expect("an answer");
-            let outer = admission.policy("outer");
+            let outer = admission.policy("outer").expect("a policy");
             outer.charge(2).await.expect("an answer");
             Ok::<_, Infallible>(text(200))
         });

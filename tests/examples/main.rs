@@ -136,7 +136,7 @@ fn quickstart_says_that_it_limits_nobody_while_redis_is_down() {
     let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
     let answer = example.get("/", &[]);
     assert_eq!((answer.status, answer.field("ratelimit")), (200, None));
-    let output = example.output_until("the store of the rate limits is at fault");
+    let output = example.output_until("rate limit store failed");
     assert!(output.contains("WARN"), "{output}");
 }
 

@@ -293,7 +293,7 @@ fn a_breaker_that_opens_after_nothing_is_a_mistake() {
         .circuit_breaker_threshold(0)
         .build()
         .unwrap_err();
-    assert_eq!(error.value(), "a breaker that opens after 0 faults");
+    assert_eq!(error.value(), "a circuit breaker with a threshold of 0");
 }
 
 #[tokio::test]

@@ -216,7 +216,7 @@ fn a_fallback_across_no_processes_is_a_mistake() {
     let error = build(policy(1), nobody.into()).unwrap_err();
     assert_eq!(
         (error.policy(), error.value()),
-        (None, "a fallback across 0 processes")
+        (None, "a local fallback shared by 0 processes")
     );
     let policy = policy(1).on_store_error(nobody);
     let error = build(policy, OnStoreError::Admit).unwrap_err();

@@ -89,7 +89,7 @@ fn a_deadline_that_nobody_can_keep_is_a_mistake() {
     for deadline in [Duration::ZERO, Duration::from_micros(999)] {
         mistake(
             anywhere().timeout(deadline).build(),
-            "a deadline of",
+            "a timeout of",
             "at least 1 ms",
         );
     }
@@ -114,8 +114,16 @@ fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
 
 #[test]
 fn no_lanes_or_too_many_are_a_mistake() {
-    mistake(anywhere().connections(0).build(), "0 lanes", "1 to 64");
-    mistake(anywhere().connections(65).build(), "65 lanes", "1 to 64");
+    mistake(
+        anywhere().connections(0).build(),
+        "0 connections",
+        "1 to 64",
+    );
+    mistake(
+        anywhere().connections(65).build(),
+        "65 connections",
+        "1 to 64",
+    );
     assert!(anywhere().connections(1).build().is_ok());
 }
 

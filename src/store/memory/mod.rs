@@ -322,7 +322,7 @@ impl Store for MemoryStore {
             Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
                 return Err(InvalidValue::new(
                     format!("{rule:?}, whose tag {:?} is another's", rule.tag()),
-                    "a strategy of your own has a tag of its own",
+                    "a tag that no other strategy has",
                 ));
             }
             Some(place) => place,

@@ -250,19 +250,19 @@ impl RedisStoreBuilder {
         names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=LONGEST).contains(&self.timeout) {
             return Err(ConfigError::new(
-                format!("a deadline of {:?}", self.timeout),
+                format!("a timeout of {:?}", self.timeout),
                 "at least 1 ms, at most a day",
             ));
         }
         if self.breaker == Some(0) {
             return Err(ConfigError::new(
-                "a breaker that opens after 0 faults",
+                "a circuit breaker with a threshold of 0",
                 "at least 1; `no_circuit_breaker` for none",
             ));
         }
         if self.denials > LONGEST_BOUND {
             return Err(ConfigError::new(
-                format!("refusals believed for {:?}", self.denials),
+                format!("a rejection cache staleness of {:?}", self.denials),
                 "at most an hour; zero for not at all",
             ));
         }

@@ -50,7 +50,10 @@ impl Default for Connect {
 impl Connect {
     pub(super) fn servers(mut self) -> Result<Servers, ConfigError> {
         if !(1..=64).contains(&self.lanes) {
-            return Err(ConfigError::new(format!("{} lanes", self.lanes), "1 to 64"));
+            return Err(ConfigError::new(
+                format!("{} connections", self.lanes),
+                "1 to 64",
+            ));
         }
         let none = || {
             ConfigError::new(
@@ -122,7 +125,7 @@ fn enough(pool: &Pool) -> Result<usize, ConfigError> {
     match pool.status().max_size {
         size @ 0..2 => Err(ConfigError::new(
             format!("a pool of {size} connections"),
-            "at least 2: lanes keep theirs",
+            "at least 2: workers keep theirs",
         )),
         size => Ok(size),
     }
@@ -132,7 +135,7 @@ pub(super) fn wrong_address(error: redis::RedisError) -> ConfigError {
     // Its words don't repeat the URL, which may hold a password.
     ConfigError::new(
         format!("a server address that can't be used ({error})"),
-        "such as redis://user:password@host:6379/0",
+        "an address such as redis://user:password@host:6379/0",
     )
 }
 

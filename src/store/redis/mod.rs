@@ -325,9 +325,8 @@ impl Store for RedisStore {
     fn health_check(&self, accounts: &[LimitHandle]) -> HealthFuture {
         let (store, accounts) = (self.clone(), accounts.to_vec());
         Box::pin(async move {
-            let mut health = store.look(&accounts).await;
-            health.note_dropped_refunds(store.inner.shared.kept.dropped());
-            health
+            let report = store.look(&accounts).await;
+            report.with_dropped_refunds(store.inner.shared.kept.dropped())
         })
     }
 

@@ -38,7 +38,7 @@ impl RedisStore {
                 let server = "the cluster".into();
                 let error = failed.ok().and_then(Result::err);
                 let error = error.unwrap_or(StoreError::Timeout);
-                health.note(HealthIssue::Unreachable { server, error });
+                health.add_issue(HealthIssue::Unreachable { server, error });
                 return health;
             }
         };
@@ -48,7 +48,7 @@ impl RedisStore {
         for place in &places {
             if let Err(error) = self.look_at(place, &mut health).await {
                 let server = place.name.clone();
-                health.note(HealthIssue::Unreachable { server, error });
+                health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
             for account in accounts {
@@ -65,7 +65,7 @@ impl RedisStore {
         match self.run::<String>(place.tag, cmd("INFO")).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {
                 for what in ["version", "eviction", "role"] {
-                    health.note_unchecked(what);
+                    health.add_unchecked(what);
                 }
             }
             Err(error) => return Err(error),
@@ -81,7 +81,7 @@ impl RedisStore {
             let by = theirs.since(after).max(before.since(theirs));
             if by > APART {
                 let server = server();
-                health.note(HealthIssue::ClockSkew { server, by, ahead });
+                health.add_issue(HealthIssue::ClockSkew { server, by, ahead });
             }
         }
         Ok(())
@@ -117,9 +117,9 @@ impl Told<'_> {
 
     pub(super) fn judge(&self, server: &Arc<str>, health: &mut HealthReport) {
         match self.field("redis_version") {
-            None => health.note_unchecked("version"),
+            None => health.add_unchecked("version"),
             Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {
-                health.note(HealthIssue::UnsupportedVersion {
+                health.add_issue(HealthIssue::UnsupportedVersion {
                     server: server.clone(),
                     version: version.into(),
                 });
@@ -127,10 +127,10 @@ impl Told<'_> {
             Some(_) => {}
         }
         match self.field("maxmemory_policy") {
-            None => health.note_unchecked("eviction"),
+            None => health.add_unchecked("eviction"),
             // Without a limit nothing is ever evicted.
             Some(policy) if policy != "noeviction" && self.field("maxmemory") != Some("0") => {
-                health.note(HealthIssue::EvictionEnabled {
+                health.add_issue(HealthIssue::EvictionEnabled {
                     server: server.clone(),
                     policy: policy.into(),
                 });
@@ -139,7 +139,7 @@ impl Told<'_> {
         }
         if self.field("role") == Some("slave") {
             let server = server.clone();
-            health.note(HealthIssue::Replica { server });
+            health.add_issue(HealthIssue::Replica { server });
         }
     }
 }

@@ -64,7 +64,7 @@ impl RedisStore {
             }
             Err(error) => {
                 let (policy, server) = (policy.clone(), server.clone());
-                health.note(HealthIssue::PolicyFailed {
+                health.add_issue(HealthIssue::PolicyFailed {
                     policy,
                     server,
                     error,
@@ -73,7 +73,7 @@ impl RedisStore {
             }
         };
         if let Some(problem) = problem {
-            health.note(problem);
+            health.add_issue(problem);
         }
     }
 
@@ -174,7 +174,7 @@ impl RedisStore {
             && (&*code == "NOPERM" || message.contains("user executing the script can't"))
         {
             let (server, key) = (server.clone(), key.name().into());
-            health.note(HealthIssue::NoInvalidationKey {
+            health.add_issue(HealthIssue::NoInvalidationKey {
                 server,
                 key,
                 message,

@@ -53,7 +53,7 @@ pub(super) async fn carry(
     if end.fault.counts {
         if breaker.note_fault(Instant::now()) {
             tracing::warn!(
-                "the store failed so often that it is not asked until it answers a probe"
+                "circuit breaker opened after failed calls to the store; probing in the background"
             );
             probe::start(&shared, &breaker, route.tag());
         }
