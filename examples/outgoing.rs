@@ -1,5 +1,5 @@
 //! A service that calls a slow upstream, which allows five calls a second: requests wait their turn, in order, for up to
-//! ten seconds (`DEADLINE`). In process; on Redis, for any number of processes together, if `REDIS_URL` is set.
+//! ten seconds (`TIMEOUT`). In process; on Redis, for any number of processes together, if `REDIS_URL` is set.
 //!
 //! ```text
 //! cargo run --example outgoing
@@ -39,9 +39,9 @@ struct App {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt().init();
-    let deadline = env::var("DEADLINE").map_or(Ok(10), |seconds| seconds.parse())?;
+    let timeout = env::var("TIMEOUT").map_or(Ok(10), |seconds| seconds.parse())?;
     let layer = OutgoingLayer::new(limiter()?)
-        .timeout(Duration::from_secs(deadline))
+        .timeout(Duration::from_secs(timeout))
         .queue(100);
     let client = Client::builder(TokioExecutor::new()).build_http();
     let app = App {

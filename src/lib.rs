@@ -83,7 +83,7 @@
 //! # When the store is at fault
 //!
 //! [`OnStoreError`] says what happens then, for all policies or for one: requests pass, are refused, or are limited in process by a
-//! [share](LocalFallback) of each quota. Deadlines, the breaker, and what is done about each error are told in [`operations`].
+//! [share](LocalFallback) of each quota. Timeouts, the circuit breaker, and what is done about each error are told in [`operations`].
 //!
 //! # Features
 //!

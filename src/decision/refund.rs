@@ -40,7 +40,7 @@ impl Decision {
     /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left to be
     /// refunded.
     ///
-    /// Returns one result for each of the [`verdicts`](Decision::verdicts), in their order; they tell how it stands after the
+    /// Returns one result for each of the decision's [`policies`](Decision::policies), in their order; they tell how it stands after the
     /// refund. What was charged in the [shadow](crate::Policy::shadow) is refunded too, and not reported.
     ///
     /// # Errors

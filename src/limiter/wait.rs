@@ -38,7 +38,7 @@ const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
 impl Limiter {
-    /// Waits until a request may pass, no longer than `deadline` from when this is first polled, and charges it: for
+    /// Waits until a request may pass, no longer than `timeout` from when this is first polled, and charges it: for
     /// calls on the way out, jobs, and all else that had rather be late than refused.
     ///
     /// ```
@@ -80,11 +80,11 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Rejected`], at once, if
-    /// - the store says that it would take until after the deadline, or the deadline passes while others are in front;
+    /// - the store says that it would take longer than the timeout, or the timeout passes while others are in front;
     /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
     ///   always tells how it stands;
     /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
-    /// - the store is at fault, and the limiter [refuses](crate::OnStoreError::Reject) then. If it admits, nobody waits.
+    /// - the store is at fault, and the limiter [rejects](crate::OnStoreError::Reject) then. If it admits, nobody waits.
     ///
     /// Under [`charge_rejected`](crate::Policy::charge_rejected) each question of the first in the queue that is refused counts.
     ///
@@ -101,7 +101,7 @@ impl Limiter {
     /// # Panics
     ///
     /// Outside of a tokio runtime that has its timers enabled, if it has to wait.
-    pub fn wait(&self, keys: impl Into<Keys>, deadline: Duration) -> Wait {
+    pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait {
             question: Question {
                 desk: self.desk(),
@@ -111,7 +111,7 @@ impl Limiter {
                     ..Own::default()
                 },
             },
-            deadline,
+            timeout,
             queue: QUEUE,
         }
     }
@@ -122,7 +122,7 @@ impl Limiter {
 #[derive(Clone)]
 pub struct Wait {
     question: Question,
-    deadline: Duration,
+    timeout: Duration,
     queue: usize,
 }
 
@@ -162,7 +162,7 @@ impl Wait {
         if question.need_not_wait() {
             return question.ask_alone().await;
         }
-        let deadline = Instant::now().checked_add(self.deadline);
+        let deadline = Instant::now().checked_add(self.timeout);
         let wish = Wish {
             question: question.clone(),
             queue: self.queue,
@@ -187,7 +187,7 @@ async fn stand(wish: Wish) -> Option<Decision> {
                 turn = place.turn() => turn,
                 () = until(deadline) => match place.give_up() {
                     Some(decision) => return Some(decision),
-                    // Nobody has been told anything yet: not for much longer, since stores have deadlines.
+                    // Nobody has been told anything yet: not for much longer, since calls of a store have a timeout.
                     None => place.turn().await,
                 },
             };
@@ -303,7 +303,7 @@ impl fmt::Debug for Wait {
         f.debug_struct("Wait")
             .field("keys", &self.question.keys)
             .field("own", &self.question.own)
-            .field("deadline", &self.deadline)
+            .field("timeout", &self.timeout)
             .field("queue", &self.queue)
             .finish()
     }

@@ -190,14 +190,14 @@ impl Policy {
         self
     }
 
-    /// Doesn't apply to requests by this method. See [`skip_path`](Policy::skip_path#conditions).
+    /// Doesn't apply to requests by this method. See [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn skip_method(mut self, method: Method) -> Self {
         self.skips.add_method(method);
         self
     }
 
-    /// Doesn't apply to requests of which `condition` is true. See [`skip_path`](Policy::skip_path#conditions); within a
+    /// Doesn't apply to requests of which `condition` is true. See [`skip_path`](Policy::skip_path); within a
     /// nested axum router the path is [`extract::original_path`], not that of `parts.uri`.
     #[must_use]
     pub fn skip_with<F>(mut self, condition: F) -> Self
@@ -209,7 +209,7 @@ impl Policy {
     }
 
     /// Applies only to requests to this path, or to another one that is given so; `/admin/*` is all beneath `/admin/`. See
-    /// [`skip_path`](Policy::skip_path#conditions).
+    /// [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.only_path(path.as_ref());
@@ -217,7 +217,7 @@ impl Policy {
     }
 
     /// Applies only to requests by this method, or by another one that is given so. See
-    /// [`skip_path`](Policy::skip_path#conditions).
+    /// [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_method(mut self, method: Method) -> Self {
         self.skips.only_method(method);
@@ -225,7 +225,7 @@ impl Policy {
     }
 
     /// Applies only to requests of which `condition` is true, and all others that are given so. See
-    /// [`skip_path`](Policy::skip_path#conditions); within a nested axum router the path is [`extract::original_path`], not
+    /// [`skip_path`](Policy::skip_path); within a nested axum router the path is [`extract::original_path`], not
     /// that of `parts.uri`.
     #[must_use]
     pub fn only_with<F>(mut self, condition: F) -> Self
@@ -306,15 +306,15 @@ impl Policy {
     }
 
     /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
-    /// takes longer than `deadline`. Keep what you looked up for a while: this asks for every request.
+    /// takes longer than `timeout`. Keep what you looked up for a while: this asks for every request.
     #[must_use]
-    pub fn quota_lookup<F, L>(mut self, deadline: Duration, look_up: F) -> Self
+    pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where
         F: Fn(&Parts) -> L + Send + Sync + 'static,
         L: Future<Output = Option<Quota>> + Send + 'static,
     {
         let look_up = move |parts: &Parts| -> LookUp { Box::pin(look_up(parts)) };
-        self.tiers = Tiers::LookedUp(Arc::new(look_up), deadline);
+        self.tiers = Tiers::LookedUp(Arc::new(look_up), timeout);
         self
     }
 

@@ -44,7 +44,7 @@ fn outgoing_shares_the_five_with_another_process_on_redis() {
 
 #[test]
 fn outgoing_tells_those_who_would_wait_for_too_long_when_to_come_back() {
-    let example = Example::start("outgoing", &[("DEADLINE", "0")]);
+    let example = Example::start("outgoing", &[("TIMEOUT", "0")]);
     let answers: Vec<_> = thread::scope(|scope| {
         let asking: Vec<_> = (0..12)
             .map(|_| scope.spawn(|| example.get("/", &[])))

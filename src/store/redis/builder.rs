@@ -16,7 +16,7 @@ use crate::{
     guard::{breaker::Breaker, denials::Denials},
 };
 
-/// The longest deadline. Past all time, adding it to an instant would panic.
+/// The longest timeout. Past all time, adding it to an instant would panic.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
 /// The longest that a refusal may be believed which somebody else may have ended.
@@ -71,7 +71,7 @@ impl RedisStoreBuilder {
     /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
     ///
     /// Who serves what is learnt from the nodes, also while slots are moved and masters fail: what a node turns away is
-    /// asked elsewhere until the [deadline](Self::timeout), and nothing is ever sent again that may have run.
+    /// asked elsewhere until the [timeout](Self::timeout) has passed, and nothing is ever sent again that may have run.
     ///
     /// A request whose keys are in several slots is asked about in all of them at once; if one refuses, the others give back
     /// what they took before it is answered. So no more is admitted than each policy allows, but while a request is being
@@ -190,14 +190,14 @@ impl RedisStoreBuilder {
     /// earlier. As soon as one is answered, questions are asked again. A probe waits as long as a request, and the next one
     /// for it half a second at most.
     ///
-    /// What counts is what says that the server can't count now: no connection, no answer within the deadline, and the errors
+    /// What counts is what says that the server can't count now: no connection, no answer within the timeout, and the errors
     /// of the [operations](crate::operations) page. Refusals don't, nor does what is wrong with one key.
     pub fn circuit_breaker_threshold(mut self, faults: u32) -> Self {
         self.breaker = Some(faults);
         self
     }
 
-    /// Asks a server that is at fault all the same: each request waits for its own deadline.
+    /// Goes on calling a server that fails: each request waits for its own timeout.
     pub fn no_circuit_breaker(mut self) -> Self {
         self.breaker = None;
         self
@@ -243,8 +243,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a deadline of zero, no
-    /// lanes, a breaker that opens after no faults, a bound for refusals of more than an hour, or a prefix that keys can't
+    /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a timeout of zero, no
+    /// connections, a circuit breaker with a threshold of zero, a staleness of rejections of more than an hour, or a prefix that keys can't
     /// begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         names::check_prefix(&self.prefix)?;

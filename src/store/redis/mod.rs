@@ -83,7 +83,7 @@ pub use builder::RedisStoreBuilder;
 ///
 /// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness), until its wait has passed.
 ///
-/// Every question has a [deadline](RedisStoreBuilder::timeout). When it passes, or the server is at fault, the limiter
+/// Every question has a [timeout](RedisStoreBuilder::timeout). When it passes, or the server is at fault, the limiter
 /// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
 /// charged: at most one request's cost, gone with its period. A server that is dead is not asked again until it answers a
 /// [probe](RedisStoreBuilder::circuit_breaker_threshold).
