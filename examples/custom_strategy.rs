@@ -52,7 +52,7 @@ struct Used {
 }
 
 impl State for Used {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         self.kept_until
     }
 }
@@ -70,11 +70,11 @@ impl Once {
 impl LocalRule for Once {
     type State = Used;
 
-    fn room(&self, state: &mut Used, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Used, now: Timestamp) -> i64 {
         self.units as i64 - self.used(state, now) as i64
     }
 
-    fn take(&self, state: &mut Used, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Used, now: Timestamp, units: u64, _caller: &Key) {
         *state = Used {
             used: self.used(state, now) + units,
             kept_until: now + self.kept,
@@ -87,7 +87,7 @@ impl LocalRule for Once {
         now: Timestamp,
         _: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
         let used = self.used(state, now);
         let back = want.min(used);
@@ -95,15 +95,15 @@ impl LocalRule for Once {
         back
     }
 
-    fn seen(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
-        let left = state.kept_until.since(now).as_micros();
-        [self.used(state, now) as i64, left as i64, 0]
+    fn snapshot(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
+        let kept = state.kept_until.since(now).as_micros();
+        [self.used(state, now) as i64, kept as i64, 0]
     }
 }
 
 impl Rule for Once {
     /// The state format, in every key: no built-in strategy's begins with an `o`.
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "o1"
     }
 
@@ -111,7 +111,7 @@ impl Rule for Once {
         self.units
     }
 
-    fn outlook(&self, &[used, kept, _]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[used, kept, _]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.units.saturating_sub(used as u64);
         let forgotten = Duration::from_micros(kept.max(0) as u64);
         QuotaStatus {
@@ -129,11 +129,11 @@ impl Rule for Once {
         Some(LuaScript {
             source: r"
                 -- p: 1 units, 2 how long a key is kept, in ms
-                local function room(key, p)
+                local function available(key, p)
                   local value = call('GET', key)
                   local used = value and number(key, value, 8) or 0
-                  local left = value and max(0, (expiry(key) + 1) * 1000 - now) or 0
-                  return p[1] - used, used, left
+                  local kept = value and max(0, (expiry(key) + 1) * 1000 - now) or 0
+                  return p[1] - used, used, kept
                 end
 
                 local function write(key, p, used)
@@ -141,27 +141,27 @@ impl Rule for Once {
                   return used, p[2] * 1000
                 end
 
-                local function take(key, p, used, left, _, units)
+                local function charge(key, p, used, kept, _, units)
                   return write(key, p, used + units)
                 end
 
-                local function refund(key, p, used, left, _, at, mark, charged, want)
-                  local back = min(want, charged, used)
+                local function refund(key, p, used, kept, _, charged_at, window_id, remaining, want)
+                  local back = min(want, remaining, used)
                   if back > 0 then
-                    used, left = write(key, p, used - back)
+                    used, kept = write(key, p, used - back)
                   end
-                  return back, used, left
+                  return back, used, kept
                 end
 
-                local function mend(key, p)
+                local function repair(key, p)
                   outlive(key, p[2])
                 end
 
-                return { room = room, take = take, refund = refund, mend = mend }
+                return { available = available, charge = charge, refund = refund, repair = repair }
             ",
             shortcut: None,
             params: vec![self.units as i64, self.kept.as_millis() as i64],
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 

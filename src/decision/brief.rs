@@ -17,21 +17,26 @@ pub(crate) struct Brief {
     pub(crate) key: Key,
     pub(crate) cost: u64,
     pub(crate) at: Timestamp,
-    pub(crate) seen: Snapshot,
+    pub(crate) snapshot: Snapshot,
     /// Of the receipt.
-    pub(crate) mark: i64,
+    pub(crate) window_id: i64,
 }
 
 impl Brief {
     /// In full.
     pub(crate) fn decision(self) -> Decision {
-        let Self { cost, at, mark, .. } = self;
+        let Self {
+            cost,
+            at,
+            window_id,
+            ..
+        } = self;
         let counted = Counted {
-            standing: Standing::Snapshot(self.seen),
+            standing: Standing::Snapshot(self.snapshot),
             receipts: ChargeReceipt {
-                at,
-                left: cost,
-                mark,
+                charged_at: at,
+                remaining: cost,
+                window_id,
             }
             .into(),
             ..Counted::unasked((0, Part::Live), self.key, cost, None, None)

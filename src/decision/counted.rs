@@ -16,7 +16,7 @@ pub(crate) struct Counted {
     /// As it was asked for.
     pub(crate) cost: u64,
     pub(crate) key: Key,
-    /// Who signs, where charges are signed.
+    /// The caller stored with the charge, for strategies that record callers.
     pub(crate) by: Option<Box<Key>>,
     /// The request's own quota, if it has one, or this process's share of it, if that is what it was judged by.
     pub(crate) tier: Option<Tier>,
@@ -74,18 +74,18 @@ impl Counted {
     }
 
     /// What may be expected, as far as is known.
-    pub(crate) fn outlook(&self, books: &dyn Books) -> QuotaStatus {
+    pub(crate) fn status(&self, books: &dyn Books) -> QuotaStatus {
         match &self.standing {
-            Standing::Snapshot(seen) => books.outlook(self, seen),
-            Standing::Told(outlook) => *outlook,
+            Standing::Snapshot(snapshot) => books.status(self, snapshot),
+            Standing::Told(status) => *status,
         }
     }
 
     /// Notes what more is known of what may be expected.
     pub(crate) fn amend(&mut self, books: &dyn Books, by: impl FnOnce(&mut QuotaStatus)) {
-        let mut outlook = self.outlook(books);
-        by(&mut outlook);
-        self.standing = Standing::Told(outlook);
+        let mut status = self.status(books);
+        by(&mut status);
+        self.standing = Standing::Told(status);
     }
 
     pub(crate) fn is_shadow(&self) -> bool {
@@ -113,17 +113,17 @@ impl Counted {
 
     /// Notes a charge that was made afterwards.
     pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
-        self.standing = Standing::Told(adjusted.outlook);
+        self.standing = Standing::Told(adjusted.status);
         self.receipts.add(adjusted.receipt);
     }
 
     /// Notes that `units` of it are being refunded.
     pub(crate) fn given_back(&mut self, books: &dyn Books, units: u64) {
         let cost = self.cost;
-        self.amend(books, |outlook| {
-            outlook.remaining = outlook.remaining.saturating_add(units);
-            if outlook.remaining >= cost {
-                outlook.retry = RetryAfter::Now;
+        self.amend(books, |status| {
+            status.remaining = status.remaining.saturating_add(units);
+            if status.remaining >= cost {
+                status.retry = RetryAfter::Now;
             }
         });
     }

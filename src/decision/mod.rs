@@ -100,7 +100,7 @@ pub(crate) trait Books: Send + Sync {
     /// Whether what was used comes back unit by unit, not all at once.
     fn refills_gradually(&self, counted: &Counted) -> bool;
     /// What a state that was seen on arrival says to who was counted so.
-    fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus;
+    fn status(&self, counted: &Counted, snapshot: &Snapshot) -> QuotaStatus;
     /// When it was judged, by a wall clock.
     fn judged_at(&self, counted: &Counted) -> Timestamp;
     /// Charges past what is left, or gives units of a receipt back.
@@ -129,7 +129,7 @@ pub(crate) struct Adjusted {
     /// Of a charge.
     pub(crate) receipt: ChargeReceipt,
     /// How it stands since then.
-    pub(crate) outlook: QuotaStatus,
+    pub(crate) status: QuotaStatus,
 }
 
 impl Decision {
@@ -226,7 +226,7 @@ impl Decision {
 pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> RetryAfter {
     let enforced = counted.iter().take_while(|counted| !counted.is_shadow());
     let charged = enforced.filter(|counted| counted.cost > 0);
-    let waits = charged.map(|counted| counted.outlook(books).retry);
+    let waits = charged.map(|counted| counted.status(books).retry);
     waits.max().unwrap_or(RetryAfter::Now)
 }
 

@@ -51,7 +51,7 @@ impl From<ChargeReceipt> for Receipts {
 impl Clone for Receipts {
     fn clone(&self) -> Self {
         // What charged nothing has nothing to share.
-        if self.first.left > 0 {
+        if self.first.remaining > 0 {
             self.shared();
         }
         Self {
@@ -69,13 +69,13 @@ impl Receipts {
 
     /// Dates a rejection, which charged nothing, so much later: it is told again from memory.
     pub(crate) fn judged_later(&mut self, by: Duration) {
-        self.first.at = self.first.at + by;
+        self.first.charged_at = self.first.charged_at + by;
     }
 
     /// Receipts of `units` of the charge on arrival, which are refunded apart from these.
     pub(crate) fn part(&self, units: u64) -> Self {
         Self::from(ChargeReceipt {
-            left: units,
+            remaining: units,
             ..self.first
         })
     }
@@ -98,7 +98,7 @@ impl Receipts {
     /// How many units are charged, as far as they were not refunded.
     pub(crate) fn net(&self) -> u64 {
         let ledger = self.ledger();
-        let left = ledger.receipts.iter().map(|receipt| receipt.left);
+        let left = ledger.receipts.iter().map(|receipt| receipt.remaining);
         left.fold(ledger.unanswered, u64::saturating_add)
     }
 
@@ -106,9 +106,9 @@ impl Receipts {
     pub(crate) fn take(&mut self) -> SmallVec<[ChargeReceipt; 1]> {
         let mut taken = SmallVec::new();
         let mut take = |receipt: &mut ChargeReceipt| {
-            if receipt.left > 0 {
+            if receipt.remaining > 0 {
                 taken.push(*receipt);
-                receipt.left = 0;
+                receipt.remaining = 0;
             }
         };
         if self.ledger.get().is_none() {
@@ -124,9 +124,9 @@ impl Receipts {
     pub(crate) fn take_piece(&self, before: usize, units: u64) -> Option<Piece> {
         let mut ledger = self.ledger();
         let older = ledger.receipts.iter_mut().enumerate().take(before);
-        let (place, receipt) = older.filter(|(_, receipt)| receipt.left > 0).last()?;
-        let (whole, units) = (*receipt, units.min(receipt.left));
-        receipt.left -= units;
+        let (place, receipt) = older.filter(|(_, receipt)| receipt.remaining > 0).last()?;
+        let (whole, units) = (*receipt, units.min(receipt.remaining));
+        receipt.remaining -= units;
         (units > 0).then_some(Piece {
             place,
             receipt: whole,
@@ -137,7 +137,7 @@ impl Receipts {
     /// Puts back what the store did not refund of a piece.
     pub(crate) fn put_back(&self, piece: &Piece, refunded: u64) {
         if let Some(receipt) = self.ledger().receipts.get_mut(piece.place) {
-            receipt.left += piece.units.saturating_sub(refunded);
+            receipt.remaining += piece.units.saturating_sub(refunded);
         }
     }
 
@@ -176,9 +176,9 @@ mod tests {
 
     fn of(units: u64) -> Receipts {
         Receipts::from(ChargeReceipt {
-            at: Timestamp::from_micros(1),
-            left: units,
-            mark: 0,
+            charged_at: Timestamp::from_micros(1),
+            remaining: units,
+            window_id: 0,
         })
     }
 
@@ -196,11 +196,14 @@ mod tests {
         let mut charged = of(3);
         let mut clone = charged.clone();
         let piece = clone.take_piece(usize::MAX, 2).expect("a piece");
-        assert_eq!((piece.receipt.left, piece.units), (3, 2));
+        assert_eq!((piece.receipt.remaining, piece.units), (3, 2));
         assert_eq!(charged.net(), 1);
         clone.put_back(&piece, 1);
         let taken = charged.take();
-        assert_eq!(taken.iter().map(|receipt| receipt.left).sum::<u64>(), 2);
+        assert_eq!(
+            taken.iter().map(|receipt| receipt.remaining).sum::<u64>(),
+            2
+        );
         assert!(clone.take().is_empty() && clone.take_piece(usize::MAX, 1).is_none());
     }
 
@@ -216,7 +219,7 @@ mod tests {
     fn what_is_put_back_goes_to_the_receipt_that_it_came_from() {
         let mut charged = of(1);
         charged.add(ChargeReceipt {
-            left: 2,
+            remaining: 2,
             ..charged.first()
         });
         let piece = charged.take_piece(usize::MAX, 5).expect("a piece");
@@ -224,7 +227,11 @@ mod tests {
         assert_eq!(charged.take().len(), 1);
         charged.add(charged.first());
         charged.put_back(&piece, 0);
-        let left: Vec<_> = charged.take().iter().map(|receipt| receipt.left).collect();
+        let left: Vec<_> = charged
+            .take()
+            .iter()
+            .map(|receipt| receipt.remaining)
+            .collect();
         assert_eq!(left, [2, 1]);
     }
 }

@@ -101,7 +101,7 @@ impl Counted {
             let adjusting = books.adjust(Op::Refund, self, piece.receipt, piece.units);
             let adjusted = adjusting.await?;
             self.receipts.put_back(&piece, adjusted.units);
-            self.standing = Standing::Told(adjusted.outlook);
+            self.standing = Standing::Told(adjusted.status);
             refunded += adjusted.units;
         }
         Ok(refunded)

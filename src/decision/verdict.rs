@@ -16,8 +16,8 @@ pub struct PolicyDecision<'a> {
 
 impl<'a> PolicyDecision<'a> {
     /// What the caller may expect, all of it.
-    pub(crate) fn outlook(&self) -> QuotaStatus {
-        self.counted.outlook(&*self.decision.books)
+    pub(crate) fn status(&self) -> QuotaStatus {
+        self.counted.status(&*self.decision.books)
     }
 
     /// When it was judged, by a wall clock.
@@ -52,17 +52,17 @@ impl<'a> PolicyDecision<'a> {
 
     /// Whole units left, after this request if it was admitted.
     pub fn remaining(&self) -> u64 {
-        self.outlook().remaining
+        self.status().remaining
     }
 
     /// When another request of the same cost would pass this policy.
     pub fn retry_after(&self) -> RetryAfter {
-        self.outlook().retry
+        self.status().retry
     }
 
     /// How long until the full quota is available again, unless other requests come.
     pub fn reset_after(&self) -> Duration {
-        self.outlook().reset_after
+        self.status().reset_after
     }
 
     /// Whether the policy is judged and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
@@ -80,7 +80,7 @@ impl<'a> PolicyDecision<'a> {
         matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()
             && self.counted.cost > 0
-            && self.outlook().retry != RetryAfter::Now
+            && self.status().retry != RetryAfter::Now
     }
 }
 

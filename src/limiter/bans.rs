@@ -43,8 +43,8 @@ impl Limiter {
     /// If the store can't answer, no policy that is meant is a ban, or the time is not between a millisecond and ten
     /// years.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), StoreError> {
-        let by_hand = |bound: &Bound| {
-            let rule = bound.account.rule().by_hand(time).ok_or(NO_BANS)?;
+        let manual_ban = |bound: &Bound| {
+            let rule = bound.account.rule().manual_ban(time).ok_or(NO_BANS)?;
             let unfit = |_| {
                 StoreError::Unsupported(
                     "a ban of less than a millisecond, or of more than ten years",
@@ -55,7 +55,7 @@ impl Limiter {
                 .open(bound.policy.name(), rule.map_err(unfit)?)
                 .map_err(unfit)
         };
-        self.rule_bans(Op::ForceAcquire, &keys.into(), by_hand)
+        self.rule_bans(Op::ForceAcquire, &keys.into(), manual_ban)
             .await
     }
 

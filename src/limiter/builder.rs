@@ -196,7 +196,7 @@ impl<T> LimiterBuilder<T> {
             policy.check_parts().map_err(of)?;
             let tiers = Known::default();
             let rule = tiers.bind(&policy, policy.quota()).map_err(of)?;
-            let bans = rule.counts_refusals();
+            let bans = rule.counts_rejections();
             if bans {
                 policy.check_ban().map_err(of)?;
             }
@@ -238,8 +238,10 @@ impl<T> LimiterBuilder<T> {
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.check(is_policy).map_err(in_general)?;
-        let lives = policies.iter().filter_map(|bound| bound.account.life());
-        let life = lives.min().unwrap_or(Duration::MAX);
+        let lives = policies
+            .iter()
+            .filter_map(|bound| bound.account.permit_ttl());
+        let permit_ttl = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
             desks: Arc::new(Desks::of(Inner {
                 store,
@@ -253,7 +255,7 @@ impl<T> LimiterBuilder<T> {
                 faults: Seldom::default(),
                 held: Held::default(),
                 queues: Queues::default(),
-                life,
+                permit_ttl,
             })),
         })
     }

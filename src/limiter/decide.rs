@@ -51,7 +51,7 @@ impl Desk {
         if takes && answer.admitted == 0 {
             self.refuse(draft);
         }
-        let holds = takes && self.life < Duration::MAX;
+        let holds = takes && self.permit_ttl < Duration::MAX;
         let beside = draft
             .items
             .last()
@@ -65,11 +65,11 @@ impl Desk {
     #[inline(always)]
     fn note_line(&self, item: &mut Counted, line: &CounterResult, answer: &OpResult) {
         let at = answer.at_line(line);
-        item.standing = Standing::Snapshot(line.seen);
+        item.standing = Standing::Snapshot(line.snapshot);
         item.receipts = Receipts::from(ChargeReceipt {
-            at,
-            left: line.units,
-            mark: self.account(item).rule().mark(&line.seen, at),
+            charged_at: at,
+            remaining: line.units,
+            window_id: self.account(item).rule().window_id(&line.snapshot, at),
         });
         // `later` is 0 for whoever was refused among equals.
         if answer.later > 0 && item.part == Part::Live {
@@ -78,16 +78,16 @@ impl Desk {
                 CounterMode::Check => 0,
                 _ => item.units().of(answer.later),
             };
-            item.amend(self, |outlook| {
-                outlook.remaining = outlook.remaining.saturating_add(later);
-                outlook.retry = RetryAfter::Now;
+            item.amend(self, |status| {
+                status.remaining = status.remaining.saturating_add(later);
+                status.retry = RetryAfter::Now;
             });
         }
         if answer.age > Duration::ZERO {
             // The wait for a permit is a hint, however old the answer is.
-            if self.account(item).life().is_none() {
+            if self.account(item).permit_ttl().is_none() {
                 let cost = item.cost;
-                item.amend(self, |outlook| outlook.pass(answer.age, cost));
+                item.amend(self, |status| status.pass(answer.age, cost));
             }
             item.receipts.judged_later(answer.age);
         }
@@ -97,7 +97,7 @@ impl Desk {
         draft.kind = DecisionKind::Rejected;
         for item in &mut draft.items {
             // It will be told more than once.
-            item.standing = Standing::Told(item.outlook(self));
+            item.standing = Standing::Told(item.status(self));
         }
     }
 
@@ -111,15 +111,15 @@ impl Desk {
             self.look_beside(draft);
         }
         let admitted = matches!(draft.kind, DecisionKind::Admitted);
-        if matches!(draft.ask, Op::Acquire(_)) && admitted && self.life < Duration::MAX {
+        if matches!(draft.ask, Op::Acquire(_)) && admitted && self.permit_ttl < Duration::MAX {
             let counted = draft.items.iter();
             let places = counted.filter(|counted| self.bound(counted.policy).is_permit());
             // Whichever of the two refunds a permit first, it is refunded once: it has a name of its own in the store.
             let places = places.filter_map(|counted| {
-                let units = counted.receipts.first().left;
+                let units = counted.receipts.first().remaining;
                 (units > 0).then(|| counted.with_receipts(counted.receipts.part(units)))
             });
-            draft.permit = Taken::hold(self.inner(), places.collect(), self.life);
+            draft.permit = Taken::hold(self.inner(), places.collect(), self.permit_ttl);
         }
     }
 
@@ -131,7 +131,7 @@ impl Desk {
         if matches!(draft.ask, Op::Acquire(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
             draft.items.retain(|counted| {
-                counted.part != Part::Ban || counted.outlook(self).retry != RetryAfter::Now
+                counted.part != Part::Ban || counted.status(self).retry != RetryAfter::Now
             });
         }
     }

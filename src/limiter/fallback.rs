@@ -119,8 +119,8 @@ impl Desk {
         for counted in &mut draft.items {
             let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
             let fits = whole.is_some_and(|whole| counted.cost <= whole);
-            if fits && counted.outlook(self).retry == RetryAfter::Never {
-                counted.amend(self, |outlook| outlook.retry = RetryAfter::In(BACK));
+            if fits && counted.status(self).retry == RetryAfter::Never {
+                counted.amend(self, |status| status.retry = RetryAfter::In(BACK));
             }
         }
     }

@@ -170,7 +170,7 @@ impl Head {
     /// One part of `k` that were admitted together.
     fn part(&self, whole: &Decision, question: &Question, i: u64, k: u64) -> Decision {
         let counted = whole.counted.iter().map(|counted| {
-            let units = counted.receipts.first().left;
+            let units = counted.receipts.first().remaining;
             let share = if counted.is_shadow() {
                 units
             } else {
@@ -191,9 +191,9 @@ impl Head {
                     true => counted.units().of(k - 1 - i),
                     false => 0,
                 };
-                counted.amend(&*part.books, |outlook| {
-                    outlook.retry = RetryAfter::Now;
-                    outlook.remaining = outlook.remaining.saturating_add(later);
+                counted.amend(&*part.books, |status| {
+                    status.retry = RetryAfter::Now;
+                    status.remaining = status.remaining.saturating_add(later);
                 });
             }
         }
@@ -324,11 +324,11 @@ impl Refusal {
         if since > Duration::ZERO {
             decision.source = DecisionSource::RejectionCache;
             for counted in &mut decision.counted {
-                counted.amend(&*decision.books, |outlook| {
-                    if let RetryAfter::In(wait) = outlook.retry {
-                        outlook.retry = RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
+                counted.amend(&*decision.books, |status| {
+                    if let RetryAfter::In(wait) = status.retry {
+                        status.retry = RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
                     }
-                    outlook.reset_after = outlook.reset_after.saturating_sub(since);
+                    status.reset_after = status.reset_after.saturating_sub(since);
                 });
                 counted.receipts.judged_later(since);
             }

@@ -102,8 +102,8 @@ pub(crate) struct Inner {
     faults: Seldom,
     held: permit::Held,
     queues: queue::Queues,
-    /// How long permits live that aren't renewed: the shortest life of any policy's.
-    life: Duration,
+    /// The shortest permit TTL of any policy.
+    permit_ttl: Duration,
 }
 
 /// A policy, and its account in the store.
@@ -256,15 +256,15 @@ impl Bound {
     }
 
     fn is_permit(&self) -> bool {
-        self.account.life().is_some()
+        self.account.permit_ttl().is_some()
     }
 
     /// Who signs a charge, where charges are signed: the caller, if he is known, or else the key; a permit is told from all
     /// others.
     fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
-        match self.account.life() {
+        match self.account.permit_ttl() {
             Some(_) => Some(Box::new(Key::unique())),
-            None if self.account.signs() => caller().map(Box::new),
+            None if self.account.records_caller() => caller().map(Box::new),
             None => None,
         }
     }

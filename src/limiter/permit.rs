@@ -64,7 +64,7 @@ impl Taken {
     pub(super) fn hold(
         limiter: &Arc<Inner>,
         places: Places,
-        life: Duration,
+        permit_ttl: Duration,
     ) -> Option<Arc<dyn Permit>> {
         if places.is_empty() {
             return None;
@@ -72,7 +72,7 @@ impl Taken {
         let runtime = Handle::try_current().ok();
         let (id, starts) = limiter.held.wards().add(&places, runtime.as_ref());
         match &runtime {
-            Some(runtime) if starts => beat(limiter, runtime, life / BEATS),
+            Some(runtime) if starts => beat(limiter, runtime, permit_ttl / BEATS),
             Some(_) => {}
             None => tracing::warn!(
                 "permits of in-flight limits can't be renewed: there is no tokio runtime here"
@@ -182,8 +182,9 @@ impl Wards {
 
 /// The places, with receipts of their own.
 fn copy(places: &Places) -> Places {
-    let copy =
-        |place: &Counted| place.with_receipts(place.receipts.part(place.receipts.first().left));
+    let copy = |place: &Counted| {
+        place.with_receipts(place.receipts.part(place.receipts.first().remaining))
+    };
     places.iter().map(copy).collect()
 }
 
@@ -272,7 +273,7 @@ impl Inner {
         CounterOp {
             account: self.account(counted),
             key: counted.key,
-            units: Units::new(receipt.left),
+            units: Units::new(receipt.remaining),
             receipt,
             by: counted.by.as_deref().copied().unwrap_or(counted.key),
             manner: CounterMode::Charge,

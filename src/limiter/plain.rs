@@ -27,7 +27,7 @@ pub(super) fn is_plain(policies: &[Bound], lists: &Lists) -> bool {
     let charges =
         matches!(only.role, Role::Live) && arrival && policy.manner() == CounterMode::Charge;
     let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
-    charges && alike && !only.account.signs() && only.account.life().is_none()
+    charges && alike && !only.account.records_caller() && only.account.permit_ttl().is_none()
 }
 
 impl Desk {
@@ -57,32 +57,32 @@ impl Desk {
             return self.judge_far(key, cost);
         };
         self.write_back();
-        let Glance { fits, at, seen } = glance;
+        let Glance { fits, at, snapshot } = glance;
         if !fits {
             return Judgement::Made(self.refused(key, cost, &glance));
         }
-        let mark = bound.account.rule().mark(&seen, at);
+        let window_id = bound.account.rule().window_id(&snapshot, at);
         Judgement::Brief(Brief {
             books: self,
             key,
             cost,
             at,
-            seen,
-            mark,
+            snapshot,
+            window_id,
         })
     }
 
     /// What [`decide`](Desk::decide) makes of a refusal.
     fn refused(self: Arc<Self>, key: Key, cost: u64, glance: &Glance) -> Decision {
-        let Glance { at, seen, .. } = *glance;
+        let Glance { at, snapshot, .. } = *glance;
         let account = &self.bound(0).account;
         let counted = Counted {
             // It will be told more than once.
-            standing: Standing::Told(account.outlook(&seen, at, Units::new(cost))),
+            standing: Standing::Told(account.status(&snapshot, at, Units::new(cost))),
             receipts: ChargeReceipt {
-                at,
-                left: 0,
-                mark: account.rule().mark(&seen, at),
+                charged_at: at,
+                remaining: 0,
+                window_id: account.rule().window_id(&snapshot, at),
             }
             .into(),
             ..Counted::unasked((0, Part::Live), key, cost, None, None)

@@ -123,7 +123,7 @@ impl Question {
     /// How long the other policies say that it takes.
     pub(super) fn honest_wait(&self, refused: &Decision) -> Duration {
         let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
-        let timed = timed.filter_map(|counted| match counted.outlook(&*refused.books).retry {
+        let timed = timed.filter_map(|counted| match counted.status(&*refused.books).retry {
             RetryAfter::In(wait) => Some(wait),
             RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
         });
@@ -140,7 +140,7 @@ impl Question {
 fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
     let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
     enforced.filter(|counted| {
-        counted.cost > 0 && counted.outlook(&*refused.books).retry != RetryAfter::Now
+        counted.cost > 0 && counted.status(&*refused.books).retry != RetryAfter::Now
     })
 }
 

@@ -38,13 +38,17 @@ impl Books for Desk {
         self.account(counted).rule().refills_gradually()
     }
 
-    fn outlook(&self, counted: &Counted, seen: &Snapshot) -> QuotaStatus {
+    fn status(&self, counted: &Counted, snapshot: &Snapshot) -> QuotaStatus {
         let account = self.account(counted);
-        account.outlook(seen, counted.receipts.first().at, counted.units())
+        account.status(
+            snapshot,
+            counted.receipts.first().charged_at,
+            counted.units(),
+        )
     }
 
     fn judged_at(&self, counted: &Counted) -> Timestamp {
-        let at = counted.receipts.first().at;
+        let at = counted.receipts.first().charged_at;
         if self.account(counted).follows_wall_clock() {
             return at;
         }
@@ -71,11 +75,11 @@ impl Books for Desk {
             Ok(Adjusted {
                 units: line.units,
                 receipt: ChargeReceipt {
-                    at,
-                    left: line.units,
-                    mark: account.rule().mark(&line.seen, at),
+                    charged_at: at,
+                    remaining: line.units,
+                    window_id: account.rule().window_id(&line.snapshot, at),
                 },
-                outlook: account.outlook(&line.seen, at, cost),
+                status: account.status(&line.snapshot, at, cost),
             })
         })
     }
@@ -148,10 +152,10 @@ impl Inner {
         for receipt in &receipts {
             let mut line = self.line(counted);
             line.receipt = *receipt;
-            line.units = Units::new(receipt.left);
+            line.units = Units::new(receipt.remaining);
             self.store_of(counted).tell(Op::Refund, &[line]);
         }
-        let left = receipts.iter().map(|receipt| receipt.left);
+        let left = receipts.iter().map(|receipt| receipt.remaining);
         left.fold(0, u64::saturating_add)
     }
 

@@ -119,7 +119,7 @@ impl Counted {
     /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
     /// have let in.
     pub(super) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
-        let charged = self.receipts.first().left;
+        let charged = self.receipts.first().remaining;
         let charged = charged.checked_div(self.cost).unwrap_or(0);
         if charged == 0 {
             return;
@@ -130,9 +130,9 @@ impl Counted {
         self.receipts = self.receipts.part(units);
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
-            self.amend(books, |outlook| {
-                outlook.retry = RetryAfter::Now;
-                outlook.remaining += later;
+            self.amend(books, |status| {
+                status.retry = RetryAfter::Now;
+                status.remaining += later;
             });
         }
     }
@@ -140,7 +140,7 @@ impl Counted {
     /// What a shadow says of the next one, as it stands.
     pub(super) fn shadow_stands(&mut self, books: &dyn Books) {
         if self.is_shadow() {
-            let refuses = self.cost > 0 && self.outlook(books).retry != RetryAfter::Now;
+            let refuses = self.cost > 0 && self.status(books).retry != RetryAfter::Now;
             self.part = Part::Shadow { refuses };
         }
     }
@@ -184,12 +184,12 @@ impl Desk {
             };
             let charges = item.cost > 0 && bound.charges_on_arrival();
             let charged = if charges {
-                item.receipts.first().left / item.cost
+                item.receipts.first().remaining / item.cost
             } else {
                 0
             };
             let refuses =
-                charged == 0 && item.cost > 0 && item.outlook(self).retry != RetryAfter::Now;
+                charged == 0 && item.cost > 0 && item.status(self).retry != RetryAfter::Now;
             if let Op::Acquire(times) = draft.ask {
                 let admitted = draft.admitted;
                 let times = if draft.retries {
@@ -251,7 +251,7 @@ impl Desk {
 
     /// Whether a request that was refused would have been without the policy that a shadow would take the place of.
     fn others_refuse(&self, counted: &[Counted], of: Option<u32>) -> bool {
-        let refuses = |item: &Counted| item.cost > 0 && item.outlook(self).retry != RetryAfter::Now;
+        let refuses = |item: &Counted| item.cost > 0 && item.status(self).retry != RetryAfter::Now;
         let enforced = counted.iter().filter(|item| !item.is_shadow());
         let mut others = enforced.filter(|item| of != Some(item.policy));
         of.is_none() || others.any(refuses)

@@ -46,7 +46,7 @@ impl Question {
             Judged::Later(mut pending) => answer(&mut pending).await,
         };
         let banned = counted.counted.into_iter();
-        let banned = banned.filter(|item| item.outlook(&*counted.books).retry != RetryAfter::Now);
+        let banned = banned.filter(|item| item.status(&*counted.books).retry != RetryAfter::Now);
         let shadows = refused.counted.partition_point(|item| !item.is_shadow());
         refused.counted.insert_many(shadows, banned);
     }

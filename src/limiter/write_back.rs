@@ -68,7 +68,7 @@ impl Shares {
         whole: Option<&LimitHandle>,
     ) -> Result<LimitHandle, InvalidValue> {
         let local = self.counts.open(policy, rule.clone())?;
-        match whole.filter(|_| rule.life().is_none() && !rule.counts_refusals()) {
+        match whole.filter(|_| rule.permit_ttl().is_none() && !rule.counts_rejections()) {
             None => Ok(local),
             Some(whole) => {
                 let whole = whole.clone();
@@ -166,7 +166,11 @@ impl Shares {
             return 0;
         };
         let left = answer.lines.first();
-        let left = left.map(|line| local.outlook(&line.seen, answer.at, Units::ONE).remaining);
+        let left = left.map(|line| {
+            local
+                .status(&line.snapshot, answer.at, Units::ONE)
+                .remaining
+        });
         left.map_or(0, |left| local.rule().capacity().saturating_sub(left))
     }
 
@@ -303,9 +307,11 @@ mod tests {
             panic!("it is answered at once");
         };
         let receipt = ChargeReceipt {
-            at: answer.at,
-            left: 3,
-            mark: account.rule().mark(&answer.lines[0].seen, answer.at),
+            charged_at: answer.at,
+            remaining: 3,
+            window_id: account
+                .rule()
+                .window_id(&answer.lines[0].snapshot, answer.at),
         };
         shares.tell(Op::Refund, &[line(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);

@@ -80,46 +80,46 @@ struct Told<'a> {
 impl Told<'_> {
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
     fn limit(&self, verdict: &PolicyDecision<'_>, list: &mut Line) {
-        let outlook = verdict.outlook();
+        let status = verdict.status();
         list.text("\"").text(verdict.policy());
-        list.text("\";r=").number(outlook.remaining);
+        list.text("\";r=").number(status.remaining);
         list.text(";t=")
-            .number(self.effective_window(verdict, outlook));
+            .number(self.effective_window(verdict, status));
     }
 
     /// The seconds within which no more than what remains can be used. Of a quota that comes back unit by unit that is
     /// the time in which it lets so many units pass: a client that spreads them over it keeps the policy's rate, is not
     /// rejected, and finds as many when it looks again.
-    fn effective_window(&self, verdict: &PolicyDecision<'_>, outlook: QuotaStatus) -> u64 {
-        if outlook.remaining == 0 || !verdict.refills_gradually() {
-            return self.seconds(outlook);
+    fn effective_window(&self, verdict: &PolicyDecision<'_>, status: QuotaStatus) -> u64 {
+        if status.remaining == 0 || !verdict.refills_gradually() {
+            return self.seconds(status);
         }
         let quota = verdict.quota();
-        let nanos = u128::from(outlook.remaining).saturating_mul(quota.period().as_nanos());
+        let nanos = u128::from(status.remaining).saturating_mul(quota.period().as_nanos());
         let seconds = nanos.div_ceil(u128::from(quota.amount().max(1)) * 1_000_000_000);
         u64::try_from(seconds).unwrap_or(u64::MAX).min(self.latest)
     }
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
     /// quota is back.
-    fn wait(&self, outlook: QuotaStatus) -> Duration {
-        match outlook.retry {
+    fn wait(&self, status: QuotaStatus) -> Duration {
+        match status.retry {
             RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
-            _ => outlook.reset_after,
+            _ => status.reset_after,
         }
     }
 
     /// How long until the full quota is available. Clients that stay away until then are put off like the others.
-    fn reset(&self, outlook: QuotaStatus) -> Duration {
-        match outlook.retry {
-            RetryAfter::In(_) => outlook.reset_after.saturating_add(self.delay.jitter),
-            _ => outlook.reset_after,
+    fn reset(&self, status: QuotaStatus) -> Duration {
+        match status.retry {
+            RetryAfter::In(_) => status.reset_after.saturating_add(self.delay.jitter),
+            _ => status.reset_after,
         }
     }
 
     /// The wait in whole seconds, never later than `Retry-After`.
-    fn seconds(&self, outlook: QuotaStatus) -> u64 {
-        whole_seconds(self.wait(outlook)).min(self.latest)
+    fn seconds(&self, status: QuotaStatus) -> u64 {
+        whole_seconds(self.wait(status)).min(self.latest)
     }
 
     /// Tells of the one policy that is the closest to refusing, in this layer and those further in.
@@ -172,7 +172,7 @@ impl Told<'_> {
         verdict: &PolicyDecision<'_>,
         fields: RateLimitHeaders,
     ) -> Vec<(HeaderName, HeaderValue)> {
-        let (one, outlook) = ([*verdict], verdict.outlook());
+        let (one, status) = ([*verdict], verdict.status());
         let (names, reset) = match fields.dialect {
             Dialect::Draft | Dialect::None => {
                 let lists = [
@@ -181,14 +181,14 @@ impl Told<'_> {
                 ];
                 return lists.into_iter().filter_map(line).collect();
             }
-            Dialect::Draft06 => (DRAFT_06, self.seconds(outlook)),
-            Dialect::Seconds => (X_RATELIMIT, whole_seconds(self.reset(outlook))),
+            Dialect::Draft06 => (DRAFT_06, self.seconds(status)),
+            Dialect::Seconds => (X_RATELIMIT, whole_seconds(self.reset(status))),
             Dialect::Epoch => {
-                let reset = epoch(verdict.judged_at() + self.reset(outlook));
+                let reset = epoch(verdict.judged_at() + self.reset(status));
                 (X_RATELIMIT, reset)
             }
         };
-        let values = [verdict.limit(), outlook.remaining, reset];
+        let values = [verdict.limit(), status.remaining, reset];
         let triple = names.into_iter().zip(values.map(HeaderValue::from));
         let policy = fields.dialect == Dialect::Draft06 && fields.closest;
         let policy = policy.then(|| line((POLICY, list(one, quota)))).flatten();

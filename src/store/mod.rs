@@ -45,7 +45,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Asks about one request: all of its lines at one instant, or none.
     fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse;
 
-    /// Takes `units` for one request under one account that doesn't [sign](Rule::signs), if the answer can be known at a
+    /// Takes `units` for one request under one account that doesn't [record callers](Rule::records_caller), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
     /// [`ask`](Store::ask) is asked for the same.
     fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
@@ -53,8 +53,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Who made the charges under a key that count now, in order, one for each unit; nothing where the rule doesn't
-    /// [sign](Rule::signs) them.
+    /// The callers whose charges under a key count now, in order, one for each unit; none where the rule doesn't
+    /// [record them](Rule::records_caller).
     fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture;
 
     /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
@@ -83,8 +83,8 @@ struct Opened {
     policy: Box<str>,
     rule: Arc<dyn Rule>,
     follows_wall_clock: bool,
-    signs: bool,
-    life: Option<Duration>,
+    records_caller: bool,
+    permit_ttl: Option<Duration>,
     context: Box<dyn Any + Send + Sync>,
 }
 
@@ -96,8 +96,8 @@ impl LimitHandle {
             number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
             follows_wall_clock: rule.follows_wall_clock(),
-            signs: rule.signs(),
-            life: rule.life(),
+            records_caller: rule.records_caller(),
+            permit_ttl: rule.permit_ttl(),
             rule,
             context: Box::new(context),
         }))
@@ -113,16 +113,16 @@ impl LimitHandle {
         &*self.0.rule
     }
 
-    /// What `seen` says to a caller who asks for `cost` units at `now`, by its rule. A request that costs nothing waits for
+    /// What a request of `cost` units may expect at `now`, by `snapshot` and the rule. A request that costs nothing waits for
     /// nothing, also in debt.
-    pub fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
-        let outlook = self.rule().outlook(seen, now, cost.get());
+    pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
+        let status = self.rule().status(snapshot, now, cost.get());
         let retry = if cost.is_zero() {
             RetryAfter::Now
         } else {
-            outlook.retry
+            status.retry
         };
-        QuotaStatus { retry, ..outlook }
+        QuotaStatus { retry, ..status }
     }
 
     /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
@@ -130,14 +130,14 @@ impl LimitHandle {
         self.0.follows_wall_clock
     }
 
-    /// Whether its rule [signs](Rule::signs) charges.
-    pub fn signs(&self) -> bool {
-        self.0.signs
+    /// Whether its rule [records callers](Rule::records_caller).
+    pub fn records_caller(&self) -> bool {
+        self.0.records_caller
     }
 
-    /// How long its rule's permits [live](Rule::life).
-    pub fn life(&self) -> Option<Duration> {
-        self.0.life
+    /// The [permit TTL](Rule::permit_ttl) of its rule.
+    pub fn permit_ttl(&self) -> Option<Duration> {
+        self.0.permit_ttl
     }
 
     /// What its store noted on it, if it is that store's.
@@ -196,7 +196,7 @@ pub struct CounterOp<'a> {
     pub units: Units,
     /// Only to give back: what was charged.
     pub receipt: ChargeReceipt,
-    /// Who charges, where the rule [signs](Rule::signs).
+    /// The caller to store with the charge, where the rule [records it](Rule::records_caller).
     pub by: Key,
     /// What a [`Acquire`](Op::Acquire) does under this policy.
     pub manner: CounterMode,
@@ -225,10 +225,10 @@ pub enum CounterMode {
     /// Sees that there is room, and charges nothing.
     Check,
     /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
-    /// capacity, or, where the rule [grows](Rule::grows) with each charge, no debt.
+    /// capacity, or, where the rule [stores each unit](Rule::stores_each_unit), no debt.
     ChargeRejectedToo,
     /// Sees that there is room, and charges its units for each request that other lines refuse: under a rule that
-    /// [counts refusals](Rule::counts_refusals). Without room it refuses, whatever its units are, and nothing is charged
+    /// [counts rejections](Rule::counts_rejections). Without room it refuses, whatever its units are, and nothing is charged
     /// for what it refuses: of several requests at once, the refused ones count under all lines until its room is used up.
     /// It has no units where a request will be asked about again, so that it isn't refused yet.
     ///
@@ -319,7 +319,7 @@ pub struct Glance {
     /// The instant it was judged at, on the clock that the rule counts by.
     pub at: Timestamp,
     /// The key's state after it.
-    pub seen: Snapshot,
+    pub snapshot: Snapshot,
 }
 
 /// The callers that a store is asked for.
@@ -374,7 +374,7 @@ pub struct CounterResult {
     /// How many units were charged ([`Acquire`](Op::Acquire), [`ForceAcquire`](Op::ForceAcquire)), given back ([`Refund`](Op::Refund)) or renewed.
     pub units: u64,
     /// The key's state after it, or before a [`Reset`](Op::Reset).
-    pub seen: Snapshot,
+    pub snapshot: Snapshot,
     /// How much later than [the answer's instant](OpResult::at) it was judged, in microseconds, by its own clock: several keys
     /// may be on several servers, and a rule may [follow the wall clock](Rule::follows_wall_clock).
     pub lag_us: i64,
@@ -389,10 +389,10 @@ impl OpResult {
 
 impl CounterResult {
     /// What became of a line.
-    pub const fn of(units: u64, seen: Snapshot) -> Self {
+    pub const fn of(units: u64, snapshot: Snapshot) -> Self {
         Self {
             units,
-            seen,
+            snapshot,
             lag_us: 0,
         }
     }

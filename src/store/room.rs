@@ -71,7 +71,11 @@ pub(super) fn denied_charge(line: &CounterOp<'_>, room: i64, denied: u64) -> u64
     if u64::try_from(room).is_ok_and(|room| room >= line.units.get()) {
         return 0;
     }
-    let debt = if rule.grows() { 0 } else { rule.capacity() };
+    let debt = if rule.stores_each_unit() {
+        0
+    } else {
+        rule.capacity()
+    };
     let most = room.saturating_add_unsigned(debt);
     denied.min(u64::try_from(most).unwrap_or(0))
 }

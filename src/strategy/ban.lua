@@ -23,7 +23,7 @@ local function gone(p, till, times, ends)
   return max(ends, till + max(times > 0 and length(p, times) or 0, p[2]))
 end
 
-local function room(key, p)
+local function available(key, p)
   local value = call('GET', key)
   if not value then
     return p[1], 0, 0, 0
@@ -59,7 +59,7 @@ local function write(key, p, till, marks, ends)
   call('SET', key, value, 'PXAT', format('%d', last_ms(p, till, marks, ends)))
 end
 
-local function mend(key, p, till, marks, ends)
+local function repair(key, p, till, marks, ends)
   if till > 0 or ends > 0 then
     local at = expiry(key)
     -- a key that was moved ends a millisecond or two later
@@ -69,13 +69,13 @@ local function mend(key, p, till, marks, ends)
   end
 end
 
-local function take(key, p, till, marks, ends, units)
+local function charge(key, p, till, marks, ends, units)
   local count, times = floor(marks / 100) + units, marks % 100
   if p[5] > 0 then
     till, count, ends = now + p[5], 0, 0
   elseif till > now then
     -- Nothing is charged; what is written may date from before the clock stepped back.
-    pcall(mend, key, p, till, marks, ends)
+    pcall(repair, key, p, till, marks, ends)
     return till, marks, ends
   elseif count < p[1] then
     ends = ends > 0 and ends or now + p[2]
@@ -91,8 +91,8 @@ local function take(key, p, till, marks, ends, units)
 end
 
 -- A ban that has begun is lifted by a reset alone.
-local function refund(key, p, till, marks, ends, _, _, left, want)
-  local back = till > now and 0 or min(want, left, floor(marks / 100))
+local function refund(key, p, till, marks, ends, _, _, remaining, want)
+  local back = till > now and 0 or min(want, remaining, floor(marks / 100))
   if back > 0 then
     marks = marks - back * 100
     write(key, p, till, marks, ends)
@@ -100,4 +100,4 @@ local function refund(key, p, till, marks, ends, _, _, left, want)
   return back, till, marks, ends
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

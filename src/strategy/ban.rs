@@ -100,7 +100,7 @@ impl Strategy for Ban {
             period,
             first: micros(self.first)?,
             longest: micros(longest)?,
-            by_hand: 0,
+            manual_ban: 0,
         }))
     }
 }
@@ -121,7 +121,7 @@ struct Bans {
     first: i64,
     longest: i64,
     /// Bans for so long at once, if it isn't 0.
-    by_hand: i64,
+    manual_ban: i64,
 }
 
 /// Refusals and bans of a key. Times are in microseconds since the epoch, 0 for none.
@@ -141,7 +141,7 @@ struct Record {
 }
 
 impl State for Record {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.gone)
     }
 }
@@ -195,7 +195,7 @@ impl Bans {
 impl LocalRule for Bans {
     type State = Record;
 
-    fn room(&self, state: &mut Record, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Record, now: Timestamp) -> i64 {
         let mut current = self.current(state, now);
         current.gone = self.gone(current.till, current.times, current.ends);
         let (till, count) = (current.till, current.count);
@@ -209,12 +209,12 @@ impl LocalRule for Bans {
         (self.refusals as i64 - count).max(1)
     }
 
-    fn take(&self, state: &mut Record, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Record, now: Timestamp, units: u64, _caller: &Key) {
         let mut record = self.current(state, now);
         let now = now.as_micros();
         record.count += units as i64;
-        if self.by_hand > 0 {
-            (record.till, record.count, record.ends) = (now + self.by_hand, 0, 0);
+        if self.manual_ban > 0 {
+            (record.till, record.count, record.ends) = (now + self.manual_ban, 0, 0);
         } else if record.till > now {
             return;
         } else if record.count < self.refusals as i64 {
@@ -238,7 +238,7 @@ impl LocalRule for Bans {
         now: Timestamp,
         _receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
         let mut record = self.current(state, now);
         // A ban that has begun is lifted by a reset alone: it holds no refusals.
@@ -250,14 +250,14 @@ impl LocalRule for Bans {
         back as u64
     }
 
-    fn seen(&self, state: &Record, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Record, now: Timestamp, _cost: u64) -> Snapshot {
         let record = self.current(state, now);
         [record.till, record.count * 100 + record.times, record.ends]
     }
 }
 
 impl Rule for Bans {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "x1"
     }
 
@@ -265,7 +265,7 @@ impl Rule for Bans {
         self.refusals
     }
 
-    fn outlook(&self, &[till, marks, ends]: &Snapshot, now: Timestamp, _cost: u64) -> QuotaStatus {
+    fn status(&self, &[till, marks, ends]: &Snapshot, now: Timestamp, _cost: u64) -> QuotaStatus {
         let banned = till > now.as_micros();
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         if banned {
@@ -282,14 +282,14 @@ impl Rule for Bans {
         }
     }
 
-    fn counts_refusals(&self) -> bool {
+    fn counts_rejections(&self) -> bool {
         true
     }
 
-    fn by_hand(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
-        Some(micros(ban).map(|by_hand| -> Arc<dyn Rule> {
+    fn manual_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
+        Some(micros(ban).map(|manual_ban| -> Arc<dyn Rule> {
             Arc::new(Self {
-                by_hand,
+                manual_ban,
                 ..self.clone()
             })
         }))
@@ -297,12 +297,12 @@ impl Rule for Bans {
 
     fn script(&self) -> Option<LuaScript> {
         let refusals = self.refusals as i64;
-        let bans = [self.first, self.longest, self.by_hand];
+        let bans = [self.first, self.longest, self.manual_ban];
         Some(LuaScript {
             source: include_str!("ban.lua"),
             shortcut: None,
             params: [&[refusals, self.period][..], &bans].concat(),
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 

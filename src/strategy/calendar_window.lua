@@ -23,7 +23,7 @@ local function window(p)
   return max(0, p[i]), p[i + 1], p[i + 2]
 end
 
-local function room(key, p)
+local function available(key, p)
   local count, other, starts, ends, after = 0, 0, window(p)
   local value = call('GET', key)
   if value then
@@ -57,25 +57,25 @@ local function write(key, count, ends, starts)
   call('SET', key, format('%d-%d:%d', starts, ends, count), 'PXAT', format('%d', last(ends, starts)))
 end
 
-local function take(key, p, count, ends, starts, units)
+local function charge(key, p, count, ends, starts, units)
   write(key, count + units, ends, starts)
   return count + units, ends, starts
 end
 
-local function refund(key, p, count, ends, starts, at, mark, left, want)
-  if mark and mark ~= ends then
+local function refund(key, p, count, ends, starts, charged_at, window_id, remaining, want)
+  if window_id and window_id ~= ends then
     return 0, count, ends, starts
   end
-  local back = min(want, left, count)
+  local back = min(want, remaining, count)
   if back > 0 then
     write(key, count - back, ends, starts)
   end
   return back, count - back, ends, starts
 end
 
-local function mend(key, p)
+local function repair(key, p)
   -- what came later in the same trip may have charged since
-  local _, count, ends, starts, other = room(key, p)
+  local _, count, ends, starts, other = available(key, p)
   if other == 1 then
     write(key, count, ends, starts)
   else
@@ -83,4 +83,4 @@ local function mend(key, p)
   end
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

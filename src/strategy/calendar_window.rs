@@ -272,7 +272,7 @@ struct Counter {
 const REMEMBERED: i64 = 3_600_000_000;
 
 impl State for Counter {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         let length = self.ends.saturating_sub(self.starts);
         Timestamp::from_micros(self.ends.saturating_add(length.min(REMEMBERED)))
     }
@@ -312,7 +312,7 @@ impl Calendar {
 impl LocalRule for Calendar {
     type State = Counter;
 
-    fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Counter, now: Timestamp) -> i64 {
         let current = self.current(state, now);
         if current.count > 0 {
             *state = current;
@@ -320,7 +320,7 @@ impl LocalRule for Calendar {
         self.requests as i64 - current.count as i64
     }
 
-    fn take(&self, state: &mut Counter, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         *state = self.current(state, now);
         state.count += units;
     }
@@ -331,10 +331,10 @@ impl LocalRule for Calendar {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
         let mut current = self.current(state, now);
-        if current.ends != receipt.mark {
+        if current.ends != receipt.window_id {
             return 0;
         }
         let back = want.min(current.count);
@@ -345,18 +345,18 @@ impl LocalRule for Calendar {
         back
     }
 
-    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let Counter { count, ends, .. } = self.current(state, now);
         [count as i64, ends, 0]
     }
 }
 
 impl Rule for Calendar {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "c1"
     }
 
-    fn seen_is_of_any_cost(&self) -> bool {
+    fn snapshot_ignores_cost(&self) -> bool {
         true
     }
 
@@ -364,20 +364,20 @@ impl Rule for Calendar {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, _]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[count, ends, _]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
             ends: Some(ends),
         };
-        let mut outlook = window.outlook(now, cost);
+        let mut status = window.status(now, cost);
         if count == 0 {
-            outlook.reset_after = Duration::ZERO;
+            status.reset_after = Duration::ZERO;
         }
-        outlook
+        status
     }
 
-    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -394,12 +394,12 @@ impl Rule for Calendar {
             source: include_str!("calendar_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, period, offset],
-            seen: 2,
+            snapshot_len: 2,
         })
     }
 
     /// Lua knows no calendar: it is sent the window before, the one at hand and the one after.
-    fn params_at(&self, now: Timestamp) -> Vec<i64> {
+    fn time_params(&self, now: Timestamp) -> Vec<i64> {
         if let Windows::Even { .. } = self.windows {
             return Vec::new();
         }

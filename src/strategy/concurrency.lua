@@ -3,7 +3,7 @@
 -- p: 1 concurrent, 2 a permit's life in us
 -- state: used, far (1: a permit expires later than one life from now)
 
-local function room(key, p)
+local function available(key, p)
   local used = call('ZCOUNT', key, format('(%d', now), '+inf')
   local far = used > 0 and call('ZCOUNT', key, format('(%d', now + p[2]), '+inf') > 0 and 1 or 0
   return p[1] - used, used, far
@@ -21,13 +21,13 @@ local function live(key, p)
   return call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) + 1))
 end
 
-local function take(key, p, used, far, _, units, by, each)
+local function charge(key, p, used, far, _, units, callers, each)
   local ends, permits, added, places = format('%d', now + p[2]), {}, {}, {}
   for unit = 1, units do
-    local who = by[ceil(unit / each)]
-    local place = (places[who] or 0) + 1
-    places[who] = place
-    added[unit] = who .. ':' .. place
+    local caller = callers[ceil(unit / each)]
+    local place = (places[caller] or 0) + 1
+    places[caller] = place
+    added[unit] = caller .. ':' .. place
     permits[#permits + 1], permits[#permits + 2] = ends, added[unit]
     -- more would not fit on the stack
     if #permits == 1000 then
@@ -53,10 +53,10 @@ local function take(key, p, used, far, _, units, by, each)
   return used + units, 0
 end
 
-local function refund(key, p, used, far, _, at, mark, left, want, by)
+local function refund(key, p, used, far, _, charged_at, window_id, remaining, want, caller)
   local back = 0
-  for place = left, max(1, left - want + 1), -1 do
-    local permit = by .. ':' .. place
+  for place = remaining, max(1, remaining - want + 1), -1 do
+    local permit = caller .. ':' .. place
     local ends = call('ZSCORE', key, permit)
     if ends then
       call('ZREM', key, permit)
@@ -68,10 +68,10 @@ local function refund(key, p, used, far, _, at, mark, left, want, by)
   return back, used - back, far
 end
 
-local function renew(key, p, used, far, _, left, by)
+local function renew(key, p, used, far, _, remaining, caller)
   local ends, renewed = format('%d', now + p[2]), 0
-  for place = 1, left do
-    local permit = by .. ':' .. place
+  for place = 1, remaining do
+    local permit = caller .. ':' .. place
     local was = call('ZSCORE', key, permit)
     if was and tonumber(was) > now then
       call('ZADD', key, 'XX', ends, permit)
@@ -84,11 +84,11 @@ local function renew(key, p, used, far, _, left, by)
   return renewed, used, far
 end
 
-local function mend(key, p, used, far)
+local function repair(key, p, used, far)
   if far == 1 then
     shorten(key, p)
   end
   outlive(key, ceil(p[2] / 1000) + 2)
 end
 
-return { room = room, take = take, refund = refund, renew = renew, mend = mend }
+return { available = available, charge = charge, refund = refund, renew = renew, repair = repair }

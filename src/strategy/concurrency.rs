@@ -90,13 +90,13 @@ struct Permits(Vec<Permit>);
 
 #[derive(Debug)]
 struct Permit {
-    by: Key,
+    caller: Key,
     units: u64,
     expires: Timestamp,
 }
 
 impl State for Permits {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         let permits = self.0.iter().map(|permit| permit.expires);
         permits.max().unwrap_or_default()
     }
@@ -105,19 +105,19 @@ impl State for Permits {
 impl LocalRule for Places {
     type State = Permits;
 
-    fn room(&self, state: &mut Permits, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Permits, now: Timestamp) -> i64 {
         for permit in &mut state.0 {
             // The clock stepped back: what would live for longer than a life lives for one.
             permit.expires = permit.expires.min(now + self.life);
         }
-        let [used, ..] = LocalRule::seen(self, state, now, 0);
+        let [used, ..] = LocalRule::snapshot(self, state, now, 0);
         self.concurrent as i64 - used
     }
 
-    fn take(&self, state: &mut Permits, now: Timestamp, units: u64, by: &Key) {
+    fn charge(&self, state: &mut Permits, now: Timestamp, units: u64, caller: &Key) {
         state.0.retain(|permit| permit.expires > now);
         state.0.push(Permit {
-            by: *by,
+            caller: *caller,
             units,
             expires: now + self.life,
         });
@@ -129,9 +129,9 @@ impl LocalRule for Places {
         now: Timestamp,
         _receipt: &ChargeReceipt,
         want: u64,
-        by: &Key,
+        caller: &Key,
     ) -> u64 {
-        let Some(place) = state.0.iter().position(|permit| permit.by == *by) else {
+        let Some(place) = state.0.iter().position(|permit| permit.caller == *caller) else {
             return 0;
         };
         let permit = &mut state.0[place];
@@ -143,15 +143,16 @@ impl LocalRule for Places {
         if expired { 0 } else { back }
     }
 
-    fn renew(&self, state: &mut Permits, now: Timestamp, by: &Key) -> u64 {
+    fn renew(&self, state: &mut Permits, now: Timestamp, caller: &Key) -> u64 {
         let mut live = state.0.iter_mut().filter(|permit| permit.expires > now);
-        live.find(|permit| permit.by == *by).map_or(0, |permit| {
-            permit.expires = now + self.life;
-            permit.units
-        })
+        live.find(|permit| permit.caller == *caller)
+            .map_or(0, |permit| {
+                permit.expires = now + self.life;
+                permit.units
+            })
     }
 
-    fn seen(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {
         let live = state.0.iter().filter(|permit| permit.expires > now);
         let used: u64 = live.map(|permit| permit.units).sum();
         [used as i64, 0, 0]
@@ -159,7 +160,7 @@ impl LocalRule for Places {
 }
 
 impl Rule for Places {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "p1"
     }
 
@@ -167,7 +168,7 @@ impl Rule for Places {
         self.concurrent
     }
 
-    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.concurrent as i64 - used;
         QuotaStatus {
             remaining: left.max(0) as u64,
@@ -180,15 +181,15 @@ impl Rule for Places {
         }
     }
 
-    fn signs(&self) -> bool {
+    fn records_caller(&self) -> bool {
         true
     }
 
-    fn life(&self) -> Option<Duration> {
+    fn permit_ttl(&self) -> Option<Duration> {
         Some(self.life)
     }
 
-    fn grows(&self) -> bool {
+    fn stores_each_unit(&self) -> bool {
         true
     }
 
@@ -197,7 +198,7 @@ impl Rule for Places {
             source: include_str!("concurrency.lua"),
             shortcut: None,
             params: vec![self.concurrent as i64, self.life.as_micros() as i64],
-            seen: 1,
+            snapshot_len: 1,
         })
     }
 

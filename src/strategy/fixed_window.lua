@@ -4,7 +4,7 @@
 -- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
 --   has to be set)
 
-local function room(key, p)
+local function available(key, p)
   local count, ends = 0, 0
   local value = call('GET', key)
   if value then
@@ -35,29 +35,29 @@ local function write(key, count, ends, fresh)
   end
 end
 
-local function take(key, p, count, ends, fresh, units)
+local function charge(key, p, count, ends, fresh, units)
   write(key, count + units, ends, fresh)
   return count + units, ends, 0
 end
 
-local function refund(key, p, count, ends, fresh, at, mark, left, want)
+local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want)
   -- A key that was moved ends a millisecond or two later. So a window that opens within 2 ms of one that was reset is taken
-  -- for that one: the key's end is all that names a window. No mark means the window at hand.
-  if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
+  -- for that one: the key's end is all that names a window. No window_id means the window at hand.
+  if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
-  local back = min(want, left, count)
+  local back = min(want, remaining, count)
   if back > 0 then
     write(key, count - back, ends, fresh)
   end
   return back, count - back, ends, fresh
 end
 
-local function mend(key, p, count, ends, fresh)
+local function repair(key, p, count, ends, fresh)
   -- a window that is over is left to end
   if fresh == 2 then
     call('PEXPIREAT', key, format('%d', ends / 1000))
   end
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

@@ -46,7 +46,7 @@ struct Counter {
 }
 
 impl State for Counter {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.ends)
     }
 }
@@ -67,7 +67,7 @@ impl Fixed {
 impl LocalRule for Fixed {
     type State = Counter;
 
-    fn room(&self, state: &mut Counter, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Counter, now: Timestamp) -> i64 {
         let (count, ends, fresh) = self.current(state, now);
         if !fresh {
             state.ends = ends;
@@ -75,7 +75,7 @@ impl LocalRule for Fixed {
         self.requests as i64 - count as i64
     }
 
-    fn take(&self, state: &mut Counter, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Counter, now: Timestamp, units: u64, _caller: &Key) {
         let (count, ends, _) = self.current(state, now);
         let count = count + units;
         *state = Counter { count, ends };
@@ -87,10 +87,10 @@ impl LocalRule for Fixed {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
         let (count, ends, fresh) = self.current(state, now);
-        if fresh || ends != receipt.mark {
+        if fresh || ends != receipt.window_id {
             return 0;
         }
         let back = want.min(count);
@@ -98,18 +98,18 @@ impl LocalRule for Fixed {
         back
     }
 
-    fn seen(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
         [count as i64, ends, i64::from(fresh)]
     }
 }
 
 impl Rule for Fixed {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "f1"
     }
 
-    fn seen_is_of_any_cost(&self) -> bool {
+    fn snapshot_ignores_cost(&self) -> bool {
         true
     }
 
@@ -117,16 +117,16 @@ impl Rule for Fixed {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
             ends: matches!(fresh, 0 | 2).then_some(ends),
         };
-        window.outlook(now, cost)
+        window.status(now, cost)
     }
 
-    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -135,7 +135,7 @@ impl Rule for Fixed {
             source: include_str!("fixed_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 
@@ -174,9 +174,9 @@ mod tests {
         };
         let mut state = Counter::default();
         let hour = Duration::from_secs(3_600);
-        LocalRule::take(&window, &mut state, NOW + hour, 1, &Key::global());
-        assert_eq!(LocalRule::room(&window, &mut state, NOW), 0);
+        LocalRule::charge(&window, &mut state, NOW + hour, 1, &Key::global());
+        assert_eq!(LocalRule::available(&window, &mut state, NOW), 0);
         let minute = Duration::from_secs(60);
-        assert_eq!(LocalRule::room(&window, &mut state, NOW + minute), 1);
+        assert_eq!(LocalRule::available(&window, &mut state, NOW + minute), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! The state formats of the built-in strategies, whose tags no other strategy may have.
+//! The state formats of the built-in strategies, which no other strategy may use.
 
 use std::{
     any::{Any, TypeId},
@@ -12,10 +12,10 @@ use super::{
 };
 use crate::{error::InvalidValue, quota::Quota};
 
-/// A built-in strategy's rule, and the tag of its state format.
+/// A built-in strategy's rule, and its state format.
 struct Format {
     rule: TypeId,
-    tag: &'static str,
+    text: &'static str,
 }
 
 /// What the built-in strategies bind to.
@@ -34,7 +34,7 @@ static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
     ];
     let formats = rules.into_iter().flatten().map(|rule| Format {
         rule: type_of(&*rule),
-        tag: rule.tag(),
+        text: rule.state_format(),
     });
     formats.collect()
 });
@@ -44,27 +44,27 @@ fn type_of(rule: &dyn Rule) -> TypeId {
     rule.type_id()
 }
 
-/// Whether `text` has the form of a tag: a lowercase letter and a digit. No part of a prefix has it, so that a key in Redis
+/// Whether `text` has the form of a state format: a lowercase letter and a digit. No part of a prefix has it, so that a key in Redis
 /// can be read in one way only.
-pub(crate) fn is_tag(text: &str) -> bool {
+pub(crate) fn is_state_format(text: &str) -> bool {
     matches!(text.as_bytes(), [b'a'..=b'z', b'0'..=b'9'])
 }
 
-/// Checks that a rule's tag has a tag's form, and that it is not one of a built-in strategy, in use or not.
+/// Checks the form of a rule's state format, and that its letter is not one of a built-in strategy, in use or not.
 pub(crate) fn check(rule: &dyn Rule) -> Result<(), InvalidValue> {
-    let (tag, its) = (rule.tag(), type_of(rule));
+    let (text, its) = (rule.state_format(), type_of(rule));
     if BUILT_IN.iter().any(|format| format.rule == its) {
         return Ok(());
     }
-    let letter = |tag: &'static str| tag.chars().next();
-    let mut reserved: Vec<_> = BUILT_IN.iter().filter_map(|f| letter(f.tag)).collect();
-    if is_tag(tag) && !reserved.iter().any(|its| Some(*its) == letter(tag)) {
+    let letter = |text: &'static str| text.chars().next();
+    let mut reserved: Vec<_> = BUILT_IN.iter().filter_map(|f| letter(f.text)).collect();
+    if is_state_format(text) && !reserved.iter().any(|its| Some(*its) == letter(text)) {
         return Ok(());
     }
     reserved.sort_unstable();
     let reserved = String::from_iter(reserved);
     Err(InvalidValue::new(
-        format!("the state format {tag:?} of {rule:?}"),
+        format!("the state format {text:?} of {rule:?}"),
         format!(
             "a lowercase letter and a digit; letters of built-in formats are reserved: {reserved}"
         ),
@@ -79,22 +79,25 @@ mod tests {
     fn each_built_in_format_has_a_letter_of_its_own_and_stands_in_the_operators_table() {
         let table = include_str!("../../docs/operations.md");
         assert_eq!(BUILT_IN.len(), 9);
-        for (place, Format { rule, tag }) in BUILT_IN.iter().enumerate() {
-            assert!(is_tag(tag), "{tag}");
-            assert!(table.contains(&format!("\n| `{tag}` |")), "{tag}");
+        for (place, Format { rule, text }) in BUILT_IN.iter().enumerate() {
+            assert!(is_state_format(text), "{text}");
+            assert!(table.contains(&format!("\n| `{text}` |")), "{text}");
             for other in &BUILT_IN[..place] {
-                assert!(other.rule != *rule && other.tag[..1] != tag[..1], "{tag}");
+                assert!(
+                    other.rule != *rule && other.text[..1] != text[..1],
+                    "{text}"
+                );
             }
         }
     }
 
     #[test]
-    fn a_tag_is_a_lowercase_letter_and_a_digit() {
-        for tag in ["g2", "a0", "z9"] {
-            assert!(is_tag(tag), "{tag}");
+    fn a_state_format_is_a_lowercase_letter_and_a_digit() {
+        for text in ["g2", "a0", "z9"] {
+            assert!(is_state_format(text), "{text}");
         }
         for text in ["", "g", "2", "G2", "2g", "gg", "g22", "é2", "g:", "tg"] {
-            assert!(!is_tag(text), "{text}");
+            assert!(!is_state_format(text), "{text}");
         }
     }
 }

@@ -20,7 +20,7 @@ local function write(key, ahead)
   call('SET', key, format('%d', (at + ahead - 1) % round + 1), 'PXAT', ends(ahead))
 end
 
-local function room(key, p)
+local function available(key, p)
   local value = call('GET', key)
   if not value then
     return p[1], 0, 0
@@ -46,15 +46,15 @@ local function room(key, p)
   return (free - free % p[2]) / p[2], ahead, found
 end
 
-local function take(key, p, ahead, _, _, units)
+local function charge(key, p, ahead, _, _, units)
   ahead = ahead + units * p[2]
   write(key, ahead)
   return ahead, 1
 end
 
 -- Gives back what time has not, to the fraction of a unit.
-local function refund(key, p, ahead, found, _, since, _, left, want)
-  local back = max(0, min(want * p[2], left * p[2] - max(0, now - since) * 20))
+local function refund(key, p, ahead, found, _, charged_at, _, remaining, want)
+  local back = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
   if back >= ahead and ahead > 0 then
     call('DEL', key)
     ahead, found = 0, 0
@@ -65,7 +65,7 @@ local function refund(key, p, ahead, found, _, since, _, left, want)
   return ceil(back / p[2]), ahead, found
 end
 
-local function mend(key, p, ahead, found)
+local function repair(key, p, ahead, found)
   if found == 2 then
     write(key, ahead)
   elseif found == 1 and ahead == 0 then
@@ -78,4 +78,4 @@ local function mend(key, p, ahead, found)
   end
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy, TierRefills,
-    memory::admit,
+    memory::try_charge,
     meter::{self, Meter},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -53,7 +53,7 @@ struct Cells(Meter);
 struct Tat(i64);
 
 impl State for Tat {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         meter::timestamp(self.0)
     }
 }
@@ -73,31 +73,31 @@ impl Cells {
 impl LocalRule for Cells {
     type State = Tat;
 
-    fn room(&self, state: &mut Tat, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Tat, now: Timestamp) -> i64 {
         let ahead = self.ahead(state, now);
         if ahead == self.0.tolerance {
             // It may have been cut.
             *state = self.tat(ahead, now);
         }
-        self.0.room(ahead)
+        self.0.available(ahead)
     }
 
-    fn take(&self, state: &mut Tat, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Tat, now: Timestamp, units: u64, _caller: &Key) {
         let ahead = self.ahead(state, now);
         let step = units.saturating_mul(self.0.interval);
         *state = self.tat(ahead.saturating_add(step), now);
     }
 
-    fn admit(
+    fn try_charge(
         &self,
         state: &mut Tat,
         now: Timestamp,
         times: u64,
         units: u64,
-        by: &Key,
+        caller: &Key,
     ) -> (u64, Snapshot) {
         if times != 1 {
-            return admit(self, state, now, times, units, by);
+            return try_charge(self, state, now, times, units, caller);
         }
         // One request needs no division.
         let ahead = self.ahead(state, now);
@@ -116,10 +116,12 @@ impl LocalRule for Cells {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
-        let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
-        LocalRule::room(self, state, now);
+        let (back, given) = self
+            .0
+            .held(receipt.charged_at, receipt.remaining, now, want);
+        LocalRule::available(self, state, now);
         let ahead = self.ahead(state, now);
         if back > 0 && ahead > 0 {
             *state = self.tat(ahead.saturating_sub(back), now);
@@ -127,17 +129,17 @@ impl LocalRule for Cells {
         given
     }
 
-    fn seen(&self, state: &Tat, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Tat, now: Timestamp, _cost: u64) -> Snapshot {
         [self.ahead(state, now) as i64, 0, 0]
     }
 }
 
 impl Rule for Cells {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "g3"
     }
 
-    fn seen_is_of_any_cost(&self) -> bool {
+    fn snapshot_ignores_cost(&self) -> bool {
         true
     }
 
@@ -149,8 +151,8 @@ impl Rule for Cells {
         self.0.burst
     }
 
-    fn outlook(&self, &[ahead, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
-        self.0.outlook(ahead, cost)
+    fn status(&self, &[ahead, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(ahead, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {
@@ -158,11 +160,11 @@ impl Rule for Cells {
             source: include_str!("gcra.lua"),
             shortcut: Some(include_str!("gcra_short.lua")),
             params: self.0.params(),
-            seen: 1,
+            snapshot_len: 1,
         })
     }
 
-    fn params_at(&self, _now: Timestamp) -> Vec<i64> {
+    fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.deepest_of_others()
     }
 
@@ -213,12 +215,12 @@ mod tests {
         };
         let (large, small) = (tier("10000/day"), tier("10/min"));
         let mut state = Tat::default();
-        LocalRule::take(&large, &mut state, NOW, 20_000, &BY);
-        assert!(LocalRule::room(&small, &mut state, NOW) < 0);
-        assert_eq!(LocalRule::room(&large, &mut state, NOW), -10_000);
+        LocalRule::charge(&large, &mut state, NOW, 20_000, &BY);
+        assert!(LocalRule::available(&small, &mut state, NOW) < 0);
+        assert_eq!(LocalRule::available(&large, &mut state, NOW), -10_000);
         // One unit more is no debt that any tier allows.
-        LocalRule::take(&large, &mut state, NOW, 1, &BY);
-        assert_eq!(LocalRule::room(&small, &mut state, NOW), 0);
+        LocalRule::charge(&large, &mut state, NOW, 1, &BY);
+        assert_eq!(LocalRule::available(&small, &mut state, NOW), 0);
     }
 
     #[test]
@@ -226,16 +228,16 @@ mod tests {
         // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
         let meter = cells("10/min");
         let mut state = Tat::default();
-        LocalRule::take(
+        LocalRule::charge(
             &meter,
             &mut state,
             NOW + Duration::from_secs(3_600),
             10,
             &BY,
         );
-        let seen = LocalRule::seen(&meter, &state, NOW, 1);
+        let snapshot = LocalRule::snapshot(&meter, &state, NOW, 1);
         assert_eq!(
-            meter.outlook(&seen, NOW, 1).retry,
+            meter.status(&snapshot, NOW, 1).retry,
             RetryAfter::In(Duration::from_secs(6))
         );
     }
@@ -255,11 +257,11 @@ mod tests {
         let (mut now, end) = (NOW, NOW + period * periods);
         let mut taken = 0;
         while now < end {
-            let room = LocalRule::room(meter, &mut state, now).max(0) as u64;
-            LocalRule::take(meter, &mut state, now, room, &BY);
-            taken += room;
-            let seen = LocalRule::seen(meter, &state, now, 1);
-            now = match meter.outlook(&seen, now, 1).retry {
+            let available = LocalRule::available(meter, &mut state, now).max(0) as u64;
+            LocalRule::charge(meter, &mut state, now, available, &BY);
+            taken += available;
+            let snapshot = LocalRule::snapshot(meter, &state, now, 1);
+            now = match meter.status(&snapshot, now, 1).retry {
                 RetryAfter::In(wait) => now + wait,
                 _ => now,
             };
@@ -321,11 +323,11 @@ mod tests {
             // Debts, and states of a clock that stepped, included.
             let meter = cells("10/min burst 20");
             let mut state = Tat::default();
-            LocalRule::take(&meter, &mut state, NOW, used, &BY);
+            LocalRule::charge(&meter, &mut state, NOW, used, &BY);
             let now = Timestamp::from_micros(NOW.as_micros() + step);
             let mut other = Tat(state.0);
-            let glance = LocalRule::admit(&meter, &mut state, now, times, units, &BY);
-            prop_assert_eq!(glance, admit(&meter, &mut other, now, times, units, &BY));
+            let glance = LocalRule::try_charge(&meter, &mut state, now, times, units, &BY);
+            prop_assert_eq!(glance, try_charge(&meter, &mut other, now, times, units, &BY));
             prop_assert_eq!(state.0, other.0);
         }
 
@@ -333,12 +335,12 @@ mod tests {
         fn what_is_given_back_at_once_was_never_taken(used in 0_u64..20, units in 1_u64..20) {
             let meter = cells("10/min burst 20");
             let mut state = Tat::default();
-            LocalRule::take(&meter, &mut state, NOW, used, &BY);
+            LocalRule::charge(&meter, &mut state, NOW, used, &BY);
             let before = state.0;
-            LocalRule::take(&meter, &mut state, NOW, units, &BY);
-            let receipt = ChargeReceipt { at: NOW, left: units, mark: 0 };
+            LocalRule::charge(&meter, &mut state, NOW, units, &BY);
+            let receipt = ChargeReceipt { charged_at: NOW, remaining: units, window_id: 0 };
             prop_assert_eq!(LocalRule::refund(&meter, &mut state, NOW, &receipt, units, &BY), units);
-            prop_assert_eq!(LocalRule::room(&meter, &mut state, NOW), 20 - used as i64);
+            prop_assert_eq!(LocalRule::available(&meter, &mut state, NOW), 20 - used as i64);
             prop_assert!(before == 0 || state.0 == before);
         }
     }

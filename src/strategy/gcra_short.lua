@@ -40,7 +40,7 @@ while judged < upto do
     end
   end
 
-  -- Charges all policies, and finds for how many requests all of them have room. `answer` holds how far ahead each TAT is.
+  -- Charges all policies, and finds for how many requests all of them have enough units. `answer` holds how far ahead each TAT is.
   local k, i, place, rewrites, failed = most, 0, last + 1, false, false
   repeat
     i, place = i + 1, place + 1
@@ -53,7 +53,7 @@ while judged < upto do
       break
     end
     local ahead = value - at
-    -- As a rule the key was there, has room, and stays in its lap.
+    -- As a rule the key was there, has enough units, and stays in its lap.
     if ahead <= add or ahead > tolerance or (value - 1) % lap < add then
       rewrites = true
       if ahead > round / 2 then
@@ -79,8 +79,8 @@ while judged < upto do
         end
       end
       if ahead > tolerance then
-        local room, step = tolerance - ahead + add, add / most
-        local fits = room > 0 and (room - room % step) / step or 0
+        local available, step = tolerance - ahead + add, add / most
+        local fits = available > 0 and (available - available % step) / step or 0
         if fits < k then
           k = fits
         end

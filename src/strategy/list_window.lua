@@ -7,7 +7,7 @@
 
 local header = '='
 
-local function room(key, p)
+local function available(key, p)
   local first = call('LINDEX', key, 0)
   if first and first ~= header then
     foreign(key, 'not a list of callers')
@@ -33,7 +33,7 @@ local function last(ends)
   return max(ends / 1000, now_ms + 1)
 end
 
-local function take(key, p, count, ends, fresh, units, by, each)
+local function charge(key, p, count, ends, fresh, units, callers, each)
   if fresh == 3 then
     call('DEL', key)
   end
@@ -42,7 +42,7 @@ local function take(key, p, count, ends, fresh, units, by, each)
     entries[1] = header
   end
   for unit = 1, units do
-    entries[#entries + 1] = by[ceil(unit / each)]
+    entries[#entries + 1] = callers[ceil(unit / each)]
     -- more would not fit on the stack
     if #entries == 1000 then
       call('RPUSH', key, unpack(entries))
@@ -63,23 +63,23 @@ local function take(key, p, count, ends, fresh, units, by, each)
   return count + units, ends, 0
 end
 
-local function refund(key, p, count, ends, fresh, at, mark, left, want, by)
+local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want, caller)
   -- A key that was moved ends a millisecond or two later. So a window that opens within 2 ms of one that was reset is taken
-  -- for that one: the key's end is all that names a window. No mark means the window at hand.
-  if fresh > 0 or mark and abs(ends - mark) > min(2000, p[2] * 250) then
+  -- for that one: the key's end is all that names a window. No window_id means the window at hand.
+  if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
-  local back = min(want, left, count)
+  local back = min(want, remaining, count)
   if back > 0 then
-    back = call('LREM', key, -back, by)
+    back = call('LREM', key, -back, caller)
   end
   return back, count - back, ends, fresh
 end
 
-local function mend(key, p, count, ends, fresh)
+local function repair(key, p, count, ends, fresh)
   if fresh == 2 then
     call('PEXPIREAT', key, format('%d', last(ends)))
   end
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

@@ -9,7 +9,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A [`FixedWindow`](super::FixedWindow) that remembers who called: one list entry per charged unit.
 ///
-/// Each charge is signed with the policy's [caller](crate::Policy::caller), or else its key;
+/// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
 /// [`Limiter::callers`](crate::Limiter::callers) lists them.
 ///
 /// - **Rule**: as a fixed window's. A charge that is given back takes its signatures with it.
@@ -49,7 +49,7 @@ struct Callers {
 }
 
 impl State for Callers {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.ends)
     }
 }
@@ -70,7 +70,7 @@ impl Listed {
 impl LocalRule for Listed {
     type State = Callers;
 
-    fn room(&self, state: &mut Callers, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Callers, now: Timestamp) -> i64 {
         let (count, ends, fresh) = self.current(state, now);
         if !fresh {
             state.ends = ends;
@@ -78,13 +78,15 @@ impl LocalRule for Listed {
         self.requests as i64 - count as i64
     }
 
-    fn take(&self, state: &mut Callers, now: Timestamp, units: u64, by: &Key) {
+    fn charge(&self, state: &mut Callers, now: Timestamp, units: u64, caller: &Key) {
         let (_, ends, fresh) = self.current(state, now);
         if fresh {
             state.list.clear();
         }
         state.ends = ends;
-        state.list.extend(std::iter::repeat_n(*by, units as usize));
+        state
+            .list
+            .extend(std::iter::repeat_n(*caller, units as usize));
     }
 
     fn refund(
@@ -93,15 +95,15 @@ impl LocalRule for Listed {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        by: &Key,
+        caller: &Key,
     ) -> u64 {
         let (_, ends, fresh) = self.current(state, now);
-        if fresh || ends != receipt.mark {
+        if fresh || ends != receipt.window_id {
             return 0;
         }
         let mut back = 0;
         while back < want
-            && let Some(last) = state.list.iter().rposition(|caller| caller == by)
+            && let Some(last) = state.list.iter().rposition(|recorded| recorded == caller)
         {
             state.list.remove(last);
             back += 1;
@@ -109,7 +111,7 @@ impl LocalRule for Listed {
         back
     }
 
-    fn seen(&self, state: &Callers, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Callers, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
         [count as i64, ends, i64::from(fresh)]
     }
@@ -121,11 +123,11 @@ impl LocalRule for Listed {
 }
 
 impl Rule for Listed {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "r1"
     }
 
-    fn seen_is_of_any_cost(&self) -> bool {
+    fn snapshot_ignores_cost(&self) -> bool {
         true
     }
 
@@ -133,24 +135,24 @@ impl Rule for Listed {
         self.requests
     }
 
-    fn outlook(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
             ends: matches!(fresh, 0 | 2).then_some(ends),
         };
-        window.outlook(now, cost)
+        window.status(now, cost)
     }
 
-    fn mark(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
-    fn signs(&self) -> bool {
+    fn records_caller(&self) -> bool {
         true
     }
 
-    fn grows(&self) -> bool {
+    fn stores_each_unit(&self) -> bool {
         true
     }
 
@@ -159,7 +161,7 @@ impl Rule for Listed {
             source: include_str!("list_window.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period / 1_000],
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 

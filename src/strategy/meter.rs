@@ -81,12 +81,12 @@ impl Meter {
     }
 
     /// How many units there is room for while `used` of the tolerance is in use.
-    pub(super) fn room(&self, used: u64) -> i64 {
+    pub(super) fn available(&self, used: u64) -> i64 {
         (self.tolerance as i64 - used as i64).div_euclid(self.interval as i64)
     }
 
     /// What a caller who asks for `cost` may expect while `used` of the tolerance is in use.
-    pub(super) fn outlook(&self, used: i64, cost: u64) -> QuotaStatus {
+    pub(super) fn status(&self, used: i64, cost: u64) -> QuotaStatus {
         let used = used.max(0) as u64;
         // What would be in use after this request, and how far that is past the tolerance.
         let after = cost.saturating_mul(self.interval).saturating_add(used);

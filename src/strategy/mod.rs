@@ -20,11 +20,11 @@
 //! A [`Strategy`] binds to a [`Quota`] and becomes a [`Rule`]; a rule answers for one key at one instant. It has two
 //! halves that do the same: [`LocalRule`] counts in process, and a piece of Lua ([`LuaScript`]) counts on Redis. Both know
 //!
-//! - `room`: how many units could be taken now (negative in debt), and the state that was read;
-//! - `take`: charges units, into debt if that's more than there was room for;
+//! - `available`: how many units could be charged now (negative in debt), and the state that was read;
+//! - `charge`: charges units, into debt if fewer were available;
 //! - `refund`: gives units of a [`ChargeReceipt`] back, only as far as time has not already given them back.
 //!
-//! So n equal requests at one instant are one `take` of k x cost with k = min(n, room / cost), and a request under
+//! So n equal requests at one instant are one `charge` of k x cost with k = min(n, available / cost), and a request under
 //! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
 //! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
 
@@ -121,15 +121,15 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// is never read as another.
     ///
     /// A lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved for these, used
-    /// or not: `c f g l p r s t x`. Any other tag is a [`ConfigError`](crate::ConfigError).
-    fn tag(&self) -> &'static str;
+    /// or not: `c f g l p r s t x`. Any other text is a [`ConfigError`](crate::ConfigError).
+    fn state_format(&self) -> &'static str;
 
     /// The most units that can be charged at once. A limiter can't be built if they are more than 999,999,999,999,999.
     fn capacity(&self) -> u64;
 
-    /// What `seen` says to a caller who asks for `cost` units at `now`. Of what costs nothing only the units left and the
-    /// reset count: it passes at any time, also in debt (see [`LimitHandle::outlook`](crate::store::LimitHandle::outlook)).
-    fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
+    /// What a request of `cost` units may expect at `now`, by `snapshot`. For a request that costs nothing only the remaining
+    /// units and the reset count: it passes at any time, also in debt (see [`LimitHandle::status`](crate::store::LimitHandle::status)).
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
     /// Whether used units come back one after the other, not all together at the end of a window: it decides what
     /// [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread them over. False, unless a
@@ -139,14 +139,14 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
-    /// [`ChargeReceipt::mark`].
-    fn mark(&self, _seen: &Snapshot, _now: Timestamp) -> i64 {
+    /// [`ChargeReceipt::window_id`].
+    fn window_id(&self, _snapshot: &Snapshot, _now: Timestamp) -> i64 {
         0
     }
 
-    /// Whether [`Snapshot`] is the same whatever a request costs, so that [`outlook`](Rule::outlook) may be asked what one of
-    /// another cost waits for. A rule whose [script](LuaScript) has a `look` is none of those.
-    fn seen_is_of_any_cost(&self) -> bool {
+    /// Whether the [`Snapshot`] is the same whatever a request costs, so that [`status`](Rule::status) answers for requests of
+    /// other costs too. `false` for a rule whose [script](LuaScript) has a `snapshot` function.
+    fn snapshot_ignores_cost(&self) -> bool {
         false
     }
 
@@ -156,29 +156,29 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether charges are signed: the state says who made each.
-    fn signs(&self) -> bool {
+    /// Whether the caller is stored with each charge.
+    fn records_caller(&self) -> bool {
         false
     }
 
-    /// Whether the state grows with each unit, so that what is refused must not be kept.
-    fn grows(&self) -> bool {
+    /// Whether the state has an entry for each unit, so that rejected requests must not be charged.
+    fn stores_each_unit(&self) -> bool {
         false
     }
 
-    /// How long a charge lives that isn't renewed, if it is a permit: one that its request holds and then gives back.
-    fn life(&self) -> Option<Duration> {
+    /// The permit TTL, if charges are permits, which a request holds and then gives back: how long one lives without renewal.
+    fn permit_ttl(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether it counts what other policies refuse in place of what passes, one for each request: see
+    /// Whether it counts the requests that other policies reject, in place of those that are admitted: see
     /// [`CounterMode::CountRejections`](crate::store::CounterMode::CountRejections).
-    fn counts_refusals(&self) -> bool {
+    fn counts_rejections(&self) -> bool {
         false
     }
 
-    /// If it bans: the rule over the same state that bans for so long as soon as it charges anything.
-    fn by_hand(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
+    /// For a ban: the rule over the same state whose every charge bans for `ban`.
+    fn manual_ban(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
         None
     }
 
@@ -187,7 +187,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
 
     /// More parameters, behind those of the script, for calls at about `now` by the server's clock: what Lua can't find
     /// out. A half that is asked at another time than these are for raises the error `STALE`, and is asked once more.
-    fn params_at(&self, _now: Timestamp) -> Vec<i64> {
+    fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         Vec::new()
     }
 
@@ -196,7 +196,7 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
 }
 
 /// What a rule's half reports of a key's state, right after it was read or charged. Each rule says what its three
-/// numbers mean; both halves report the same, so that [`Rule::outlook`] is written once.
+/// numbers mean; both halves report the same, so that [`Rule::status`] is written once.
 pub type Snapshot = [i64; 3];
 
 /// What a caller may expect.
@@ -256,39 +256,39 @@ impl RetryAfter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeReceipt {
     /// When it was charged, on the store's clock.
-    pub at: Timestamp,
-    /// How many units of it have not been given back.
-    pub left: u64,
-    /// The window or bucket it went into, as [`Rule::mark`] names it.
-    pub mark: i64,
+    pub charged_at: Timestamp,
+    /// The window or bucket it went into, by [`Rule::window_id`].
+    pub window_id: i64,
+    /// How many units of it have not been refunded.
+    pub remaining: u64,
 }
 
 impl ChargeReceipt {
     /// Nothing was charged.
     pub const NONE: Self = Self {
-        at: Timestamp::from_micros(0),
-        left: 0,
-        mark: 0,
+        charged_at: Timestamp::from_micros(0),
+        window_id: 0,
+        remaining: 0,
     };
 }
 
 /// The half of a rule that counts on Redis.
 ///
 /// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters; `a, b, c` are up
-/// to three values of state that `room` read, that `take` and `refund` return as they are afterwards, and that the rule
-/// reports as [`Snapshot`]. Numbers are integers below 2^53.
+/// to three values of state that `available` read, that `charge` and `refund` return as they are afterwards, and that the
+/// rule reports as its [`Snapshot`]. Numbers are integers below 2^53.
 ///
-/// - `room(key, p)` returns the room, then the state; it writes nothing.
-/// - `take(key, p, a, b, c, units, by, each)` charges equal requests, `units` in all and `each` for one of them, and returns
-///   the state. If it can't, it raises an error and leaves nothing charged. Where the rule [signs](Rule::signs), `by` lists
-///   who asks, one for each request.
-/// - `refund(key, p, a, b, c, at, mark, left, want, by)` does what [`LocalRule::refund`] does, and returns how many units, then
-///   the state. `at` is in microseconds since the Unix epoch; without a `mark` it is the window at hand.
-/// - `renew(key, p, a, b, c, left, by)`, of permits, lets them live for one life more, and returns how many, then the
-///   state.
-/// - `mend(key, p, a, b, c)` is called after a refusal or a mere look, when all else is written: it rewrites a state
-///   that `room` found out of bounds, and a time to live that is missing or too long (`outlive`).
-/// - `look(key, p, a, b, c, cost)`, if there is one, returns the three numbers of [`Snapshot`] in place of the state.
+/// - `available(key, p)` returns how many units could be charged now, then the state; it writes nothing.
+/// - `charge(key, p, a, b, c, units, callers, each)` charges equal requests, `units` in all and `each` for one of them, and
+///   returns the state. If it can't, it raises an error and leaves nothing charged. Where the rule [records
+///   callers](Rule::records_caller), `callers` lists them, one for each request.
+/// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what [`LocalRule::refund`] does, and returns
+///   how many units, then the state. `charged_at` is in microseconds since the Unix epoch; without a `window_id` it is the
+///   window at hand.
+/// - `renew(key, p, a, b, c, remaining, caller)`, of permits, extends them by one TTL, and returns how many, then the state.
+/// - `repair(key, p, a, b, c)` is called after a rejection or a peek, when all else is written: it rewrites a state
+///   that `available` found out of bounds, and a time to live that is missing or too long (`outlive`).
+/// - `snapshot(key, p, a, b, c, cost)`, if there is one, returns the three numbers of the [`Snapshot`] in place of the state.
 ///
 /// A chunk may use what the driver defines: `call` (`redis.call`), `now` and `now_ms` (microseconds and milliseconds
 /// since the Unix epoch), `now_s` and `now_us` (`TIME`), `number(key, text, digits)` (an integer of at most so many
@@ -312,7 +312,7 @@ pub struct LuaScript {
     pub shortcut: Option<&'static str>,
     /// `p`. The first is the capacity.
     pub params: Vec<i64>,
-    /// How many of the three numbers of [`Snapshot`] it reports, one at least; the others are 0. Each one that is spared makes
-    /// answers shorter.
-    pub seen: usize,
+    /// How many of the three numbers of a [`Snapshot`] it reports, one at least; the others are 0. Each one that is left out
+    /// makes answers shorter.
+    pub snapshot_len: usize,
 }

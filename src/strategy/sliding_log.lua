@@ -18,7 +18,7 @@ local function outdated(key, p, len)
   return low
 end
 
-local function room(key, p)
+local function available(key, p)
   local len = call('LLEN', key)
   if len == 0 then
     return p[1], 0, 0, 0
@@ -57,7 +57,7 @@ local function write(key, p, units)
   end
 end
 
-local function take(key, p, count, old, ahead, units)
+local function charge(key, p, count, old, ahead, units)
   -- first, while the newest entry still shows where to begin
   if ahead == 1 then
     settle(key)
@@ -69,18 +69,18 @@ local function take(key, p, count, old, ahead, units)
   return count + units, 0, 0
 end
 
-local function refund(key, p, count, old, ahead, at, _, left, want)
+local function refund(key, p, count, old, ahead, charged_at, _, remaining, want)
   local back = 0
-  if at > now - p[2] then
-    back = min(want, left)
+  if charged_at > now - p[2] then
+    back = min(want, remaining)
     if back > 0 then
-      back = call('LREM', key, -back, format('%d', at))
+      back = call('LREM', key, -back, format('%d', charged_at))
     end
   end
   return back, count - back, old, ahead
 end
 
-local function mend(key, p, _, _, ahead)
+local function repair(key, p, _, _, ahead)
   if ahead == 1 then
     settle(key)
   end
@@ -96,7 +96,7 @@ local function mend(key, p, _, _, ahead)
 end
 
 -- count, when so many of the oldest are gone that `cost` fits, when all are gone
-local function look(key, p, count, old, ahead, cost)
+local function snapshot(key, p, count, old, ahead, cost)
   local len, fits, gone = old + count, 0, 0
   local function ends(index)
     -- a log that was just reset is told as it stood, its times at most
@@ -112,4 +112,4 @@ local function look(key, p, count, old, ahead, cost)
   return count, fits, gone
 end
 
-return { room = room, take = take, refund = refund, mend = mend, look = look }
+return { available = available, charge = charge, refund = refund, repair = repair, snapshot = snapshot }

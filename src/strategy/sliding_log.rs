@@ -47,7 +47,7 @@ struct Instants {
 }
 
 impl State for Instants {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.gone)
     }
 }
@@ -69,7 +69,7 @@ impl Log {
 impl LocalRule for Log {
     type State = Instants;
 
-    fn room(&self, state: &mut Instants, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Instants, now: Timestamp) -> i64 {
         if state.log.back().is_some_and(|at| *at > now.as_micros()) {
             // The clock stepped back: what would happen only later happened now.
             for at in &mut state.log {
@@ -82,7 +82,7 @@ impl LocalRule for Log {
         self.requests as i64 - count as i64
     }
 
-    fn take(&self, state: &mut Instants, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Instants, now: Timestamp, units: u64, _caller: &Key) {
         state.log.drain(..self.old(state, now));
         let at = now.as_micros();
         state.log.extend(std::iter::repeat_n(at, units as usize));
@@ -95,9 +95,9 @@ impl LocalRule for Log {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
-        let at = receipt.at.as_micros();
+        let at = receipt.charged_at.as_micros();
         if at <= now.as_micros() - self.period {
             return 0;
         }
@@ -109,7 +109,7 @@ impl LocalRule for Log {
         back
     }
 
-    fn seen(&self, state: &Instants, now: Timestamp, cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Instants, now: Timestamp, cost: u64) -> Snapshot {
         let old = self.old(state, now);
         let count = state.log.len() - old;
         let (mut fits, mut gone) = (0, 0);
@@ -125,7 +125,7 @@ impl LocalRule for Log {
 }
 
 impl Rule for Log {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "l1"
     }
 
@@ -137,7 +137,7 @@ impl Rule for Log {
         self.requests
     }
 
-    fn outlook(&self, &[count, fits, gone]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[count, fits, gone]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - count;
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         QuotaStatus {
@@ -155,7 +155,7 @@ impl Rule for Log {
         }
     }
 
-    fn grows(&self) -> bool {
+    fn stores_each_unit(&self) -> bool {
         true
     }
 
@@ -164,7 +164,7 @@ impl Rule for Log {
             source: include_str!("sliding_log.lua"),
             shortcut: None,
             params: vec![self.requests as i64, self.period],
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 

@@ -22,7 +22,7 @@ local function weighed(p, count, into)
   return ceil(count * inside / p[3])
 end
 
-local function room(key, p)
+local function available(key, p)
   local i, into = bucket(p)
   local counts, off, own = {}, 0, p[3] * p[5]
   for j = 1, p[2] + 1 do
@@ -82,17 +82,17 @@ local function write(key, p, counts)
   call('SET', key, head .. table.concat(list, ','), 'PXAT', format('%d', gone(p, i)))
 end
 
-local function take(key, p, counts, used, off, units)
+local function charge(key, p, counts, used, off, units)
   counts[1] = counts[1] + units
   write(key, p, counts)
   return counts, used + units, 0
 end
 
-local function refund(key, p, counts, used, off, at, mark, left, want)
-  if off == 2 or mark and mark ~= bucket(p) then
+local function refund(key, p, counts, used, off, charged_at, window_id, remaining, want)
+  if off == 2 or window_id and window_id ~= bucket(p) then
     return 0, counts, used, off
   end
-  local back = min(want, left, counts[1])
+  local back = min(want, remaining, counts[1])
   if back > 0 then
     counts[1] = counts[1] - back
     write(key, p, counts)
@@ -100,13 +100,13 @@ local function refund(key, p, counts, used, off, at, mark, left, want)
   return back, counts, used - back, off
 end
 
-local function mend(key, p)
+local function repair(key, p)
   local ends = expiry(key)
   if ends == -2 then
     return
   end
   -- what came later in the same trip may have charged since
-  local _, counts, _, off = room(key, p)
+  local _, counts, _, off = available(key, p)
   local i, newest = bucket(p), 1
   while newest <= p[2] and counts[newest] == 0 do
     newest = newest + 1
@@ -148,7 +148,7 @@ local function earliest(p, counts, most)
 end
 
 -- used, after how many us `cost` fits, after how many us all is free
-local function look(key, p, counts, used, off, cost)
+local function snapshot(key, p, counts, used, off, cost)
   local part = now - floor(now / p[5]) * p[5]
   local fits, free = 0, 0
   if used > p[1] - cost and cost <= p[1] then
@@ -160,4 +160,4 @@ local function look(key, p, counts, used, off, cost)
   return used, fits, free
 end
 
-return { room = room, take = take, refund = refund, mend = mend, look = look }
+return { available = available, charge = charge, refund = refund, repair = repair, snapshot = snapshot }

@@ -117,7 +117,7 @@ struct Buckets {
 }
 
 impl State for Buckets {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.gone)
     }
 }
@@ -235,7 +235,7 @@ impl Sliding {
 impl LocalRule for Sliding {
     type State = Buckets;
 
-    fn room(&self, state: &mut Buckets, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Buckets, now: Timestamp) -> i64 {
         if self.is_off(state, now) {
             if let Cow::Owned(own) = self.own(state, now) {
                 *state = own;
@@ -247,7 +247,7 @@ impl LocalRule for Sliding {
         self.requests as i64 - self.used(&self.own(state, now), now)
     }
 
-    fn take(&self, state: &mut Buckets, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Buckets, now: Timestamp, units: u64, _caller: &Key) {
         if let Cow::Owned(own) = self.own(state, now) {
             *state = own;
         }
@@ -263,10 +263,10 @@ impl LocalRule for Sliding {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
         let other = self.is_of_other_width(state);
-        if receipt.mark != self.bucket(now).0 || !other && state.newest != receipt.mark {
+        if receipt.window_id != self.bucket(now).0 || !other && state.newest != receipt.window_id {
             return 0;
         }
         if let Cow::Owned(own) = self.own(state, now) {
@@ -280,7 +280,7 @@ impl LocalRule for Sliding {
         back
     }
 
-    fn seen(&self, state: &Buckets, now: Timestamp, cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Buckets, now: Timestamp, cost: u64) -> Snapshot {
         let state = &*self.own(state, now);
         let (used, part) = (
             self.used(state, now),
@@ -297,7 +297,7 @@ impl LocalRule for Sliding {
 }
 
 impl Rule for Sliding {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "s1"
     }
 
@@ -309,7 +309,7 @@ impl Rule for Sliding {
         self.requests
     }
 
-    fn outlook(&self, &[used, fits, free]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[used, fits, free]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - used;
         let wait = |micros: i64| Duration::from_micros(micros.max(0) as u64);
         QuotaStatus {
@@ -323,7 +323,7 @@ impl Rule for Sliding {
         }
     }
 
-    fn mark(&self, _seen: &Snapshot, now: Timestamp) -> i64 {
+    fn window_id(&self, _snapshot: &Snapshot, now: Timestamp) -> i64 {
         self.bucket(now).0
     }
 
@@ -338,7 +338,7 @@ impl Rule for Sliding {
                 1_000 / self.grain,
                 self.grain,
             ],
-            seen: 3,
+            snapshot_len: 3,
         })
     }
 

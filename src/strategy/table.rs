@@ -21,7 +21,7 @@ pub trait Table: fmt::Debug + Send {
     /// How many keys are kept.
     fn len(&self) -> usize;
     /// Adds when each key will be at its full quota.
-    fn full_at(&self, times: &mut Vec<Timestamp>);
+    fn expires_at(&self, times: &mut Vec<Timestamp>);
     /// Forgets up to `most` keys that are at their full quota by `time`; returns how many.
     fn forget(&mut self, time: Timestamp, most: usize) -> usize;
     /// The type of the states.
@@ -109,15 +109,15 @@ impl<S: State> Table for States<S> {
         self.slots.len()
     }
 
-    fn full_at(&self, times: &mut Vec<Timestamp>) {
-        times.extend(self.slots.iter().map(|slot| slot.state.full_at()));
+    fn expires_at(&self, times: &mut Vec<Timestamp>) {
+        times.extend(self.slots.iter().map(|slot| slot.state.expires_at()));
     }
 
     fn forget(&mut self, time: Timestamp, most: usize) -> usize {
         let before = self.slots.len();
         let mut left = most;
         self.slots.retain(|slot| {
-            let forget = left > 0 && slot.state.full_at() <= time;
+            let forget = left > 0 && slot.state.expires_at() <= time;
             left -= usize::from(forget);
             !forget
         });

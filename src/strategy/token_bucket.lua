@@ -5,7 +5,7 @@
 --    more than twice the tolerance
 -- state: missing; off (1: the stamp lies ahead, or more is missing than any debt)
 
-local function room(key, p)
+local function available(key, p)
   local missing, off = 0, 0
   local value = call('GET', key)
   if value then
@@ -31,15 +31,15 @@ local function write(key, missing)
   call('SET', key, value, 'PXAT', format('%d', next_ms + ceil(missing / 20000)))
 end
 
-local function take(key, p, missing, _, _, units)
+local function charge(key, p, missing, _, _, units)
   missing = missing + units * p[2]
   write(key, missing)
   return missing, 0
 end
 
 -- Gives back what time has not, to the fraction of a unit.
-local function refund(key, p, missing, off, _, at, _, left, want)
-  local back = max(0, min(want * p[2], left * p[2] - max(0, now - at) * 20))
+local function refund(key, p, missing, off, _, charged_at, _, remaining, want)
+  local back = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
   if back > 0 and missing > 0 then
     missing, off = max(0, missing - back), 0
     write(key, missing)
@@ -47,7 +47,7 @@ local function refund(key, p, missing, off, _, at, _, left, want)
   return ceil(back / p[2]), missing, off
 end
 
-local function mend(key, p, missing, off)
+local function repair(key, p, missing, off)
   if off == 1 then
     write(key, missing)
   else
@@ -55,4 +55,4 @@ local function mend(key, p, missing, off)
   end
 end
 
-return { room = room, take = take, refund = refund, mend = mend }
+return { available = available, charge = charge, refund = refund, repair = repair }

@@ -49,7 +49,7 @@ struct Bucket {
 }
 
 impl State for Bucket {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         self.stamp + meter::duration(self.missing)
     }
 }
@@ -68,16 +68,16 @@ impl Tokens {
 impl LocalRule for Tokens {
     type State = Bucket;
 
-    fn room(&self, state: &mut Bucket, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Bucket, now: Timestamp) -> i64 {
         let (missing, off) = self.missing(state, now);
         if off {
             let stamp = now;
             *state = Bucket { missing, stamp };
         }
-        self.0.room(missing)
+        self.0.available(missing)
     }
 
-    fn take(&self, state: &mut Bucket, now: Timestamp, units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Bucket, now: Timestamp, units: u64, _caller: &Key) {
         let step = units.saturating_mul(self.0.interval);
         *state = Bucket {
             missing: self.missing(state, now).0.saturating_add(step),
@@ -91,9 +91,11 @@ impl LocalRule for Tokens {
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
-        _by: &Key,
+        _caller: &Key,
     ) -> u64 {
-        let (back, given) = self.0.held(receipt.at, receipt.left, now, want);
+        let (back, given) = self
+            .0
+            .held(receipt.charged_at, receipt.remaining, now, want);
         let (missing, _) = self.missing(state, now);
         if back > 0 && missing > 0 {
             *state = Bucket {
@@ -104,17 +106,17 @@ impl LocalRule for Tokens {
         given
     }
 
-    fn seen(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
         [self.missing(state, now).0 as i64, 0, 0]
     }
 }
 
 impl Rule for Tokens {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "t2"
     }
 
-    fn seen_is_of_any_cost(&self) -> bool {
+    fn snapshot_ignores_cost(&self) -> bool {
         true
     }
 
@@ -126,8 +128,8 @@ impl Rule for Tokens {
         self.0.burst
     }
 
-    fn outlook(&self, &[missing, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
-        self.0.outlook(missing, cost)
+    fn status(&self, &[missing, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        self.0.status(missing, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {
@@ -135,11 +137,11 @@ impl Rule for Tokens {
             source: include_str!("token_bucket.lua"),
             shortcut: None,
             params: self.0.params(),
-            seen: 1,
+            snapshot_len: 1,
         })
     }
 
-    fn params_at(&self, _now: Timestamp) -> Vec<i64> {
+    fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.deepest_of_others()
     }
 

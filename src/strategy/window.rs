@@ -44,7 +44,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) fn outlook(self, now: Timestamp, cost: u64) -> QuotaStatus {
+    pub(super) fn status(self, now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.requests as i64 - self.count;
         let reset_after = self.ends.map_or(Duration::ZERO, |ends| {
             Timestamp::from_micros(ends).since(now)

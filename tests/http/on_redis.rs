@@ -74,7 +74,7 @@ impl Strategy for HalfOf {
 }
 
 impl Rule for HalfOf {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "h1"
     }
 
@@ -82,13 +82,13 @@ impl Rule for HalfOf {
         self.0.capacity()
     }
 
-    fn outlook(
+    fn status(
         &self,
-        seen: &tollgate::strategy::Snapshot,
+        snapshot: &tollgate::strategy::Snapshot,
         now: tollgate::Timestamp,
         cost: u64,
     ) -> tollgate::strategy::QuotaStatus {
-        self.0.outlook(seen, now, cost)
+        self.0.status(snapshot, now, cost)
     }
 
     fn script(&self) -> Option<tollgate::strategy::LuaScript> {

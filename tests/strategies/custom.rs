@@ -126,13 +126,13 @@ struct Broken {
 }
 
 const BROKEN: &str = r"
-    local function room(key, p)
+    local function available(key, p)
       local value = call('GET', key)
       local used = value and number(key, value, 8) or 0
       return p[1] - used, used
     end
 
-    local function take(key, p, used, _, _, units)
+    local function charge(key, p, used, _, _, units)
       call('SET', key, format('%d', used + units), 'PX', '60000')
       if units == 2 then
         local ok, why = pcall(call, 'LPUSH', key, 'a bad call')
@@ -144,13 +144,13 @@ const BROKEN: &str = r"
       return used + units
     end
 
-    local function refund(key, p, used, _, _, at, mark, left, want)
-      local back = min(want, left, used)
+    local function refund(key, p, used, _, _, charged_at, window_id, remaining, want)
+      local back = min(want, remaining, used)
       call('SET', key, format('%d', used - back), 'PX', '60000')
       return back, used - back
     end
 
-    return { room = room, take = take, refund = refund, mend = function() end }
+    return { available = available, charge = charge, refund = refund, repair = function() end }
 ";
 
 impl Strategy for Broken {
@@ -161,7 +161,7 @@ impl Strategy for Broken {
                 source: BROKEN,
                 shortcut: None,
                 params: vec![quota.amount() as i64, i64::from(self.tidy)],
-                seen: 3,
+                snapshot_len: 3,
             }),
         }))
     }
@@ -174,7 +174,7 @@ struct Bound {
 }
 
 impl Rule for Bound {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "z1"
     }
 
@@ -182,7 +182,7 @@ impl Rule for Bound {
         self.units
     }
 
-    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.units.saturating_sub(used as u64);
         QuotaStatus {
             remaining: left,
@@ -285,7 +285,7 @@ impl Strategy for Local {
 struct Once(bool);
 
 impl State for Once {
-    fn full_at(&self) -> Timestamp {
+    fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(i64::MAX)
     }
 }
@@ -293,11 +293,11 @@ impl State for Once {
 impl LocalRule for Local {
     type State = Once;
 
-    fn room(&self, state: &mut Once, _now: Timestamp) -> i64 {
+    fn available(&self, state: &mut Once, _now: Timestamp) -> i64 {
         i64::from(!state.0)
     }
 
-    fn take(&self, state: &mut Once, _now: Timestamp, _units: u64, _by: &Key) {
+    fn charge(&self, state: &mut Once, _now: Timestamp, _units: u64, _caller: &Key) {
         state.0 = true;
     }
 
@@ -306,13 +306,13 @@ impl LocalRule for Local {
         want
     }
 
-    fn seen(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
         [i64::from(state.0), 0, 0]
     }
 }
 
 impl Rule for Local {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "z2"
     }
 
@@ -320,7 +320,7 @@ impl Rule for Local {
         1
     }
 
-    fn outlook(&self, &[used, ..]: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
         QuotaStatus {
             remaining: 1 - used as u64,
             retry: match used {

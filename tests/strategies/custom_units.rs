@@ -68,7 +68,7 @@ impl Strategy for OfCapacity {
 }
 
 impl Rule for OfCapacity {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         "z3"
     }
 
@@ -76,7 +76,7 @@ impl Rule for OfCapacity {
         self.0
     }
 
-    fn outlook(&self, _seen: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+    fn status(&self, _snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
         QuotaStatus {
             remaining: self.0,
             retry: RetryAfter::Now,

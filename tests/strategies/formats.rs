@@ -34,7 +34,7 @@ impl Strategy for Tagged {
 }
 
 impl Rule for Tagged {
-    fn tag(&self) -> &'static str {
+    fn state_format(&self) -> &'static str {
         self.tag
     }
 
@@ -42,8 +42,8 @@ impl Rule for Tagged {
         self.inner.capacity()
     }
 
-    fn outlook(&self, seen: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
-        self.inner.outlook(seen, now, cost)
+    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+        self.inner.status(snapshot, now, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -140,7 +140,9 @@ impl Denials {
             age: now.since(denial.answered),
             later: 0,
             source: DecisionSource::RejectionCache,
-            lines: lines.map(|line| CounterResult::of(0, line.seen)).collect(),
+            lines: lines
+                .map(|line| CounterResult::of(0, line.snapshot))
+                .collect(),
         })
     }
 
@@ -194,19 +196,19 @@ impl Denials {
         let plain = !lines.clone().any(Asked::counts_rejections);
         for (line, judged) in lines.clone().zip(&answer.lines) {
             let (account, rule) = (line.account, line.account.rule());
-            let retry = |units| account.outlook(&judged.seen, answer.at, units).retry;
+            let retry = |units| account.status(&judged.snapshot, answer.at, units).retry;
             if line.units.is_zero() {
                 continue;
             }
             // A place of an in-flight limit may be free at any moment.
             let own = match retry(line.units) {
-                RetryAfter::In(own) if rule.life().is_none() => Some(own),
+                RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
                 _ => None,
             };
             // Until then every cost is rejected.
             let any = match own {
                 Some(_) if line.units == Units::ONE => own,
-                Some(_) if rule.seen_is_of_any_cost() => match retry(Units::ONE) {
+                Some(_) if rule.snapshot_ignores_cost() => match retry(Units::ONE) {
                     RetryAfter::In(any) => Some(any),
                     _ => None,
                 },
@@ -223,10 +225,10 @@ impl Denials {
         let denied = lines.clone().zip(&answer.lines);
         let denied = denied.map(|(line, judged)| DeniedLine {
             account: line.account.number(),
-            any_cost: line.account.rule().seen_is_of_any_cost(),
+            any_cost: line.account.rule().snapshot_ignores_cost(),
             key: *line.key,
             units: line.units,
-            seen: judged.seen,
+            snapshot: judged.snapshot,
         });
         let hash = self.place(lines.clone()).hash;
         let denial = Denial {

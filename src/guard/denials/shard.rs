@@ -41,7 +41,7 @@ pub(super) struct DeniedLine {
     pub(super) account: u64,
     pub(super) key: Key,
     pub(super) units: Units,
-    pub(super) seen: Snapshot,
+    pub(super) snapshot: Snapshot,
     /// Whether that says what a request of another cost waits for.
     pub(super) any_cost: bool,
 }

@@ -70,7 +70,7 @@ struct Inner {
     /// Seeded anew in each process, so that nobody outside can choose keys that collide.
     hasher: DefaultHashBuilder,
     clock: Arc<dyn Clock>,
-    /// One per policy name and tag; a shard has a table for each. Only ever grows.
+    /// One per policy name and state format; a shard has a table for each. Only ever grows.
     names: RwLock<Vec<(Box<str>, &'static str)>>,
     shards: Box<[Padded]>,
     dropped: AtomicU64,
@@ -117,8 +117,8 @@ impl MemoryStore {
             for (line, place) in lines.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
                 let now = clocks.of(line.account);
-                let room = memory(line)?.room(shard.get(line, place), now);
-                rooms.push(u64::try_from(room).unwrap_or(0));
+                let available = memory(line)?.available(shard.get(line, place), now);
+                rooms.push(u64::try_from(available).unwrap_or(0));
             }
             (admitted, refused) = judge(lines, &rooms, times);
         }
@@ -130,7 +130,7 @@ impl MemoryStore {
             let units = match ask {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
-                    let room = rooms.get(index).copied().unwrap_or(0);
+                    let available = rooms.get(index).copied().unwrap_or(0);
                     let units = match line.manner {
                         CounterMode::Check | CounterMode::CountRejections => 0,
                         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
@@ -142,29 +142,30 @@ impl MemoryStore {
                                 Some(live) => fit_without(lines, &rooms, live, times),
                                 None => admitted,
                             };
-                            line.units.of(fit(line, room, others))
+                            line.units.of(fit(line, available, others))
                         }
                     };
                     charge = match line.manner {
-                        CounterMode::CountRejections => line.units.of(refused).min(room),
+                        CounterMode::CountRejections => line.units.of(refused).min(available),
                         _ => units,
                     };
                     if line.manner == CounterMode::ChargeRejectedToo && refused > 0 {
                         let denied = line.units.of(refused);
-                        let room = rule.room(shard.get(line, place), now);
-                        charge += denied_charge(line, room.saturating_sub_unsigned(units), denied);
+                        let available = rule.available(shard.get(line, place), now);
+                        charge +=
+                            denied_charge(line, available.saturating_sub_unsigned(units), denied);
                     }
                     units
                 }
                 Op::Peek => {
                     // A state that can't be is mended by a look and by a refund too, so that what it tells comes true.
-                    rule.room(shard.get(line, place), now);
+                    rule.available(shard.get(line, place), now);
                     0
                 }
                 Op::Reset => 0,
                 Op::ForceAcquire => {
-                    let room = rule.room(shard.get(line, place), now);
-                    let most = room.saturating_add_unsigned(line.account.rule().capacity());
+                    let available = rule.available(shard.get(line, place), now);
+                    let most = available.saturating_add_unsigned(line.account.rule().capacity());
                     charge = line.units.get().min(u64::try_from(most).unwrap_or(0));
                     charge
                 }
@@ -174,35 +175,35 @@ impl MemoryStore {
                 Op::Refund => {
                     let state = shard.get(line, place);
                     let back = rule.refund(state, now, &line.receipt, line.units.get(), &line.by);
-                    rule.room(shard.get(line, place), now);
+                    rule.available(shard.get(line, place), now);
                     back
                 }
             };
             if charge > 0 {
                 let (state, dropped) = shard.entry(line, place, &*self.inner.clock);
                 // The permits of what was rejected are not the request's to give back or to renew.
-                let unheld = match line.account.life() {
+                let unheld = match line.account.permit_ttl() {
                     Some(_) => charge - units,
                     None => 0,
                 };
                 if charge > unheld {
-                    rule.take(state, now, charge - unheld, &line.by);
+                    rule.charge(state, now, charge - unheld, &line.by);
                 }
                 if unheld > 0 {
-                    rule.take(state, now, unheld, &Key::unique());
+                    rule.charge(state, now, unheld, &Key::unique());
                 }
                 if dropped > 0 {
                     self.inner.dropped.fetch_add(dropped, Ordering::Relaxed);
                 }
             }
             let state = shard.get(line, place).map(|state| &*state);
-            let seen = rule.seen(state, now, line.units.get());
+            let snapshot = rule.snapshot(state, now, line.units.get());
             if ask == Op::Reset {
                 shard.remove(line, place);
             }
             answers.push(CounterResult {
                 lag_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
-                ..CounterResult::of(units, seen)
+                ..CounterResult::of(units, snapshot)
             });
         }
         Some(OpResult {
@@ -217,7 +218,7 @@ impl MemoryStore {
 
     /// Takes for as many of `times` requests as there is room for, under a key that is known; `None` if it isn't.
     #[inline]
-    fn take_known(
+    fn try_charge_known(
         &self,
         account: &LimitHandle,
         key: &Key,
@@ -230,8 +231,9 @@ impl MemoryStore {
         let now = clocks::read(&*self.inner.clock, account);
         let (times, units) = (times.into(), units.get());
         let table = shard.table(place.table)?;
-        let (admitted, seen) = rule.take_known(table, (place.hash, key), now, times, units)?;
-        Some((now, admitted, seen))
+        let (admitted, snapshot) =
+            rule.try_charge_known(table, (place.hash, key), now, times, units)?;
+        Some((now, admitted, snapshot))
     }
 
     /// Which shard an account's key is in, and where.
@@ -317,11 +319,14 @@ impl Store for MemoryStore {
             .unwrap_or_else(PoisonError::into_inner);
         let known = names
             .iter()
-            .position(|(name, tag)| **name == *policy && *tag == rule.tag());
+            .position(|(name, tag)| **name == *policy && *tag == rule.state_format());
         let place = match known {
             Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
                 return Err(InvalidValue::new(
-                    format!("{rule:?}, whose tag {:?} is another's", rule.tag()),
+                    format!(
+                        "{rule:?}, whose state format {:?} is another's",
+                        rule.state_format()
+                    ),
                     "a tag that no other strategy has",
                 ));
             }
@@ -331,7 +336,7 @@ impl Store for MemoryStore {
                     let table = memory.table(self.inner.hasher.clone());
                     lock(&shard.0).push(table, rule.follows_wall_clock());
                 }
-                names.push((policy.into(), rule.tag()));
+                names.push((policy.into(), rule.state_format()));
                 names.len() - 1
             }
         };
@@ -341,9 +346,9 @@ impl Store for MemoryStore {
     fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
         if let (Op::Acquire(times), [line]) = (ask, lines)
             && line.manner == CounterMode::Charge
-            && !line.account.signs()
-            && let Some((at, admitted, seen)) =
-                self.take_known(line.account, &line.key, times, line.units)
+            && !line.account.records_caller()
+            && let Some((at, admitted, snapshot)) =
+                self.try_charge_known(line.account, &line.key, times, line.units)
         {
             return StoreResponse::Ready(Ok(OpResult {
                 admitted,
@@ -351,7 +356,7 @@ impl Store for MemoryStore {
                 age: Duration::ZERO,
                 later: 0,
                 source: DecisionSource::Store,
-                lines: SmallVec::from_buf([CounterResult::of(line.units.of(admitted), seen)]),
+                lines: SmallVec::from_buf([CounterResult::of(line.units.of(admitted), snapshot)]),
             }));
         }
         let locked = self.lock(lines);
@@ -360,9 +365,9 @@ impl Store for MemoryStore {
     }
 
     fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
-        let (at, admitted, seen) = self.take_known(account, key, 1, units)?;
+        let (at, admitted, snapshot) = self.try_charge_known(account, key, 1, units)?;
         let fits = admitted > 0;
-        Some(Glance { fits, at, seen })
+        Some(Glance { fits, at, snapshot })
     }
 
     fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {

@@ -15,7 +15,7 @@ const FEW: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// One for each name and tag: mostly one.
+    /// One for each name and state format: mostly one.
     tables: SmallVec<[Kept; 1]>,
     most: usize,
     /// How many keys there may be before the full ones are forgotten: twice what was left the last time, so that
@@ -23,7 +23,7 @@ pub(super) struct Shard {
     sweep_at: usize,
 }
 
-/// The states of one name and tag.
+/// The states of one name and state format.
 #[derive(Debug)]
 struct Kept {
     table: Box<dyn Table>,
@@ -107,7 +107,7 @@ impl Shard {
             let mut times = Vec::with_capacity(self.len());
             for kept in &self.tables {
                 let own = times.len();
-                kept.table.full_at(&mut times);
+                kept.table.expires_at(&mut times);
                 for time in &mut times[own..] {
                     *time = kept.at(*time, ahead.saturating_neg());
                 }

@@ -163,7 +163,7 @@ impl RedisStoreBuilder {
     /// Begins every key with `prefix`, in place of `tg:`, so that applications that share a server don't share counts.
     ///
     /// A prefix is empty or ends with a colon, has at most 16 characters, and no part of it between colons is a lowercase
-    /// letter with a digit, such as `g2`: that is how a [state format](crate::strategy::Rule::tag) begins the rest of the key.
+    /// letter with a digit, such as `g2`: that is how a [state format](crate::strategy::Rule::state_format) begins the rest of the key.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self

@@ -190,7 +190,7 @@ impl Drop for Retrying {
 }
 
 fn is_permit(line: &OwnLine) -> bool {
-    line.account.rule().life().is_some()
+    line.account.rule().permit_ttl().is_some()
 }
 
 #[cfg(test)]
@@ -265,7 +265,7 @@ mod tests {
         let account = LimitHandle::new("p", rule, ());
         let kept = Kept::default();
         let receipt = ChargeReceipt {
-            left: 5,
+            remaining: 5,
             ..ChargeReceipt::NONE
         };
         kept.fail(
@@ -275,7 +275,7 @@ mod tests {
             false,
         );
         let lines = kept.take(0).remove(0);
-        assert_eq!(lines[0].receipt().left, 1);
+        assert_eq!(lines[0].receipt().remaining, 1);
     }
 
     #[test]
@@ -285,12 +285,12 @@ mod tests {
         let kept = Kept::default();
         // The fifth of five.
         let receipt = ChargeReceipt {
-            left: 5,
+            remaining: 5,
             ..ChargeReceipt::NONE
         };
         let refund = give_back_of(&account, receipt);
         kept.fail(0, refund, StoreError::Timeout, true);
         let lines = kept.take(0).remove(0);
-        assert_eq!((lines[0].receipt().left, lines[0].units.get()), (5, 1));
+        assert_eq!((lines[0].receipt().remaining, lines[0].units.get()), (5, 1));
     }
 }

@@ -76,8 +76,8 @@ impl OwnLine {
     }
 
     /// Whether it is signed: what costs nothing is not.
-    pub(super) fn signs(&self) -> bool {
-        !self.units.is_zero() && self.account.signs()
+    pub(super) fn records_caller(&self) -> bool {
+        !self.units.is_zero() && self.account.records_caller()
     }
 
     pub(super) fn by(&self) -> &Key {
@@ -93,7 +93,7 @@ impl OwnLine {
     /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
     pub(super) fn claim_no_more(&mut self) {
         if let Some(more) = &mut self.more {
-            more.receipt.left = more.receipt.left.min(self.units.get());
+            more.receipt.remaining = more.receipt.remaining.min(self.units.get());
         }
     }
 
@@ -105,14 +105,14 @@ impl OwnLine {
     }
 
     /// Makes it the line of a charge of so many units.
-    pub(super) fn charged(&mut self, units: u64, seen: &Snapshot, at: Timestamp) {
+    pub(super) fn charged(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);
         let by = *self.by();
-        let mark = self.account.rule().mark(seen, at);
+        let window_id = self.account.rule().window_id(snapshot, at);
         let receipt = ChargeReceipt {
-            at,
-            left: units,
-            mark,
+            charged_at: at,
+            remaining: units,
+            window_id,
         };
         self.more = Some(Box::new(More { receipt, by }));
     }

@@ -304,7 +304,7 @@ impl Store for RedisStore {
         let rule = account.rule();
         let name = account
             .context::<Known>()
-            .filter(|_| rule.signs() && rule.life().is_none())
+            .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
             .map(|known| known.names.of(key));
         let shared = self.inner.shared.clone();
         let tag = shared.servers.tag_of(key);

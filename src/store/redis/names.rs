@@ -33,7 +33,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._-".contains(&byte);
     let ends = prefix.is_empty() || prefix.ends_with(':');
     let fits = prefix.len() <= MAX_PREFIX_BYTES && prefix.bytes().all(plain);
-    if ends && fits && !prefix.split(':').any(format::is_tag) {
+    if ends && fits && !prefix.split(':').any(format::is_state_format) {
         return Ok(());
     }
     Err(ConfigError::new(
@@ -47,7 +47,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
 
 impl Names {
     pub(super) fn new(prefix: &str, tags: Option<Tags>, rule: &dyn Rule, policy: &str) -> Self {
-        let mut head = format!("{}:", rule.tag());
+        let mut head = format!("{}:", rule.state_format());
         for byte in policy.bytes() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_policys_name_can_be_read_in_every_key() {
-        let tag = rule().tag();
+        let tag = rule().state_format();
         for (policy, shown) in [
             ("burst", "burst"),
             ("a policy with spaces", "a%20policy%20with%20spaces"),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn prefixes_policies_and_keys_that_differ_have_names_that_differ() {
-        let tag = rule().tag();
+        let tag = rule().state_format();
         let mut seen = HashMap::new();
         let prefixes = ["", ":", "a:", "tg:", "a:tg:", "aa:", "g:2:"].map(str::to_owned);
         let taken = [format!("{tag}:"), format!("a:{tag}:"), "f1:".to_owned()];
@@ -193,7 +193,7 @@ mod tests {
         for prefix in ["", "tg:", "my-app:", "a:b:", "eu.west_1:api:", "G2:", ":"] {
             assert!(check_prefix(prefix).is_ok(), "{prefix}");
         }
-        let built_in = format!("{}:", rule().tag());
+        let built_in = format!("{}:", rule().state_format());
         let unfit = [
             "tg",
             "{a}:",

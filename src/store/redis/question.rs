@@ -203,7 +203,7 @@ impl Matter {
         };
         let mut lines = self.lines.clone();
         for (line, charged) in lines.iter_mut().zip(&answer.lines) {
-            line.charged(charged.units, &charged.seen, answer.at);
+            line.charged(charged.units, &charged.snapshot, answer.at);
         }
         lanes.tell(Op::Refund, lines);
     }

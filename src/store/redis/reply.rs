@@ -145,11 +145,11 @@ impl Reply<'_> {
             .account
             .context::<Known>()
             .map_or(0, |known| known.words);
-        let mut seen = Snapshot::default();
-        for word in &mut seen[..words] {
+        let mut snapshot = Snapshot::default();
+        for word in &mut snapshot[..words] {
             *word = self.int()?;
         }
-        Ok(CounterResult::of(units, seen))
+        Ok(CounterResult::of(units, snapshot))
     }
 
     /// Why one entry failed, while the rest of its batch went on.

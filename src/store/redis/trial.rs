@@ -100,7 +100,7 @@ impl RedisStore {
         let line = OwnLine::of(&CounterOp::plain(account, key));
         let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
-        if account.life().is_some() {
+        if account.permit_ttl().is_some() {
             self.ask_apart(place, Op::Renew, &charged).await?;
         }
         self.ask_apart(place, Op::Refund, &charged).await?;
@@ -200,8 +200,8 @@ fn read(mut delivery: Delivery) -> Result<OpResult, StoreError> {
 /// The line that gives back what was charged.
 fn charged(line: &OwnLine, answer: &OpResult) -> OwnLine {
     let mut line = line.clone();
-    if let Some(seen) = answer.lines.first().map(|line| &line.seen) {
-        line.charged(1, seen, answer.at);
+    if let Some(snapshot) = answer.lines.first().map(|line| &line.snapshot) {
+        line.charged(1, snapshot, answer.at);
     }
     line
 }

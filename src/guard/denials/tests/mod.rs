@@ -73,11 +73,11 @@ impl World {
             (answer.admitted, answer.source),
             (0, DecisionSource::RejectionCache)
         );
-        let mut outlook = self
-            .account
-            .outlook(&answer.lines[0].seen, answer.at, Units::new(units));
-        outlook.pass(answer.age, units);
-        match outlook.retry {
+        let mut status =
+            self.account
+                .status(&answer.lines[0].snapshot, answer.at, Units::new(units));
+        status.pass(answer.age, units);
+        match status.retry {
             RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),
         }
@@ -282,7 +282,7 @@ fn rules_whose_state_depends_on_the_cost_say_so() {
             .bind(&quota)
             .or_else(|_| strategy.bind(&Quota::concurrent(9)));
         let rule = rule.expect("a rule");
-        assert_eq!(rule.seen_is_of_any_cost(), of_any_cost, "{rule:?}");
+        assert_eq!(rule.snapshot_ignores_cost(), of_any_cost, "{rule:?}");
         let looks = rule
             .script()
             .is_some_and(|script| script.source.contains("look = look"));

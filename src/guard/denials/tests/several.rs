@@ -39,7 +39,7 @@ impl<'a> Several<'a> {
         let mark = self.world.denials.mark(Op::Acquire(1), self.lines(units));
         self.world.clock.advance(after);
         let at = self.world.clock.now();
-        let seen = windows.iter().map(|(used, secs)| {
+        let snapshot = windows.iter().map(|(used, secs)| {
             let ends = at + Duration::from_secs(*secs);
             CounterResult::of(0, [*used, ends.as_micros(), 0])
         });
@@ -49,7 +49,7 @@ impl<'a> Several<'a> {
             age: Duration::ZERO,
             later: 0,
             source: DecisionSource::Store,
-            lines: seen.collect(),
+            lines: snapshot.collect(),
         };
         let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
         denials.note(self.lines(units), &answer, &mark, after);
@@ -61,9 +61,9 @@ impl<'a> Several<'a> {
         let answer = self.world.denials.find(Op::Acquire(1), lines.clone())?;
         let waits = lines.zip(&answer.lines).map(|(line, judged)| {
             let account = line.account;
-            let mut outlook = account.outlook(&judged.seen, answer.at, line.units);
-            outlook.pass(answer.age, line.units.get());
-            outlook.retry
+            let mut status = account.status(&judged.snapshot, answer.at, line.units);
+            status.pass(answer.age, line.units.get());
+            status.retry
         });
         Some(waits.collect())
     }

@@ -111,9 +111,9 @@ impl Segment {
             }
             if has_receipts {
                 for line in entry.lines() {
-                    plan.int(line.receipt().at.as_micros());
-                    plan.int(line.receipt().mark);
-                    plan.uint(Units::new(line.receipt().left).get());
+                    plan.int(line.receipt().charged_at.as_micros());
+                    plan.int(line.receipt().window_id);
+                    plan.uint(Units::new(line.receipt().remaining).get());
                 }
             }
             entry.signatures().for_each(|by| plan.text(by));
@@ -137,7 +137,7 @@ fn manner_number(manner: CounterMode, rule: &dyn Rule) -> u64 {
     match manner {
         CounterMode::Charge => 0,
         CounterMode::Check => 1,
-        CounterMode::ChargeRejectedToo if rule.grows() => 3,
+        CounterMode::ChargeRejectedToo if rule.stores_each_unit() => 3,
         CounterMode::ChargeRejectedToo => 2,
         CounterMode::CountRejections => 4,
         CounterMode::Shadow { replaces, charges } => {

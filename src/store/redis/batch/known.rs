@@ -36,7 +36,7 @@ impl Known {
             names,
             lanes,
             half,
-            words: script.seen.clamp(1, 3),
+            words: script.snapshot_len.clamp(1, 3),
             params: script.params.clone(),
             packed: Default::default(),
         };
@@ -54,7 +54,7 @@ impl Known {
 
     /// Writes what the driver has to know of a policy, and tells how many values that are.
     pub(super) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) -> usize {
-        let more = rule.params_at(now);
+        let more = rule.time_params(now);
         if more.is_empty() {
             let (packed, values) = &self.packed;
             plan.append(packed);
@@ -66,7 +66,7 @@ impl Known {
     fn write_with(&self, rule: &dyn Rule, more: &[i64], plan: &mut Packed) -> usize {
         let params = self.params.len() + more.len();
         plan.uint(self.half as u64);
-        plan.uint(rule.signs().into());
+        plan.uint(rule.records_caller().into());
         plan.uint(self.words as u64);
         let flat = params <= MOST_FLAT;
         plan.uint(if flat { params as u64 } else { 0 });

@@ -256,7 +256,7 @@ impl Segment {
 impl Segment {
     /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
-        let remembered = |account: &LimitHandle| account.life().is_none();
+        let remembered = |account: &LimitHandle| account.permit_ttl().is_none();
         self.ask.lifts() && self.accounts.iter().any(remembered)
     }
 }
@@ -286,7 +286,7 @@ impl Entry {
     /// no more are charged.
     fn signatures(&self) -> impl Iterator<Item = &str> {
         let signing = self.lines().iter().enumerate();
-        let signing = signing.filter(|(_, line)| line.signs());
+        let signing = signing.filter(|(_, line)| line.records_caller());
         signing.flat_map(move |(place, line)| {
             let each = self.questions.iter().flat_map(move |question| {
                 let by = question.lines[place].by().as_str();

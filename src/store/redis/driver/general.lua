@@ -1,27 +1,27 @@
 -- All other questions. Made when the first of them comes: most calls have none.
 local function make_general()
   -- The segment at hand: its policies' functions and parameters, and the units under each.
-  local count, units, room, take, refund, renew, mend, look, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
-  local manner, shadow, signed, words = {}, {}, {}, {}
-  -- The question at hand: receipts, who asks, state under each policy, units moved, and how many policies are written.
-  local at, mark, left, by = {}, {}, {}, {}
+  local count, units, available, charge, refund, renew, repair, snapshot, param = 0, {}, {}, {}, {}, {}, {}, {}, {}
+  local mode, shadow, records_caller, words = {}, {}, {}, {}
+  -- The question at hand: receipts, callers, state under each policy, units moved, and how many policies are written.
+  local charged_at, window_id, remaining, callers = {}, {}, {}, {}
   local free, a, b, c, moved, done = {}, {}, {}, {}, {}, 0
 
   local function leave_one(key, i)
-    leave(key, room[i], mend[i], param[i], a[i], b[i], c[i])
+    leave(key, available[i], repair[i], param[i], a[i], b[i], c[i])
   end
 
   local function charge_one(i, key)
-    a[i], b[i], c[i] = take[i](key, param[i], a[i], b[i], c[i], moved[i], by[i], max(1, units[i]))
-    if mends then
-      mends[key] = nil
+    a[i], b[i], c[i] = charge[i](key, param[i], a[i], b[i], c[i], moved[i], callers[i], max(1, units[i]))
+    if repairs then
+      repairs[key] = nil
     end
   end
 
-  local function charge(base, takes)
+  local function charge_all(base, acquires)
     for i = 1, count do
       local key = KEYS[base + i]
-      if moved[i] > 0 and takes and (manner[i] == 4 or shadow[i]) then
+      if moved[i] > 0 and acquires and (mode[i] == 4 or shadow[i]) then
         -- what the others decided stands, also where no memory is left to note more than that
         if not pcall(charge_one, i, key) then
           moved[i] = 0
@@ -36,16 +36,16 @@ local function make_general()
     end
   end
 
-  -- For how many of n equal questions a policy has room.
+  -- For how many of n equal questions a policy has enough units.
   local function fit(i, n)
     local free, units = free[i], units[i]
-    if manner[i] == 4 then
+    if mode[i] == 4 then
       return free > 0 and n or 0
     end
     if units == 0 or free >= n * units then
       return n
     end
-    if manner[i] == 1 then
+    if mode[i] == 1 then
       return free >= units and n or 0
     end
     return max(0, floor(free / units))
@@ -61,13 +61,13 @@ local function make_general()
     return n
   end
 
-  -- Takes for as many of n equal questions as there is room for under every policy.
-  local function ask_take(base, n)
+  -- Charges for as many of n equal questions as every policy has enough units for.
+  local function acquire(base, n)
     -- how many refusals count: those before a ban begins
     local k, counted = n, n
     for i = 1, count do
-      free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
-      if manner[i] == 4 then
+      free[i], a[i], b[i], c[i] = available[i](KEYS[base + i], param[i])
+      if mode[i] == 4 then
         if free[i] < 1 or units[i] > 0 then
           counted = min(counted, ceil(max(0, free[i]) / max(1, units[i])))
         end
@@ -80,73 +80,73 @@ local function make_general()
     end
     local refused = min(n - k, counted)
     for i = 1, count do
-      local manner, units, k, taken = manner[i], units[i], k, 0
+      local mode, units, k, taken = mode[i], units[i], k, 0
       if shadow[i] then
         k = fit(i, shadow[i] > 0 and fit_without(shadow[i], n) or k)
       end
-      if manner == 4 then
+      if mode == 4 then
         taken = min(refused * units, free[i])
-      elseif manner ~= 1 then
+      elseif mode ~= 1 then
         taken = k * units
       end
-      if (manner == 2 or manner == 3) and refused > 0 and free[i] - taken < units then
+      if (mode == 2 or mode == 3) and refused > 0 and free[i] - taken < units then
         -- what this policy refuses counts, to at most one capacity of debt
-        local debt = manner == 2 and param[i][1] or 0
+        local debt = mode == 2 and param[i][1] or 0
         taken = taken + max(0, min(refused * units, free[i] - taken + debt))
       end
       moved[i] = taken
     end
-    charge(base, true)
+    charge_all(base, true)
     return k
   end
 
   -- Takes what is asked for, down to a debt of one capacity.
-  local function ask_force(base)
+  local function force_acquire(base)
     for i = 1, count do
-      free[i], a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+      free[i], a[i], b[i], c[i] = available[i](KEYS[base + i], param[i])
       moved[i] = max(0, min(units[i], free[i] + param[i][1]))
     end
-    charge(base)
+    charge_all(base)
     return 1
   end
 
-  local function ask_refund(base)
+  local function refund_all(base)
     for i = 1, count do
       local key, p = KEYS[base + i], param[i]
-      local _, a0, b0, c0 = room[i](key, p)
-      moved[i], a[i], b[i], c[i] = refund[i](key, p, a0, b0, c0, at[i], mark[i], left[i], units[i], by[i] and by[i][1])
+      local _, a0, b0, c0 = available[i](key, p)
+      moved[i], a[i], b[i], c[i] = refund[i](key, p, a0, b0, c0, charged_at[i], window_id[i], remaining[i], units[i], callers[i] and callers[i][1])
       leave_one(key, i)
     end
     return 1
   end
 
-  local function ask_reset(base)
+  local function reset_all(base)
     for i = 1, count do
       local _
-      _, a[i], b[i], c[i] = room[i](KEYS[base + i], param[i])
+      _, a[i], b[i], c[i] = available[i](KEYS[base + i], param[i])
       moved[i] = 0
     end
     return 1
   end
 
-  local function ask_renew(base)
+  local function renew_all(base)
     for i = 1, count do
       local key, p = KEYS[base + i], param[i]
       local _
-      moved[i], _, a[i], b[i], c[i] = 0, room[i](key, p)
-      if renew[i] and by[i] then
-        moved[i], a[i], b[i], c[i] = renew[i](key, p, a[i], b[i], c[i], left[i], by[i][1])
+      moved[i], _, a[i], b[i], c[i] = 0, available[i](key, p)
+      if renew[i] and callers[i] then
+        moved[i], a[i], b[i], c[i] = renew[i](key, p, a[i], b[i], c[i], remaining[i], callers[i][1])
       end
       leave_one(key, i)
     end
     return 1
   end
 
-  local asks = { ask_take, ask_force, ask_refund, ask_reset, ask_renew }
+  local ops = { acquire, force_acquire, refund_all, reset_all, renew_all }
 
-  local function undo_one(i, base, units, who)
+  local function undo_one(i, base, units, caller)
     local ok, _, a1, b1, c1 =
-      pcall(refund[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, units, units, who)
+      pcall(refund[i], KEYS[base + i], param[i], a[i], b[i], c[i], now, nil, units, units, caller)
     if ok then
       a[i], b[i], c[i] = a1, b1, c1
     end
@@ -155,19 +155,19 @@ local function make_general()
   -- A decision that failed half-way leaves nothing charged.
   local function undo(base)
     for i = 1, done do
-      if moved[i] > 0 and by[i] then
-        -- What several signed, each gives back himself: all of it, however often he signed.
-        local signers, signed_for, rest, j = {}, {}, moved[i], 1
+      if moved[i] > 0 and callers[i] then
+        -- What several callers were charged is refunded to each of them, in one refund for each.
+        local charged, charged_for, rest, j = {}, {}, moved[i], 1
         while rest > 0 do
-          local who, each = by[i][j], min(max(1, units[i]), rest)
-          if not signed_for[who] then
-            signers[#signers + 1], signed_for[who] = who, 0
+          local caller, each = callers[i][j], min(max(1, units[i]), rest)
+          if not charged_for[caller] then
+            charged[#charged + 1], charged_for[caller] = caller, 0
           end
-          signed_for[who] = signed_for[who] + each
+          charged_for[caller] = charged_for[caller] + each
           rest, j = rest - each, j + 1
         end
-        for _, who in ipairs(signers) do
-          undo_one(i, base, signed_for[who], who)
+        for _, caller in ipairs(charged) do
+          undo_one(i, base, charged_for[caller], caller)
         end
       elseif moved[i] > 0 then
         undo_one(i, base, moved[i])
@@ -180,27 +180,27 @@ local function make_general()
 
   local function read_receipts()
     for i = 1, count do
-      at[i], mark[i], left[i] = own[cursor], own[cursor + 1], own[cursor + 2]
+      charged_at[i], window_id[i], remaining[i] = own[cursor], own[cursor + 1], own[cursor + 2]
       cursor = cursor + 3
     end
   end
 
-  local function read_signatures(n)
+  local function read_callers(n)
     for i = 1, count do
-      if signed[i] then
-        local who = {}
+      if records_caller[i] then
+        local listed = {}
         for j = 1, min(n, param[i][1]) do
-          who[j] = own[cursor]
+          listed[j] = own[cursor]
           cursor = cursor + 1
         end
-        by[i] = who
+        callers[i] = listed
       end
     end
   end
 
   -- Judges the rest of a segment's questions, and tells under each policy how each stands then.
-  local function judge(kind, upto, listed, signing)
-    local ask = asks[kind]
+  local function judge(kind, upto, listed, reads_callers)
+    local op = ops[kind]
     while judged < upto do
       local n, base = 1, judged
       if listed then
@@ -209,16 +209,16 @@ local function make_general()
       if kind == 3 or kind > 4 then
         read_receipts()
       end
-      if signing then
-        read_signatures(n)
+      if reads_callers then
+        read_callers(n)
       end
       done = 0
       local place = last + 1
-      answer[place] = ask(base, n)
+      answer[place] = op(base, n)
       for i = 1, count do
         local x, y, z = a[i], b[i], c[i]
-        if look[i] then
-          x, y, z = look[i](KEYS[base + i], param[i], x, y, z, units[i])
+        if snapshot[i] then
+          x, y, z = snapshot[i](KEYS[base + i], param[i], x, y, z, units[i])
         end
         if kind ~= 1 or shadow[i] then
           place = place + 1
@@ -237,8 +237,8 @@ local function make_general()
       if kind == 4 then
         for i = 1, count do
           call('DEL', KEYS[base + i])
-          if mends then
-            mends[KEYS[base + i]] = nil
+          if repairs then
+            repairs[KEYS[base + i]] = nil
           end
         end
       end
@@ -248,24 +248,24 @@ local function make_general()
 
   -- Judges so many of the segment's questions, after so many others: of those that have only a number of their own.
   return function(after, questions)
-    local kind, signing = plan[head], false
+    local kind, reads_callers = plan[head], false
     count, own = plan[head + 2], plan[ends + 1]
     for i = 1, count do
       local place, half = head + 3 * i, nil
-      half, param[i], words[i], signed[i] = policy_at(plan[place])
-      units[i], manner[i], shadow[i] = plan[place + 1], plan[place + 2], nil
-      if manner[i] > 7 then
-        manner[i], shadow[i] = manner[i] % 8, floor(manner[i] / 8) - 1
+      half, param[i], words[i], records_caller[i] = policy_at(plan[place])
+      units[i], mode[i], shadow[i] = plan[place + 1], plan[place + 2], nil
+      if mode[i] > 7 then
+        mode[i], shadow[i] = mode[i] % 8, floor(mode[i] / 8) - 1
       end
-      room[i], take[i], refund[i], renew[i], mend[i], look[i] =
-        half.room, half.take, half.refund, half.renew, half.mend, half.look
-      signed[i], by[i] = signed[i] and units[i] > 0, nil
-      signing = signing or signed[i]
+      available[i], charge[i], refund[i], renew[i], repair[i], snapshot[i] =
+        half.available, half.charge, half.refund, half.renew, half.repair, half.snapshot
+      records_caller[i], callers[i] = records_caller[i] and units[i] > 0, nil
+      reads_callers = reads_callers or records_caller[i]
     end
     local listed, upto = plan[ends] == 1, judged + questions * count
     cursor = 1 + (listed and after or 0)
     while judged < upto do
-      local ok, why = pcall(judge, kind, upto, listed, signing)
+      local ok, why = pcall(judge, kind, upto, listed, reads_callers)
       if not ok then
         -- it fails alone
         undo(judged)

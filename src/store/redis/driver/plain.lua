@@ -1,19 +1,19 @@
--- What most questions are: takes under one policy that charge what they admit, and are not signed.
+-- What most questions are: acquisitions under one policy that charge what they admit, and whose callers are not recorded.
 local function plain(half, p, words, units, upto, counts)
-  local room, take, mend = half.room, half.take, half.mend
+  local available, charge, repair = half.available, half.charge, half.repair
   for place = judged + 1, upto do
     local key, k = KEYS[place], counts and counts[place - from] or 1
-    local free, a, b, c = room(key, p)
+    local free, a, b, c = available(key, p)
     if units > 0 and free < k * units then
       k = max(0, floor(free / units))
     end
     if k > 0 and units > 0 then
-      a, b, c = take(key, p, a, b, c, k * units, nil, units)
-      if mends then
-        mends[key] = nil
+      a, b, c = charge(key, p, a, b, c, k * units, nil, units)
+      if repairs then
+        repairs[key] = nil
       end
     else
-      leave(key, room, mend, p, a, b, c)
+      leave(key, available, repair, p, a, b, c)
     end
     answer[last + 1], answer[last + 2] = k, a
     if words > 1 then

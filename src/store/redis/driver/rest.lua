@@ -1,4 +1,4 @@
-if mends then
+if repairs then
   for place = begun + 1, judged do
     look_again(KEYS[place])
   end

@@ -4,8 +4,8 @@ function rest(questions)
   local count = plan[head + 2]
   local after = (judged - from) / count
   questions = min(questions, plan[head + 1] - after)
-  local half, p, words, signs = policy_at(plan[head + 3])
-  if plan[head] == 1 and count == 1 and plan[head + 5] == 0 and not signs and not half.look then
+  local half, p, words, records_caller = policy_at(plan[head + 3])
+  if plan[head] == 1 and count == 1 and plan[head + 5] == 0 and not records_caller and not half.snapshot then
     judge_plain(half, p, words, judged + questions)
   else
     general = general or make_general()
@@ -27,8 +27,8 @@ if judged < #KEYS then
 end
 
 -- Last of all: a PEXPIREAT ends the server's checks for memory, and what follows would be half refused.
-if mends then
-  for key, m in pairs(mends) do
+if repairs then
+  for key, m in pairs(repairs) do
     pcall(m[2], key, m[3], m[4], m[5], m[6])
   end
 end

@@ -224,7 +224,7 @@ fn charged(part: &Part, answer: &OpResult, share: u64, admitted: u64) -> Part {
     for ((line, charged), place) in lines.zip(&part.places) {
         if charged.units > 0 {
             let mut line = line.clone();
-            line.charged(charged.units, &charged.seen, answer.at);
+            line.charged(charged.units, &charged.snapshot, answer.at);
             line.units = Units::new(charged.units / admitted.max(1) * share);
             back.lines.push(line);
             back.places.push(*place);

@@ -28,10 +28,10 @@ impl<'a> Stood<'a> {
                 continue;
             };
             let lines = part.lines.iter().zip(&answer.lines);
-            for ((line, seen), place) in lines.zip(&part.places) {
+            for ((line, snapshot), place) in lines.zip(&part.places) {
                 stood.own.push((*place, line));
                 stood.lines.push(line.line());
-                stood.rooms.push(room_before(line, seen, answer));
+                stood.rooms.push(room_before(line, snapshot, answer));
             }
         }
         stood
@@ -76,7 +76,7 @@ fn room_before(line: &OwnLine, answered: &CounterResult, answer: &OpResult) -> u
     let at = answer.at_line(answered);
     let left = line
         .account
-        .outlook(&answered.seen, at, line.units)
+        .status(&answered.snapshot, at, line.units)
         .remaining;
     let charged = match line.manner {
         CounterMode::Charge | CounterMode::ChargeRejectedToo => {

@@ -188,7 +188,7 @@ impl Taking {
                     answered.delivery.answer_mut()?.lines.get_mut(here)
                 });
                 if let Some(theirs) = theirs {
-                    theirs.seen = line.seen;
+                    theirs.snapshot = line.snapshot;
                 }
             }
         }
@@ -236,11 +236,11 @@ impl Taken {
                 let is_shadow = line.manner.is_shadow();
                 let own = &mut answer.lines[*place];
                 if !is_shadow && own.units > 0 {
-                    own.seen = told.seen;
+                    own.snapshot = told.snapshot;
                     continue;
                 }
                 let units = if is_shadow { told.units } else { 0 };
-                answer.lines[*place] = late(CounterResult::of(units, told.seen), &answer, at);
+                answer.lines[*place] = late(CounterResult::of(units, told.snapshot), &answer, at);
             }
         }
         answer

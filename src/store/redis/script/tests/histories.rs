@@ -124,10 +124,10 @@ impl World {
 
 /// What was charged, as it is given back.
 fn receipts(lines: &Lines, answer: &Told) -> Option<Lines> {
-    let (admitted, at, _, seen) = answer.as_ref().ok()?;
+    let (admitted, at, _, snapshot) = answer.as_ref().ok()?;
     let mut lines = lines.clone();
-    for (line, (units, seen)) in lines.iter_mut().zip(seen) {
-        line.charged(*units, seen, Timestamp::from_micros(*at));
+    for (line, (units, snapshot)) in lines.iter_mut().zip(snapshot) {
+        line.charged(*units, snapshot, Timestamp::from_micros(*at));
     }
     (*admitted > 0).then_some(lines)
 }

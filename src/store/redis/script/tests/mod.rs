@@ -188,7 +188,7 @@ impl World {
 type Told = Result<(u64, i64, u64, Vec<(u64, [i64; 3])>), String>;
 
 fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, [i64; 3])>) {
-    let lines = answer.lines.iter().map(|line| (line.units, line.seen));
+    let lines = answer.lines.iter().map(|line| (line.units, line.snapshot));
     let at = answer.at.as_micros();
     (answer.admitted, at, answer.later, lines.collect())
 }
