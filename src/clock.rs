@@ -45,6 +45,15 @@ impl Add<Duration> for Timestamp {
     }
 }
 
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        match time.duration_since(UNIX_EPOCH) {
+            Ok(since) => Self(0) + since,
+            Err(before) => Self(0) - before.duration(),
+        }
+    }
+}
+
 impl Sub<Duration> for Timestamp {
     type Output = Self;
 
@@ -93,20 +102,28 @@ impl Clock for SystemClock {
     }
 
     fn wall(&self) -> Timestamp {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Timestamp(0) + since.unwrap_or_default()
+        Timestamp::from(SystemTime::now()).max(Timestamp(0))
     }
 }
 
+/// When the clocks of tests begin: 2027-01-15 08:00 UTC, a Friday. Every strategy counts there, and for decades before and
+/// after.
+const TEST_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+
 /// A clock that stands still until it is set: for tests and simulations. Clones share the time.
+///
+/// By default it shows 2027-01-15 08:00 UTC.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Clock, ManualClock, Timestamp};
+/// use tollgate::{Clock, ManualClock, MemoryStore, Timestamp};
 ///
-/// let clock = ManualClock::at(Timestamp::from_micros(0));
+/// let clock = ManualClock::default();
+/// let store = MemoryStore::builder().clock(clock.clone()).build();
+/// let before = clock.now();
 /// clock.advance(Duration::from_secs(1));
-/// assert_eq!(clock.now().as_micros(), 1_000_000);
+/// assert_eq!(clock.now().since(before), Duration::from_secs(1));
+/// clock.set(Timestamp::from(std::time::SystemTime::now()));
 /// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<AtomicI64>);
@@ -128,8 +145,70 @@ impl ManualClock {
     }
 }
 
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::at(TEST_TIME)
+    }
+}
+
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// A clock on tokio's time, which tests can pause and advance: under paused time [`Limiter::wait`](crate::Limiter::wait) and
+/// an [`OutgoingLayer`](crate::OutgoingLayer) sleep in no time, and a store on this clock refills meanwhile. On any other
+/// clock it doesn't, and what would be admitted in time is rejected.
+///
+/// It begins at 2027-01-15 08:00 UTC.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, MemoryStore, Policy, Quota, TokioClock};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?.block_on(async {
+/// // In a test: #[tokio::test(start_paused = true)]
+/// let limiter = Limiter::builder()
+///     .store(MemoryStore::builder().clock(TokioClock::new()).build())
+///     .policy(Policy::new("upstream", Quota::requests(1).per_minute()))
+///     .build()?;
+/// assert!(limiter.wait("us", Duration::from_secs(1)).await.is_ok());
+/// tokio::time::advance(Duration::from_secs(60)).await;
+/// assert!(limiter.check("us").await.is_admitted());
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    start: tokio::time::Instant,
+    at: Timestamp,
+}
+
+impl TokioClock {
+    /// A clock that begins at 2027-01-15 08:00 UTC.
+    pub fn new() -> Self {
+        Self::at(TEST_TIME)
+    }
+
+    /// A clock that shows `now`, and counts on from there.
+    pub fn at(now: Timestamp) -> Self {
+        Self {
+            start: tokio::time::Instant::now(),
+            at: now,
+        }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Timestamp {
+        self.at + self.start.elapsed()
     }
 }

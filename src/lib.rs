@@ -85,6 +85,33 @@
 //! [`OnStoreError`] says what happens then, for all policies or for one: requests pass, are refused, or are limited in process by a
 //! [share](LocalFallback) of each quota. Timeouts, the circuit breaker, and what is done about each error are told in [`operations`].
 //!
+//! # Testing
+//!
+//! In tests a limiter counts in a [`MemoryStore`] of its own, on a clock that the test sets:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Limiter, ManualClock, MemoryStore, Policy, Quota};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let clock = ManualClock::default();
+//! let limiter = Limiter::builder()
+//!     .store(MemoryStore::builder().clock(clock.clone()).build())
+//!     .policy(Policy::new("mail", Quota::requests(1).per_hour()))
+//!     .build()?;
+//! assert!(limiter.admit("alice").await.is_ok());
+//! assert!(limiter.admit("alice").await.is_err());
+//! clock.advance(Duration::from_secs(3600));
+//! assert!(limiter.admit("alice").await.is_ok());
+//! # Ok::<(), tollgate::ConfigError>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - Under `#[tokio::test(start_paused = true)]`, and wherever [`Limiter::wait`] is called, the clock is a [`TokioClock`].
+//! - A request that comes through no socket has no address: insert a [`PeerAddr`] into its extensions or, with axum, add
+//!   `MockConnectInfo` as a layer around the limiter's.
+//!
 //! # Features
 //!
 //! | feature | default | what it adds |
@@ -147,30 +174,42 @@ mod units;
 #[cfg(feature = "axum")]
 pub use self::axum::MissingAdmission;
 pub use admission::{Admission, PermitGuard, Rejected};
-pub use clock::{Clock, ManualClock, SystemClock, Timestamp};
+pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
+/// The connection pool of [`RedisStore`], in the version that this crate uses.
+#[cfg(feature = "redis")]
+pub use deadpool_redis;
 pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
 pub use error::{ConfigError, InvalidValue, StoreError, UnknownPolicy};
-pub use extract::{MissingKey, PeerAddr};
+#[doc(inline)]
+pub use extract::{KeyExtractor, MissingKey, PeerAddr};
 pub use health::{HealthIssue, HealthReport};
 pub use key::Key;
+#[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
     Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use on_store_error::{LocalFallback, OnStoreError};
+#[doc(inline)]
+pub use outcome::Outcome;
+#[doc(inline)]
 pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
-pub use quota::{ParseQuotaError, Quota, RateBuilder};
+pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
 pub use respond::{RateLimitHeaders, exposed_headers};
 pub use settle::PolicyAdmission;
+#[doc(inline)]
 pub use store::DecisionSource;
+#[doc(inline)]
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]
+#[doc(inline)]
 pub use store::redis::{RedisStore, RedisStoreBuilder};
+#[doc(inline)]
 pub use strategy::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, RetryAfter, SlidingLog,
-    SlidingWindow, TokenBucket, Weekday,
+    SlidingWindow, Strategy, TokenBucket, Weekday,
 };
 
 /// The README's programs are tests.

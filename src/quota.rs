@@ -50,15 +50,25 @@ enum Kind {
     Concurrent,
 }
 
-/// Half a [`Quota`]: how many, and not yet per what.
+/// Half a [`Quota`]: how many, and not yet per what. Only with a period it is a quota:
+///
+/// ```
+/// # use tollgate::{Policy, Quota};
+/// let policy = Policy::new("burst", Quota::requests(5).per_second());
+/// ```
+///
+/// ```compile_fail,E0308
+/// # use tollgate::{Policy, Quota};
+/// let policy = Policy::new("burst", Quota::requests(5));
+/// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "say per what: `.per_second()`, `.per(duration)`"]
-pub struct RateBuilder(u64);
+pub struct QuotaWithoutPeriod(u64);
 
 impl Quota {
     /// `n` requests, each of which costs one unit.
-    pub const fn requests(n: u64) -> RateBuilder {
-        RateBuilder(n)
+    pub const fn requests(n: u64) -> QuotaWithoutPeriod {
+        QuotaWithoutPeriod(n)
     }
 
     /// `n` units, for policies whose requests cost more than one: the same as [`requests`](Quota::requests).
@@ -68,8 +78,8 @@ impl Quota {
     ///
     /// assert_eq!(Quota::units(9).per_hour(), Quota::requests(9).per_hour());
     /// ```
-    pub const fn units(n: u64) -> RateBuilder {
-        RateBuilder(n)
+    pub const fn units(n: u64) -> QuotaWithoutPeriod {
+        QuotaWithoutPeriod(n)
     }
 
     /// `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency).
@@ -168,7 +178,7 @@ impl Quota {
     }
 }
 
-impl RateBuilder {
+impl QuotaWithoutPeriod {
     /// Per `period`.
     pub const fn per(self, period: Duration) -> Quota {
         Quota {

@@ -125,6 +125,18 @@ pub enum MissingKey {
 }
 
 /// Finds out who is asking.
+///
+/// ```compile_fail,E0277
+/// # use tollgate::{Policy, Quota};
+/// // The name of a header is no extractor; `extract::header("x-tenant")` is.
+/// let policy = Policy::new("tenants", Quota::requests(5).per_second()).key("x-tenant");
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no key extractor",
+    label = "not a key extractor",
+    note = "those of `tollgate::extract` are: `extract::header(\"x-api-key\")`, `extract::peer()` and others, tuples of two \
+            to four of them, and closures by `extract::from_fn(|parts| ..)`"
+)]
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// The key of a request; `None` if it has none.
     fn key(&self, parts: &Parts) -> Option<Key>;

@@ -6,6 +6,7 @@
 mod calls;
 mod checks;
 mod client_address;
+mod clocks;
 mod conditions;
 mod config;
 mod credentials;

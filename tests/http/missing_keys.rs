@@ -138,3 +138,21 @@ fn a_tuple_lacks_the_first_part_that_is_missing_and_has_no_shared_bucket() {
     // Without a request it is any.
     assert_eq!(shared.missing_key_name(None), "the header x-a");
 }
+
+#[tokio::test]
+async fn browsers_and_grpc_clients_are_told_what_they_lack_too() {
+    let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
+    let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
+    let app = hello(&layer);
+    let answer = send(&app, with("accept", "text/html")).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+    let text = String::from_utf8_lossy(&answer.body);
+    let expected = "400 Bad Request\n\nThe request lacks the header x-api-key.";
+    assert_eq!(text.trim_end(), expected);
+    let mut call = with("content-type", "application/grpc");
+    *call.method_mut() = http::Method::POST;
+    let answer = send(&app, call).await;
+    assert_eq!(answer.field("grpc-status").as_deref(), Some("3"));
+    let message = answer.field("grpc-message").expect("a message");
+    assert_eq!(message, "The request lacks the header x-api-key.");
+}
