@@ -15,7 +15,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Ban, Key, Limiter, Policy, Quota};
+/// use tollgate::{Ban, Key, Limiter, Policy, Quota, RetryAfter};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let limiter = Limiter::builder()
@@ -30,7 +30,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///     let _ = limiter.check(Key::new("alice")).await;
 /// }
 /// let refused = limiter.admit(Key::new("alice")).await.unwrap_err();
-/// assert!(refused.retry_after().unwrap() > Duration::from_secs(599));
+/// assert!(refused.retry_after() > RetryAfter::In(Duration::from_secs(599)));
 /// assert!(limiter.unblock(Key::new("alice")).await.is_ok());
 /// # Ok::<(), tollgate::ConfigError>(())
 /// # })?;
