@@ -125,6 +125,10 @@ impl fmt::Display for UnknownPolicy {
 impl error::Error for UnknownPolicy {}
 
 /// Why a store could not answer. A rejection is an answer; this is a failure.
+///
+/// An outage ends by itself, and requests are answered as [`OnStoreError`](crate::OnStoreError) says. A
+/// [misconfiguration](Self::is_misconfiguration) lasts until it is mended, and is answered as
+/// [`OnMisconfiguration`](crate::OnMisconfiguration) says.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -135,12 +139,13 @@ pub enum StoreError {
     #[error("no connection to the store: {0}")]
     Connection(Arc<str>),
     /// The circuit breaker is open: recent calls failed, none is made, and the store is probed in the background.
-    #[error(
-        "circuit breaker is open after failed calls to the store; next probe in {retry_after:?}"
-    )]
+    #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", after(.cause.as_deref()))]
     CircuitOpen {
         /// How long until the next probe.
         retry_after: Duration,
+        /// The failure of the last call or probe, if it is known.
+        #[source]
+        cause: Option<Arc<StoreError>>,
     },
     /// The server answered with an error; nothing was charged.
     #[error("the store answered with an error: {code}: {message}")]
@@ -158,7 +163,153 @@ pub enum StoreError {
         /// What is wrong with it.
         message: Arc<str>,
     },
+    /// The call was made outside of a tokio runtime, or in one that is ending.
+    #[error("no tokio runtime: {0}")]
+    NoRuntime(&'static str),
     /// The store can't do what was asked.
     #[error("the store can't do that: {0}")]
     Unsupported(&'static str),
+}
+
+impl StoreError {
+    /// Whether the store, its server or its use is misconfigured: a right or a command is missing, a password is wrong, a
+    /// server is older than Redis 6.2, a cluster is used as a single server, something else stands under a policy's key,
+    /// there is no tokio runtime. Unlike an outage, that doesn't end until it is mended.
+    ///
+    /// The cause of an open circuit breaker counts. [`Limiter::health_check`](crate::Limiter::health_check) finds most of
+    /// these before the first request.
+    pub fn is_misconfiguration(&self) -> bool {
+        self.remedy().is_some()
+    }
+
+    /// What to do about a [misconfiguration](Self::is_misconfiguration); `None` for an outage.
+    pub fn remedy(&self) -> Option<&'static str> {
+        match self {
+            Self::Timeout | Self::Connection(_) => None,
+            Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
+            Self::Server { code, message } => remedy(code, message),
+            Self::CorruptKey { .. } => Some(
+                "delete the key; if another program writes it, set a prefix of your own by RedisStoreBuilder::prefix",
+            ),
+            Self::NoRuntime(_) => Some("call the limiter from a task of a tokio runtime"),
+            Self::Unsupported(_) => Some("use a store and strategies that can do it"),
+        }
+    }
+}
+
+const RIGHTS: &str = "grant the user the commands and keys that Limiter::health_check names";
+const PASSWORD: &str = "correct the user and the password of the connection";
+const CLUSTER: &str = "the server is a node of a cluster: use RedisStore::cluster";
+const NO_CLUSTER: &str = "the server is not a node of a cluster: use RedisStore::open";
+const DATABASE: &str = "correct the database number of the connection";
+const COMMANDS: &str =
+    "use Redis 6.2 or newer, and enable the commands that the operations page lists";
+
+/// What to do about an error that a server answers until its configuration is changed.
+fn remedy(code: &str, message: &str) -> Option<&'static str> {
+    let says = |text: &str| message.contains(text);
+    match code {
+        "NOPERM" => Some(RIGHTS),
+        "NOAUTH" | "WRONGPASS" => Some(PASSWORD),
+        "CROSSSLOT" | "MOVED" | "ASK" => Some(CLUSTER),
+        "ERR" if says("cluster mode") || says("cluster node") => Some(CLUSTER),
+        "ERR" if says("cluster support disabled") => Some(NO_CLUSTER),
+        "ERR" if says("DB index") => Some(DATABASE),
+        "ERR"
+            if says("unknown command")
+                || says("Unknown Redis command")
+                || says("nknown subcommand") =>
+        {
+            Some(COMMANDS)
+        }
+        // Scripts are the same on every server, so it is the server that doesn't know an option.
+        "ERR" if says("syntax error") || says("wrong number of arg") => Some(COMMANDS),
+        _ => None,
+    }
+}
+
+fn after(cause: Option<&StoreError>) -> String {
+    cause.map_or_else(String::new, |cause| format!("; last failure: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(code: &str, message: &str) -> StoreError {
+        StoreError::Server {
+            code: code.into(),
+            message: message.into(),
+        }
+    }
+
+    #[test]
+    fn misconfigurations_are_told_from_outages() {
+        let misconfigured = [
+            (
+                "NOPERM",
+                "this user has no permissions to run the 'evalsha' command",
+                RIGHTS,
+            ),
+            ("NOAUTH", "Authentication required.", PASSWORD),
+            ("WRONGPASS", "invalid username-password pair", PASSWORD),
+            (
+                "CROSSSLOT",
+                "Keys in request don't hash to the same slot",
+                CLUSTER,
+            ),
+            ("MOVED", "1234 127.0.0.1:7001", CLUSTER),
+            ("ERR", "SELECT is not allowed in cluster mode", CLUSTER),
+            (
+                "ERR",
+                "Script attempted to access a non local key in a cluster node",
+                CLUSTER,
+            ),
+            (
+                "ERR",
+                "This instance has cluster support disabled",
+                NO_CLUSTER,
+            ),
+            ("ERR", "DB index is out of range", DATABASE),
+            (
+                "ERR",
+                "unknown command 'EVALSHA', with args beginning with:",
+                COMMANDS,
+            ),
+            ("ERR", "Unknown Redis command called from script", COMMANDS),
+            // Redis 6.0, of PXAT.
+            ("ERR", "syntax error", COMMANDS),
+        ];
+        for (code, message, remedy) in misconfigured {
+            let error = server(code, message);
+            assert_eq!(error.remedy(), Some(remedy), "{error}");
+            assert!(error.is_misconfiguration());
+        }
+        for (code, message) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'."),
+            ("READONLY", "You can't write against a read only replica."),
+            ("LOADING", "Redis is loading the dataset in memory"),
+            ("MISCONF", "Redis is configured to save RDB snapshots"),
+            ("CLUSTERDOWN", "The cluster is down"),
+            ("BUSY", "Redis is busy running a script."),
+            ("ERR", "max number of clients reached"),
+        ] {
+            assert!(!server(code, message).is_misconfiguration(), "{code}");
+        }
+        assert!(!StoreError::Timeout.is_misconfiguration());
+    }
+
+    #[test]
+    fn an_open_circuit_breaker_is_what_opened_it() {
+        let open = |cause: Option<StoreError>| StoreError::CircuitOpen {
+            retry_after: Duration::from_millis(50),
+            cause: cause.map(Arc::new),
+        };
+        assert!(!open(None).is_misconfiguration());
+        assert!(!open(Some(StoreError::Timeout)).is_misconfiguration());
+        let wrong = open(Some(server("WRONGPASS", "invalid password")));
+        assert_eq!(wrong.remedy(), Some(PASSWORD));
+        let source = error::Error::source(&wrong).expect("a cause").to_string();
+        assert!(source.contains("invalid password") && wrong.to_string().ends_with(&source));
+    }
 }

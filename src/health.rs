@@ -86,6 +86,13 @@ pub enum HealthIssue {
         /// The server.
         server: Arc<str>,
     },
+    /// A server is a node of a cluster, and the store was told of a single server: requests whose keys are in several slots, or
+    /// on another node, fail.
+    #[error("{server} is a node of a cluster: use RedisStore::cluster")]
+    ClusterNode {
+        /// The server.
+        server: Arc<str>,
+    },
     /// A server's clock is far from this machine's. Limits go by the server's; what is shown to clients in dates does not.
     #[error("the clock of {server} is {} than this machine's by {by:?}", if *.ahead { "later" } else { "earlier" })]
     ClockSkew {

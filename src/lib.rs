@@ -82,8 +82,9 @@
 //!
 //! # When the store is at fault
 //!
-//! [`OnStoreError`] says what happens then, for all policies or for one: requests pass, are refused, or are limited in process by a
-//! [share](LocalFallback) of each quota. Timeouts, the circuit breaker, and what is done about each error are told in [`operations`].
+//! [`OnStoreError`] says what happens in an outage, for all policies or for one: requests pass, are rejected, or are limited in
+//! process by a [share](LocalFallback) of each quota. While the store is misconfigured they are rejected, unless
+//! [`OnMisconfiguration`] says otherwise. Timeouts, the circuit breaker, and what is done about each error are told in [`operations`].
 //!
 //! # Testing
 //!
@@ -190,7 +191,7 @@ pub use limiter::{
     Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
-pub use on_store_error::{LocalFallback, OnStoreError};
+pub use on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError};
 #[doc(inline)]
 pub use outcome::Outcome;
 #[doc(inline)]

@@ -1,4 +1,4 @@
-//! What to answer when the store can't.
+//! What to answer when the store can't, for an outage or because it is misconfigured.
 
 use crate::{error::InvalidValue, policy::Policy, quota::Quota};
 
@@ -8,17 +8,49 @@ use crate::{error::InvalidValue, policy::Policy, quota::Quota};
 /// Of a request's policies, those that refuse go first: one is enough. Then those that fall back are judged in process, all
 /// or nothing, and those that admit are not asked. Policies in the [shadow](Policy::shadow) have no say.
 ///
-/// It is for faults alone: no answer, or an error. A refusal is an answer.
+/// It is for outages alone: no answer, or an error that ends by itself. A rejection is an answer, and a
+/// [misconfiguration](crate::StoreError::is_misconfiguration) is answered as [`OnMisconfiguration`] says.
+///
+/// Unless it is set, [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an
+/// [`OutgoingLayer`](crate::OutgoingLayer) wait for the store to come back: until their timeout, after which they reject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreError {
-    /// Let the request pass, uncounted: an outage of the store is none of the service.
+    /// Let the request pass, uncounted: an outage of the store is none of the service. Set explicitly, it admits outgoing
+    /// calls too, at once.
     #[default]
     Admit,
     /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
     Reject,
     /// Judge it in process, by a share of the quota: 429 Too Many Requests for those who are past it.
     LocalFallback(LocalFallback),
+}
+
+/// What to answer when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+/// [`LimiterBuilder::on_misconfiguration`](crate::LimiterBuilder::on_misconfiguration).
+///
+/// A missing right, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
+/// under a key or a missing runtime doesn't end by itself: a service that admitted requests meanwhile would have no limit.
+/// Each is logged as an error with its remedy, at most every ten seconds.
+///
+/// ```
+/// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+///     // Requests pass as in an outage.
+///     .on_misconfiguration(OnMisconfiguration::AsStoreError)
+///     .build()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnMisconfiguration {
+    /// Reject the request: 503 Service Unavailable.
+    #[default]
+    Reject,
+    /// Answer it as in an outage: as [`OnStoreError`] says.
+    AsStoreError,
 }
 
 /// Limits in process while the store is at fault: by the same policies, each with a share of its quota.

@@ -214,7 +214,7 @@ impl Decision {
                 wait => wait,
             },
             DecisionKind::MissingKey { .. } | DecisionKind::DenyListed => RetryAfter::Never,
-            DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after }) => {
+            DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after, .. }) => {
                 RetryAfter::In(*retry_after)
             }
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,

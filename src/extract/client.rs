@@ -168,7 +168,14 @@ impl ClientIp {
         }
         let client = self.named(parts);
         if client.is_none() {
-            tracing::debug!(?peer, "a proxy names no client: its own address counts");
+            static UNNAMED: Seldom = Seldom::new();
+            UNNAMED.then(|suppressed| {
+                tracing::debug!(
+                    ?peer,
+                    suppressed,
+                    "a proxy names no client: its own address counts"
+                );
+            });
         }
         client.or(peer)
     }

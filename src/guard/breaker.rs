@@ -48,6 +48,8 @@ struct Outage {
     /// The watch that sees to the probes, by its number.
     watch: Option<u64>,
     watches: u64,
+    /// The failure of the last call or probe, while it is not closed.
+    cause: Option<Arc<StoreError>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,7 @@ impl Breaker {
                 pauses: 0,
                 watch: None,
                 watches: 0,
+                cause: None,
             }),
         }
     }
@@ -93,15 +96,18 @@ impl Breaker {
         if !self.is_open() {
             return Ok(());
         }
-        let retry_after = self.pause(Instant::now());
-        Err(StoreError::CircuitOpen { retry_after })
+        let outage = self.outage();
+        Err(StoreError::CircuitOpen {
+            retry_after: outage.pause(Instant::now()),
+            cause: outage.cause.clone(),
+        })
     }
 
-    /// How long until it may be closed again: until the next probe.
-    fn pause(&self, now: Instant) -> Duration {
-        match self.outage().state {
-            State::Open(until) => until.saturating_duration_since(now),
-            State::Closed | State::HalfOpen(_) => Duration::ZERO,
+    /// Notes why the last call or probe failed.
+    pub(crate) fn note_cause(&self, cause: StoreError) {
+        let mut outage = self.outage();
+        if outage.state != State::Closed {
+            outage.cause = Some(Arc::new(cause));
         }
     }
 
@@ -116,7 +122,7 @@ impl Breaker {
     }
 
     /// Notes a fault; returns whether it opened for it.
-    pub(crate) fn note_fault(&self, now: Instant) -> bool {
+    pub(crate) fn note_fault(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
         let Some(threshold) = self.threshold else {
             return false;
         };
@@ -130,6 +136,7 @@ impl Breaker {
         if outage.state != State::Closed || !counts {
             return false;
         }
+        outage.cause = Some(Arc::new(cause()));
         self.open(&mut outage, now, random());
         true
     }
@@ -176,12 +183,23 @@ impl Breaker {
 
     fn close(&self, outage: &mut Outage, faults: u32) {
         outage.state = State::Closed;
+        outage.cause = None;
         self.faults.store(faults, Ordering::Relaxed);
         self.open.store(false, Ordering::Relaxed);
     }
 
     fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outage {
+    /// How long until it may be closed again: until the next probe.
+    fn pause(&self, now: Instant) -> Duration {
+        match self.state {
+            State::Open(until) => until.saturating_duration_since(now),
+            State::Closed | State::HalfOpen(_) => Duration::ZERO,
+        }
     }
 }
 
@@ -272,18 +290,28 @@ mod tests {
     fn as_many_faults_in_a_row_open_it() {
         let (breaker, now) = breaker(3);
         for _ in 0..5 {
-            assert!(!breaker.note_fault(now) && !breaker.note_fault(now));
+            assert!(
+                !breaker.note_fault(now, || StoreError::Timeout)
+                    && !breaker.note_fault(now, || StoreError::Timeout)
+            );
             breaker.note_answer();
         }
-        assert!(!breaker.note_fault(now) && !breaker.note_fault(now) && !breaker.is_open());
-        assert!(breaker.note_fault(now) && breaker.is_open());
-        assert!(!breaker.note_fault(now), "it opens once");
+        assert!(
+            !breaker.note_fault(now, || StoreError::Timeout)
+                && !breaker.note_fault(now, || StoreError::Timeout)
+                && !breaker.is_open()
+        );
+        assert!(breaker.note_fault(now, || StoreError::Timeout) && breaker.is_open());
+        assert!(
+            !breaker.note_fault(now, || StoreError::Timeout),
+            "it opens once"
+        );
     }
 
     #[test]
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = breaker(0);
-        assert!((0..1_000).all(|_| !breaker.note_fault(now)));
+        assert!((0..1_000).all(|_| !breaker.note_fault(now, || StoreError::Timeout)));
         assert!(!breaker.is_open() && breaker.watch(now).is_none());
     }
 
@@ -291,11 +319,11 @@ mod tests {
     fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
         let (breaker, now) = breaker(1);
         assert!(breaker.watch(now).is_none(), "closed, it needs none");
-        breaker.note_fault(now);
+        breaker.note_fault(now, || StoreError::Timeout);
         let watch = breaker.watch(now).expect("a watch");
         assert!(breaker.watch(now).is_none(), "there is one already");
         let due = watch.due().expect("a probe is due");
-        assert_eq!(breaker.pause(now), due - now);
+        assert_eq!(breaker.outage().pause(now), due - now);
         assert!(
             watch.begin(now) && breaker.is_open(),
             "half open is not closed"
@@ -313,7 +341,7 @@ mod tests {
     fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
         let (breaker, now) = breaker(2);
         for lifted in [false, true] {
-            while !breaker.note_fault(now) {}
+            while !breaker.note_fault(now, || StoreError::Timeout) {}
             let watch = breaker.watch(now).expect("a watch");
             watch.begin(now);
             watch.end(false, now);
@@ -323,7 +351,10 @@ mod tests {
             watch.end(!lifted, now);
             assert!(!breaker.is_open() && !breaker.lift());
         }
-        assert!(breaker.note_fault(now), "one fault is remembered");
+        assert!(
+            breaker.note_fault(now, || StoreError::Timeout),
+            "one fault is remembered"
+        );
     }
 
     #[test]
@@ -343,7 +374,7 @@ mod tests {
     fn pauses_grow_on_until_a_question_is_answered() {
         let (breaker, now) = breaker(1);
         let opened = |times: u32| {
-            breaker.note_fault(now);
+            breaker.note_fault(now, || StoreError::Timeout);
             let watch = breaker.watch(now).expect("a watch");
             let pause = watch.due().expect("a probe") - now;
             let most = FIRST_PAUSE * 2_u32.pow(times);
@@ -355,7 +386,7 @@ mod tests {
         (0..4).for_each(opened);
         breaker.note_answer();
         opened(0);
-        breaker.note_fault(now);
+        breaker.note_fault(now, || StoreError::Timeout);
         breaker.note_answer();
         assert!(!breaker.is_open(), "an answer is better than a probe's");
         opened(0);
@@ -364,7 +395,7 @@ mod tests {
     #[test]
     fn a_watch_that_stands_still_is_relieved() {
         let (breaker, now) = breaker(1);
-        breaker.note_fault(now);
+        breaker.note_fault(now, || StoreError::Timeout);
         let still = breaker.watch(now).expect("a watch");
         let due = still.due().expect("a probe");
         assert!(breaker.watch(due).is_none(), "it is not late yet");
@@ -386,7 +417,7 @@ mod tests {
     #[test]
     fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
         let (breaker, now) = breaker(1);
-        breaker.note_fault(now);
+        breaker.note_fault(now, || StoreError::Timeout);
         let watch = breaker.watch(now).expect("a watch");
         watch.begin(now);
         drop(watch);

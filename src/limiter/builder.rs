@@ -8,7 +8,7 @@ use std::{
 use http::{Method, request::Parts};
 
 use super::{
-    Bound, Desks, Inner, Limiter, OnStoreError, Role,
+    Bound, Desks, Inner, Limiter, OnMisconfiguration, OnStoreError, Role,
     fallback::Share,
     missing::MissingKeys,
     permit::Held,
@@ -33,7 +33,8 @@ use crate::{
 pub struct LimiterBuilder<T = Limiter> {
     store: Option<Arc<dyn Store>>,
     policies: Vec<Policy>,
-    on_store_error: OnStoreError,
+    on_store_error: Option<OnStoreError>,
+    on_misconfiguration: OnMisconfiguration,
     lists: Lists,
     skips: Skips,
     counts_preflights: bool,
@@ -45,7 +46,8 @@ impl<T> LimiterBuilder<T> {
         Self {
             store: None,
             policies: Vec::new(),
-            on_store_error: OnStoreError::default(),
+            on_store_error: None,
+            on_misconfiguration: OnMisconfiguration::default(),
             lists: Lists::default(),
             skips: Skips::default(),
             counts_preflights: false,
@@ -149,10 +151,17 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// What to answer when the store can't: [`OnStoreError::Admit`] unless set. A policy may have an answer
-    /// [of its own](Policy::on_store_error).
+    /// What to answer when the store can't. Unless set, layers and [`check`](Limiter::check) admit, and outgoing calls
+    /// [wait](Limiter::wait) for the store until their timeout. A policy may have an answer [of its own](Policy::on_store_error).
     pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
-        self.on_store_error = answer.into();
+        self.on_store_error = Some(answer.into());
+        self
+    }
+
+    /// What to answer when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+    /// [`OnMisconfiguration::Reject`] unless set.
+    pub fn on_misconfiguration(mut self, answer: OnMisconfiguration) -> Self {
+        self.on_misconfiguration = answer;
         self
     }
 
@@ -179,7 +188,10 @@ impl<T> LimiterBuilder<T> {
         }
         let store = self.store.unwrap_or_else(|| Arc::new(MemoryStore::new()));
         let in_general = |unfit| ConfigError::at("", unfit);
-        self.on_store_error.check().map_err(in_general)?;
+        self.on_store_error
+            .unwrap_or_default()
+            .check()
+            .map_err(in_general)?;
         let mut shares: Option<Shares> = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
@@ -213,10 +225,12 @@ impl<T> LimiterBuilder<T> {
             if !bans {
                 tiers.check_cost(&policy, &account).map_err(of)?;
             }
-            let on_store_error = policy.on_store_error.unwrap_or(self.on_store_error);
-            on_store_error.check().map_err(of)?;
+            let on_store_error = policy.on_store_error.or(self.on_store_error);
+            on_store_error.unwrap_or_default().check().map_err(of)?;
             let share = match on_store_error {
-                OnStoreError::LocalFallback(fallback) if !matches!(role, Role::Shadow { .. }) => {
+                Some(OnStoreError::LocalFallback(fallback))
+                    if !matches!(role, Role::Shadow { .. }) =>
+                {
                     let shares = shares.get_or_insert_default();
                     Some(Share::open(shares, &policy, fallback, &account).map_err(of)?)
                 }
@@ -249,10 +263,12 @@ impl<T> LimiterBuilder<T> {
                 is_plain: plain::is_plain(&policies, &self.lists),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
+                on_misconfiguration: self.on_misconfiguration,
                 lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
                 skips: self.skips,
                 counts_preflights: self.counts_preflights,
-                faults: Seldom::default(),
+                outages: Seldom::default(),
+                misconfigurations: Seldom::default(),
                 held: Held::default(),
                 queues: Queues::default(),
                 permit_ttl,

@@ -19,6 +19,8 @@ pub(super) struct Draft {
     pub(super) ask: Op,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
     pub(super) retries: bool,
+    /// Whether it may wait for a store that failed.
+    pub(super) waits: bool,
     /// What is known of them once the store has answered is not, before that.
     pub(super) items: Items,
     pub(super) kind: DecisionKind,
@@ -39,6 +41,7 @@ impl Draft {
         Self {
             ask,
             retries,
+            waits: false,
             items: Items::new(),
             kind: DecisionKind::Admitted,
             source: DecisionSource::NotChecked,

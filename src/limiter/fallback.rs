@@ -2,9 +2,12 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::{Desk, Inner, OnStoreError, Role, draft::Draft, tiers::Known, write_back::Shares};
+use super::{
+    Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, draft::Draft, tiers::Known,
+    write_back::Shares,
+};
 use crate::{
-    decision::{Counted, DecisionKind},
+    decision::{Counted, Decision, DecisionKind},
     error::{InvalidValue, StoreError},
     on_store_error::LocalFallback,
     policy::Policy,
@@ -72,34 +75,73 @@ fn open(
     })
 }
 
+/// What is done about a request that the store has no answer for. Of its policies, the greatest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum FailureAction {
+    Admit,
+    LocalFallback,
+    /// Rejected now, and asked again until the timeout.
+    Wait,
+    Reject,
+}
+
 impl Desk {
     /// The answer to a request that the store has none for.
     #[cold]
     pub(super) fn fault(&self, draft: &mut Draft, error: StoreError) {
-        let answer = self.answer_to_faults(&draft.items);
-        self.faults.then(|suppressed| {
-            tracing::warn!(%error, action = ?answer, suppressed, "rate limit store failed");
-        });
-        match answer {
-            OnStoreError::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),
-            OnStoreError::Reject => {
+        let policies = draft.items.iter().map(|item| self.bound(item.policy));
+        let waits = draft.waits && draft.items.iter().any(|item| item.cost > 0);
+        let action = self.failure_action(policies, &error, waits);
+        self.log_failure(&error, action);
+        match action {
+            FailureAction::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),
+            FailureAction::LocalFallback => self.fall_back(draft, error),
+            FailureAction::Wait | FailureAction::Reject => {
                 draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback)
             }
-            OnStoreError::LocalFallback(_) => self.fall_back(draft, error),
         }
     }
 
-    /// One policy that refuses is enough; else one that falls back is.
-    fn answer_to_faults(&self, items: &[Counted]) -> OnStoreError {
-        let bound = items.iter().map(|item| self.bound(item.policy));
-        let enforced = bound.filter(|bound| !matches!(bound.role, Role::Shadow { .. }));
-        let strictness = |answer: &OnStoreError| match answer {
-            OnStoreError::Admit => 0,
-            OnStoreError::LocalFallback(_) => 1,
-            OnStoreError::Reject => 2,
-        };
-        let answers = enforced.map(|bound| bound.on_store_error);
-        answers.max_by_key(strictness).unwrap_or_default()
+    /// What is done about a request under these policies, one that `waits` for its turn or not.
+    pub(super) fn failure_action<'a>(
+        &self,
+        policies: impl Iterator<Item = &'a Bound>,
+        error: &StoreError,
+        waits: bool,
+    ) -> FailureAction {
+        let rejects = self.on_misconfiguration == OnMisconfiguration::Reject;
+        let misconfigured = rejects && error.is_misconfiguration();
+        let enforced = policies.filter(|bound| !matches!(bound.role, Role::Shadow { .. }));
+        let actions = enforced.map(|bound| match bound.on_store_error {
+            _ if misconfigured => FailureAction::Reject,
+            Some(OnStoreError::Reject) => FailureAction::Reject,
+            Some(OnStoreError::LocalFallback(_)) => FailureAction::LocalFallback,
+            Some(OnStoreError::Admit) => FailureAction::Admit,
+            None if waits => FailureAction::Wait,
+            None => FailureAction::Admit,
+        });
+        actions.max().unwrap_or(FailureAction::Admit)
+    }
+
+    fn log_failure(&self, error: &StoreError, action: FailureAction) {
+        match error.remedy() {
+            Some(remedy) => self.misconfigurations.then(|suppressed| {
+                tracing::error!(%error, remedy, ?action, suppressed, "rate limit store is misconfigured");
+            }),
+            None => self.outages.then(|suppressed| {
+                tracing::warn!(%error, ?action, suppressed, "rate limit store failed");
+            }),
+        }
+    }
+
+    /// The rejection of a request that would have to wait where there is no runtime.
+    #[cold]
+    pub(super) fn reject_without_runtime(self: Arc<Self>) -> Decision {
+        let error = StoreError::NoRuntime("waiting needs its timers");
+        self.log_failure(&error, FailureAction::Reject);
+        let mut draft = Draft::new(Op::Acquire(1), false);
+        draft.rule(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);
+        draft.finish(self)
     }
 
     /// Judges in process by the policies that are to be.

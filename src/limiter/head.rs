@@ -48,8 +48,10 @@ pub(super) struct Refusal {
     told: Instant,
     /// Until when there is no use in asking.
     pub(super) until: Instant,
-    /// Whether a place in flight is wanting, so that nobody knows when there will be one.
-    pub(super) in_flight: bool,
+    /// Whether it can't be known when to ask again: a permit is wanting, or the store failed.
+    pub(super) polled: bool,
+    /// Whether the store failed.
+    pub(super) failed: bool,
 }
 
 impl Head {
@@ -80,7 +82,7 @@ impl Head {
         let waiters = self.limiter.queues.lock();
         let queue = waiters.queues.get(&self.id)?;
         let refusal = queue.refusal.as_ref().filter(|_| self.asked.is_none())?;
-        let holds = !refusal.in_flight && refusal.until > Instant::now();
+        let holds = !refusal.polled && refusal.until > Instant::now();
         let goes = holds && refusal.question.is_same(question);
         goes.then(|| refusal.clone())
     }
@@ -149,7 +151,11 @@ impl Head {
         n: u32,
     ) -> Result<Decision, Arc<Refusal>> {
         let exhausted = matches!(decision.kind, DecisionKind::Rejected);
-        if exhausted && decision.retry_after() != RetryAfter::Never {
+        let failed = match &decision.kind {
+            DecisionKind::StoreFailed(error) => question.outwaits(error),
+            _ => false,
+        };
+        if failed || exhausted && decision.retry_after() != RetryAfter::Never {
             return Err(Refusal::new(decision, question.clone()));
         }
         // Where the store was not asked, or couldn't answer, all get the same.
@@ -289,10 +295,12 @@ impl Refusal {
     fn new(decision: Decision, question: Arc<Question>) -> Arc<Self> {
         let told = Instant::now();
         let wait = question.honest_wait(&decision);
+        let failed = matches!(decision.kind, DecisionKind::StoreFailed(_));
         Arc::new(Self {
             told,
             until: told.checked_add(wait).unwrap_or(told),
-            in_flight: question.lacks_place(&decision),
+            polled: failed || question.lacks_place(&decision),
+            failed,
             decision,
             question,
         })
@@ -321,7 +329,7 @@ impl Refusal {
     pub(super) fn at(&self, now: Instant) -> Decision {
         let mut decision = self.decision.clone();
         let since = now.saturating_duration_since(self.told);
-        if since > Duration::ZERO {
+        if since > Duration::ZERO && !self.failed {
             decision.source = DecisionSource::RejectionCache;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |status| {

@@ -29,6 +29,8 @@ pub(super) struct Own {
     pub(super) address: Option<IpAddr>,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
     pub(super) retries: bool,
+    /// Whether it may wait for a store that failed.
+    pub(super) waits: bool,
 }
 
 /// What a limiter makes of a request.
@@ -72,6 +74,7 @@ impl Desk {
             };
         }
         let mut draft = Draft::new(ask, own.is_some_and(|own| own.retries));
+        draft.waits = own.is_some_and(|own| own.waits);
         let waits = self.draft_keys(&mut draft, keys, own);
         match waits {
             None => Judged::Now(draft.finish(self)),

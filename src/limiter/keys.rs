@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::key::Key;
+use crate::{key::Key, log::Seldom};
 
 /// Who is asking, for each policy: one [`Key`] for all, or pairs of a policy's name and its key.
 #[derive(Clone, Debug)]
@@ -59,10 +59,14 @@ impl Keys {
     pub(super) fn warn_of_strangers(&self, known: impl Fn(&str) -> bool) {
         if let Who::Each(keys) = &self.who {
             for (name, _) in keys.iter().filter(|(name, _)| !known(name)) {
-                tracing::error!(
-                    policy = name,
-                    "a key for a policy that the limiter doesn't have"
-                );
+                static UNKNOWN: Seldom = Seldom::new();
+                UNKNOWN.then(|suppressed| {
+                    tracing::error!(
+                        policy = name,
+                        suppressed,
+                        "a key for a policy that the limiter doesn't have"
+                    );
+                });
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     key::Key,
     lists::Lists,
     log::Seldom,
-    on_store_error::OnStoreError,
+    on_store_error::{OnMisconfiguration, OnStoreError},
     policy::Policy,
     skip::Skips,
     store::{LimitHandle, Op, Store},
@@ -93,13 +93,15 @@ pub(crate) struct Inner {
     /// Where shares of quotas are counted while the store is at fault, if any are to be.
     shares: Option<write_back::Shares>,
     policies: Box<[Bound]>,
-    on_store_error: OnStoreError,
+    on_store_error: Option<OnStoreError>,
+    on_misconfiguration: OnMisconfiguration,
     lists: Option<Box<Lists>>,
     skips: Skips,
     counts_preflights: bool,
     /// Whether nothing but the key and the cost of a request has to be known.
     is_plain: bool,
-    faults: Seldom,
+    outages: Seldom,
+    misconfigurations: Seldom,
     held: permit::Held,
     queues: queue::Queues,
     /// The shortest permit TTL of any policy.
@@ -113,7 +115,8 @@ struct Bound {
     account: LimitHandle,
     /// Quotas other than the policy's own.
     tiers: tiers::Known,
-    on_store_error: OnStoreError,
+    /// None unless it was told.
+    on_store_error: Option<OnStoreError>,
     /// What it is judged by in process, if that is what to do when the store is at fault.
     share: Option<fallback::Share>,
     missing_keys: missing::MissingKeys,
@@ -276,6 +279,10 @@ impl fmt::Debug for Limiter {
             .field("store", &self.desks.inner().store)
             .field("policies", &self.policies().collect::<Vec<_>>())
             .field("on_store_error", &self.desks.inner().on_store_error)
+            .field(
+                "on_misconfiguration",
+                &self.desks.inner().on_misconfiguration,
+            )
             .finish()
     }
 }

@@ -17,6 +17,7 @@ use tokio::{
 use super::{Bound, Inner};
 use crate::{
     decision::{Counted, Permit},
+    log::Seldom,
     store::{CounterMode, CounterOp, LimitHandle, Op, StoreResponse, Units},
 };
 
@@ -74,9 +75,15 @@ impl Taken {
         match &runtime {
             Some(runtime) if starts => beat(limiter, runtime, permit_ttl / BEATS),
             Some(_) => {}
-            None => tracing::warn!(
-                "permits of in-flight limits can't be renewed: there is no tokio runtime here"
-            ),
+            None => {
+                static OUTSIDE: Seldom = Seldom::new();
+                OUTSIDE.then(|suppressed| {
+                    tracing::warn!(
+                        suppressed,
+                        "permits of in-flight limits can't be renewed: there is no tokio runtime here"
+                    );
+                });
+            }
         }
         Some(Arc::new(Self {
             limiter: limiter.clone(),

@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Bound, Desk, Judged, Keys, Pending, judge::Own, queue::Id};
+use super::{Bound, Desk, Judged, Keys, Pending, fallback::FailureAction, judge::Own, queue::Id};
 use crate::{
     decision::{Counted, Decision, Part},
+    error::StoreError,
     extract::MissingKey,
     key::Key,
     store::{CounterMode, Op},
@@ -113,6 +114,13 @@ impl Question {
             costs |= cost > 0;
         }
         !costs
+    }
+
+    /// Whether it is asked again because the store failed, and not rejected for it.
+    pub(super) fn outwaits(&self, error: &StoreError) -> bool {
+        let policies = self.desk.policies.iter();
+        let named = policies.filter(|bound| self.key_under(bound).is_some());
+        self.desk.failure_action(named, error, true) == FailureAction::Wait
     }
 
     /// Whether a place of an in-flight limit is among what refused it.

@@ -9,6 +9,7 @@ use crate::{
     error::{ConfigError, InvalidValue},
     extract::MissingKey,
     key::Key,
+    log::Seldom,
     store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
 };
@@ -110,7 +111,16 @@ impl Bound {
         compared.note(evaluated, admitted, would);
         if would != admitted {
             let policy = self.policy.name();
-            tracing::debug!(policy, admitted, would, "a shadow would have it otherwise");
+            static DIFFERS: Seldom = Seldom::new();
+            DIFFERS.then(|suppressed| {
+                tracing::debug!(
+                    policy,
+                    admitted,
+                    would,
+                    suppressed,
+                    "a shadow policy would decide otherwise"
+                );
+            });
         }
     }
 }

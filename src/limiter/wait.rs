@@ -11,6 +11,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     task::coop::poll_proceed,
     time::{Instant, sleep_until},
 };
@@ -31,8 +32,8 @@ use crate::{
 /// How many may wait for the same keys, unless told otherwise.
 pub(crate) const QUEUE: usize = 1_024;
 
-/// How often an in-flight limit is asked again, and a quota of which something was given back: the first time after this
-/// long, each time after twice as long,
+/// How often an in-flight limit is asked again, a store that failed, and a quota of which something was given back: the
+/// first time after this long, each time after twice as long,
 const FIRST_LOOK: Duration = Duration::from_millis(5);
 /// and in the end after this long.
 const LAST_LOOK: Duration = Duration::from_millis(250);
@@ -72,6 +73,12 @@ impl Limiter {
     /// Dropping the future leaves the queue, and what was charged for it is given back. One that is kept without being
     /// polled holds up those behind it, as with tokio's locks.
     ///
+    /// # When the store fails
+    ///
+    /// It is asked again, after 5 ms at first, at last every 250 ms, until it answers or the timeout has passed, which
+    /// rejects with the store's error. A limiter that was [told](crate::LimiterBuilder::on_store_error) what to do does that
+    /// at once: admit, reject, or wait for its turn in process.
+    ///
     /// # In-flight limits
     ///
     /// Nobody knows when a place becomes free. A place that was waited for lets the queue go on when it is given back in
@@ -84,7 +91,9 @@ impl Limiter {
     /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
     ///   always tells how it stands;
     /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
-    /// - the store is at fault, and the limiter [rejects](crate::OnStoreError::Reject) then. If it admits, nobody waits.
+    /// - the store failed, and the limiter was told to [reject](crate::OnStoreError::Reject) then, or the store is
+    ///   [misconfigured](crate::StoreError::is_misconfiguration);
+    /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
     ///
     /// Under [`charge_rejected`](crate::Policy::charge_rejected) each question of the first in the queue that is refused counts.
     ///
@@ -100,7 +109,7 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime that has its timers enabled, if it has to wait.
+    /// In a tokio runtime whose timers are not enabled, if it has to wait.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait {
             question: Question {
@@ -108,6 +117,7 @@ impl Limiter {
                 keys: keys.into(),
                 own: Own {
                     retries: true,
+                    waits: true,
                     ..Own::default()
                 },
             },
@@ -181,6 +191,9 @@ async fn stand(wish: Wish) -> Option<Decision> {
     let head = match question.desk.inner().join(question.id(), wish) {
         Joined::Refused(decision) => return Some(decision),
         Joined::Head(head) => head,
+        Joined::Behind(_) if Handle::try_current().is_err() => {
+            return Some(question.desk.clone().reject_without_runtime());
+        }
         Joined::Behind(mut place) => {
             let turn = tokio::select! {
                 biased;
@@ -209,7 +222,7 @@ async fn lead(
     deadline: Option<Instant>,
 ) -> Decision {
     let mut known = head.inherited(&question);
-    let mut looks = Looks(LAST_LOOK);
+    let (mut looks, mut failing) = (Looks(LAST_LOOK), false);
     loop {
         let refusal = match known.take() {
             Some(refusal) => refusal,
@@ -223,7 +236,15 @@ async fn lead(
             head.note(refusal.clone());
             return refusal.at(now);
         }
-        let next = match refusal.in_flight {
+        if Handle::try_current().is_err() {
+            head.note(refusal);
+            return question.desk.clone().reject_without_runtime();
+        }
+        if refusal.failed && !failing {
+            looks = Looks(FIRST_LOOK);
+        }
+        failing = refusal.failed;
+        let next = match refusal.polled {
             true => refusal.until.max(now + looks.next()),
             false if looks.are_over() => refusal.until,
             false => refusal.until.min(now + looks.next()),

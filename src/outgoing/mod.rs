@@ -48,6 +48,10 @@
 //!    [`Rejected`](crate::Rejected). Every other error is the inner service's own. A client that tonic has generated makes a
 //!    `Status` of it, of code `UNKNOWN`, whose `source()` is the `Rejected`.
 //!
+//! While the store fails, requests wait for it until their timeout, and are then rejected, unless the limiter was
+//! [told](crate::LimiterBuilder::on_store_error) what to do. An explicit [`OnStoreError::Admit`](crate::OnStoreError::Admit)
+//! lets them pass at once.
+//!
 //! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
 //!
 //! # When it is over

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 
+use crate::log::Seldom;
+
 use super::BoxError;
 
 /// The body of a refusal: bytes, or whatever the application answers with.
@@ -33,7 +35,14 @@ impl RefusalBody {
                 match ready!(Pin::new(body).poll_frame(cx)) {
                     Some(Ok(frame)) => Poll::Ready(Some(frame)),
                     Some(Err(error)) => {
-                        tracing::error!(error, "the body of a refusal failed, and was cut short");
+                        static FAILED: Seldom = Seldom::new();
+                        FAILED.then(|suppressed| {
+                            tracing::error!(
+                                error,
+                                suppressed,
+                                "the body from on_rejection failed, and was cut short"
+                            );
+                        });
                         self.0 = Kind::Bytes(None);
                         Poll::Ready(None)
                     }

@@ -46,7 +46,7 @@ async fn while_it_is_open_nobody_waits_and_nothing_is_asked() {
     opened(&limiter).await;
     for _ in 0..1_000 {
         let error = answer_at_once(&limiter);
-        let StoreError::CircuitOpen { retry_after } = error else {
+        let StoreError::CircuitOpen { retry_after, .. } = error else {
             panic!("{error:?}")
         };
         assert!(retry_after <= Duration::from_secs(1));

@@ -350,7 +350,7 @@ async fn wrongtype() {
     connection.is_kept(&server);
 }
 
-fn give_all_slots(server: &Server) {
+pub(crate) fn give_all_slots(server: &Server) {
     let slots: Vec<_> = (0..16_384).map(|slot: u32| slot.to_string()).collect();
     let mut all = vec!["CLUSTER", "ADDSLOTS"];
     all.extend(slots.iter().map(String::as_str));

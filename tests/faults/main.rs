@@ -8,6 +8,7 @@ mod connections;
 mod fallback;
 mod give_backs;
 mod load;
+mod misconfigured;
 mod outages;
 mod policies;
 mod probes;

@@ -166,9 +166,15 @@ impl Log {
 
     /// How many lines contain `text`.
     pub(crate) fn lines(&self, text: &str) -> usize {
+        self.matching(text).len()
+    }
+
+    /// The lines that contain `text`.
+    pub(crate) fn matching(&self, text: &str) -> Vec<String> {
         let log = self.0.lock().expect("a log");
         let log = String::from_utf8_lossy(&log);
-        log.lines().filter(|line| line.contains(text)).count()
+        let lines = log.lines().filter(|line| line.contains(text));
+        lines.map(str::to_owned).collect()
     }
 }
 

@@ -1,13 +1,17 @@
 //! Waiting for a turn while the store is at fault.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::IntoFuture,
+    time::{Duration, Instant},
+};
 
+use futures_util::FutureExt;
 use testkit::Server;
 use tollgate::{
     DecisionKind, DecisionSource, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
 };
 
-use crate::support::{PATIENCE, nowhere, store};
+use crate::support::{PATIENCE, nowhere, store, until};
 
 const KEY: Key = Key::global();
 
@@ -68,4 +72,83 @@ async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
             assert_eq!(admitted.is_ok(), admits, "{answer:?}: {admitted:?}");
         }
     }
+}
+
+/// A limiter that was told nothing about failures.
+fn untold(store: tollgate::RedisStore) -> Limiter {
+    let policy = Policy::new("p", Quota::requests(1_000_000).per_second());
+    let limiter = Limiter::builder().store(store).policy(policy);
+    limiter.build().expect("a limiter")
+}
+
+#[tokio::test]
+async fn calls_with_a_failed_store_wait_until_their_timeout_and_are_then_rejected() {
+    let limiter = untold(nowhere());
+    let (timeout, start) = (Duration::from_millis(300), Instant::now());
+    let waiting: Vec<_> = (0..1_000)
+        .map(|key| {
+            // Some queue behind each other, and some alone.
+            let key = Key::new((key % 100).to_string());
+            tokio::spawn(limiter.wait(key, timeout).into_future())
+        })
+        .collect();
+    let mut passed = 0;
+    for waiting in waiting {
+        match waiting.await.expect("an answer") {
+            Ok(_) => passed += 1,
+            Err(rejected) => assert!(matches!(
+                rejected.decision().kind(),
+                DecisionKind::StoreFailed(_)
+            )),
+        }
+    }
+    assert_eq!(passed, 0, "of 1,000 calls, in {:?}", start.elapsed());
+    assert!(start.elapsed() >= timeout);
+}
+
+#[tokio::test]
+async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
+    let server = Server::start();
+    let limiter = untold(store(&server));
+    server.kill();
+    let waiting: Vec<_> = (0..4)
+        .map(|key| {
+            tokio::spawn(
+                limiter
+                    .wait(Key::new((key % 2).to_string()), PATIENCE)
+                    .into_future(),
+            )
+        })
+        .collect();
+    until("the outage is met", async || {
+        limiter.check(KEY).await.source() == DecisionSource::Fallback
+    })
+    .await;
+    assert!(
+        waiting.iter().all(|call| !call.is_finished()),
+        "none passes"
+    );
+    server.restart();
+    for waiting in waiting {
+        let admission = waiting.await.expect("an answer").expect("its turn");
+        assert_eq!(admission.decisions()[0].source(), DecisionSource::Store);
+    }
+}
+
+#[test]
+fn waiting_without_a_runtime_is_rejected_and_does_not_panic() {
+    let policy = Policy::new("p", Quota::requests(1).per_hour());
+    let limiter = Limiter::builder()
+        .policy(policy)
+        .build()
+        .expect("a limiter");
+    let patience = Duration::from_secs(36_000);
+    let wait = || limiter.wait(KEY, patience).into_future().now_or_never();
+    assert!(
+        wait().expect("at once").is_ok(),
+        "there is room for the first"
+    );
+    let rejected = wait().expect("at once").expect_err("it would have to wait");
+    let kind = format!("{:?}", rejected.decision().kind());
+    assert!(kind.contains("NoRuntime"), "{kind}");
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use testkit::Server;
-use tollgate::{DecisionSource, Key, Limiter, OnStoreError, StoreError};
+use tollgate::{DecisionSource, Key, Limiter, OnMisconfiguration, OnStoreError, StoreError};
 
 use crate::support::{
     EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
@@ -197,7 +197,7 @@ impl Write for Log {
 }
 
 #[test]
-fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_names_the_key() {
+fn a_request_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_names_the_key() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -217,6 +217,7 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
             .store(store(&server))
             .policy(by.policy("p", &quota))
             .on_store_error(OnStoreError::Admit)
+            .on_misconfiguration(OnMisconfiguration::AsStoreError)
             .build()
             .expect("a limiter");
         let check = || runtime.block_on(limiter.check(Key::new("logged")).into_future());
@@ -231,7 +232,7 @@ fn whoever_is_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_na
         let text = log.text();
         let mut lines = text.lines();
         assert!(
-            lines.any(|line| line.contains("WARN") && line.contains(&name)),
+            lines.any(|line| line.contains("ERROR") && line.contains(&name)),
             "{text}"
         );
     }

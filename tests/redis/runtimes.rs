@@ -165,7 +165,7 @@ fn asked_outside_any_runtime_it_says_so() {
     assert!(
         matches!(
             decision.kind(),
-            DecisionKind::StoreFailed(tollgate::StoreError::Unsupported(_))
+            DecisionKind::StoreFailed(tollgate::StoreError::NoRuntime(_))
         ),
         "{decision:?}"
     );

@@ -281,6 +281,8 @@ impl RedisStoreBuilder {
             kept: Default::default(),
             denials: Denials::new(self.denials, self.most_denials, self.clock),
             ahead: Default::default(),
+            opened: Default::default(),
+            closed: Default::default(),
         });
         Ok(RedisStore {
             inner: Arc::new(Inner {

@@ -1,6 +1,6 @@
 //! What each error of a server means to a lane: the one table of them all.
 
-use redis::RedisError;
+use redis::{ErrorKind, RedisError};
 
 use crate::error::StoreError;
 
@@ -110,6 +110,18 @@ pub(super) fn of(error: &RedisError) -> StoreError {
             }
         }
         None if error.is_timeout() => StoreError::Timeout,
+        // The one error that quotes the arguments of a script, which are binary, says that the command is unknown.
+        None if error.kind() == ErrorKind::Parse && error.to_string().contains("invalid utf-8") => {
+            StoreError::Server {
+                code: "ERR".into(),
+                message: format!("unknown command, in words that can't be read ({error})").into(),
+            }
+        }
+        // redis-rs leaves the server's own words out.
+        None if error.kind() == ErrorKind::AuthenticationFailed => StoreError::Server {
+            code: "WRONGPASS".into(),
+            message: error.to_string().into(),
+        },
         None => StoreError::Connection(error.to_string().into()),
     }
 }

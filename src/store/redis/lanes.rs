@@ -131,7 +131,8 @@ impl Lanes {
         mark: Option<Mark>,
         insists: bool,
     ) -> Result<Awaited, StoreError> {
-        let outside = || StoreError::Unsupported("there is no tokio runtime here");
+        let outside =
+            || StoreError::NoRuntime("the Redis store sends from the runtime of its caller");
         let (place, hash) = self.begin(ask, &lines);
         let here = Handle::try_current().map_err(|_| outside())?;
         let matter = Matter::marked(ask, lines, deadline, hash, mark);

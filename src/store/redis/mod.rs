@@ -32,6 +32,7 @@ use crate::{
         denials::{Asked, Denials},
     },
     key::Key,
+    log::Seldom,
     strategy::Rule,
 };
 
@@ -122,6 +123,9 @@ struct Shared {
     epoch: Option<EpochKey>,
     /// How far the server's clock is ahead of this machine's, in microseconds.
     ahead: AtomicI64,
+    /// Logs that a breaker opened: on a cluster there is one for each hash tag.
+    opened: Seldom,
+    closed: Seldom,
 }
 
 impl Shared {
@@ -315,6 +319,9 @@ impl Store for RedisStore {
             let mut range = redis::cmd("EVAL");
             range.arg(CALLERS).arg(1).arg(name);
             shared.breaker(tag).check()?;
+            if Handle::try_current().is_err() {
+                return Err(StoreError::NoRuntime("callers waits for the server"));
+            }
             let list = shared.servers.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;

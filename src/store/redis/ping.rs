@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::cmd;
-use tokio::time::timeout;
+use tokio::{runtime::Handle, time::timeout};
 
 use super::{RedisStore, route::Servers};
 use crate::{
@@ -32,6 +32,13 @@ impl RedisStore {
     /// Asks each server, and tries each account there.
     pub(super) async fn look(&self, accounts: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
+        if Handle::try_current().is_err() {
+            let server = "the server".into();
+            let error = StoreError::NoRuntime("health_check waits for the server");
+            health.add_issue(HealthIssue::Unreachable { server, error });
+            return health;
+        }
+        let single = matches!(self.inner.shared.servers, Servers::One(_));
         let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
             Ok(Ok(places)) => places,
             failed => {
@@ -46,7 +53,7 @@ impl RedisStore {
             self.try_epoch(&first.name, &mut health).await;
         }
         for place in &places {
-            if let Err(error) = self.look_at(place, &mut health).await {
+            if let Err(error) = self.look_at(place, single, &mut health).await {
                 let server = place.name.clone();
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
@@ -59,7 +66,12 @@ impl RedisStore {
     }
 
     /// What a server says of itself.
-    async fn look_at(&self, place: &Place, health: &mut HealthReport) -> Result<(), StoreError> {
+    async fn look_at(
+        &self,
+        place: &Place,
+        single: bool,
+        health: &mut HealthReport,
+    ) -> Result<(), StoreError> {
         self.run::<String>(place.tag, cmd("PING")).await?;
         let server = || place.name.clone();
         match self.run::<String>(place.tag, cmd("INFO")).await {
@@ -69,7 +81,13 @@ impl RedisStore {
                 }
             }
             Err(error) => return Err(error),
-            Ok(info) => Told(&info).judge(&server(), health),
+            Ok(info) => {
+                let told = Told(&info);
+                told.judge(&server(), health);
+                if single && told.field("cluster_enabled") == Some("1") {
+                    health.add_issue(HealthIssue::ClusterNode { server: server() });
+                }
+            }
         }
         let before = SystemClock.wall();
         if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {

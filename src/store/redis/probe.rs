@@ -41,9 +41,14 @@ pub(super) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
         if !watch.is_over() {
             return;
         }
-        tracing::info!("the store answers again");
         drop(watch);
         if let Some(shared) = shared.upgrade() {
+            shared.closed.then(|suppressed| {
+                tracing::info!(
+                    suppressed,
+                    "circuit breaker closed: the store answers again"
+                );
+            });
             shared.answers_again(tag);
         }
     }));
@@ -66,7 +71,14 @@ async fn see_to(watch: &Watch, shared: &Weak<Shared>, tag: usize) {
         let until = Instant::now() + shared.deadline.min(QUICK);
         if watch.begin(until) {
             let patience = shared.deadline.min(LONGEST);
-            let probe = ask(shared.servers.clone(), tag, shared.probe(tag), since);
+            let breaker = shared.breaker(tag).clone();
+            let probe = ask(
+                shared.servers.clone(),
+                breaker,
+                tag,
+                shared.probe(tag),
+                since,
+            );
             asked.spawn(async move { timeout(patience, probe).await.unwrap_or(false) });
             let well = find_well(&mut asked, until).await;
             if !well {
@@ -91,14 +103,24 @@ async fn find_well(asked: &mut JoinSet<bool>, until: Instant) -> bool {
 /// Whether the server of a hash tag's keys counts: what lives and can't be written to, such as a replica or a server that is
 /// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
 /// answered, isn't asked once more.
-async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
+async fn ask(
+    servers: Servers,
+    breaker: Arc<Breaker>,
+    tag: usize,
+    probe: Cmd,
+    since: Instant,
+) -> bool {
     match &servers {
-        Servers::One(_) => is_well(&servers.run::<Value>(tag, &probe).await),
+        Servers::One(_) => is_well(servers.run::<Value>(tag, &probe).await, &breaker),
         Servers::Cluster(cluster) => {
             // Another may have taken its place. If nobody tells, it is asked itself.
             let _ = timeout(QUICK / 2, cluster.read()).await;
-            let Ok(node) = cluster.owner(tag).await else {
-                return false;
+            let node = match cluster.owner(tag).await {
+                Ok(node) => node,
+                Err(error) => {
+                    breaker.note_cause(error);
+                    return false;
+                }
             };
             let Some(probing) = node.begin_probe(since, QUICK) else {
                 return false;
@@ -108,19 +130,24 @@ async fn ask(servers: Servers, tag: usize, probe: Cmd, since: Instant) -> bool {
                 // What is wrong may be wrong with this slot.
                 probing.answered();
             }
-            is_well(&answer)
+            is_well(answer, &breaker)
         }
     }
 }
 
 /// What doesn't open a breaker doesn't keep it open, such as a server that is full: who has used up his quota is refused by
 /// it.
-fn is_well(answer: &Result<Value, StoreError>) -> bool {
-    match answer {
-        Ok(_) => true,
-        Err(StoreError::Server { code, .. }) => !fault::meant_by_code(code).counts,
-        Err(_) => false,
+fn is_well(answer: Result<Value, StoreError>, breaker: &Breaker) -> bool {
+    let error = match answer {
+        Ok(_) => return true,
+        Err(error) => error,
+    };
+    let well =
+        matches!(&error, StoreError::Server { code, .. } if !fault::meant_by_code(code).counts);
+    if !well {
+        breaker.note_cause(error);
     }
+    well
 }
 
 impl Shared {

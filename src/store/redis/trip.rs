@@ -51,10 +51,12 @@ pub(super) async fn carry(
         end.fault.counts = false;
     }
     if end.fault.counts {
-        if breaker.note_fault(Instant::now()) {
-            tracing::warn!(
-                "circuit breaker opened after failed calls to the store; probing in the background"
-            );
+        let error = || end.error.clone().unwrap_or(StoreError::Timeout);
+        if breaker.note_fault(Instant::now(), error) {
+            let error = error();
+            shared.opened.then(|suppressed| {
+                tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+            });
             probe::start(&shared, &breaker, route.tag());
         }
     } else if end.answered {

@@ -1,0 +1,331 @@
+//! Servers that are configured so that nothing can be counted there: unlike an outage, that admits no request by default.
+
+use std::{
+    future::{Future, IntoFuture},
+    time::Duration,
+};
+
+use testkit::Server;
+use tollgate::{
+    Decision, DecisionKind, DecisionSource, Key, Limiter, ListWindow, LocalFallback,
+    OnMisconfiguration, OnStoreError, Policy, RedisStore, StoreError,
+};
+
+use crate::{
+    codes::give_all_slots,
+    support::{Log, PATIENCE, admitted_in_process, builder, fault, nowhere, quota, until},
+};
+
+const KEY: Key = Key::global();
+
+/// A limiter that was told nothing about failures.
+fn plain(store: RedisStore) -> Limiter {
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(Policy::new("p", quota(1_000)));
+    limiter.build().expect("a limiter")
+}
+
+/// A store whose calls take as long as they do: a timeout is an outage.
+fn patient(url: impl Into<String>) -> RedisStore {
+    builder(url).timeout(PATIENCE).build().expect("a store")
+}
+
+fn store(server: &Server) -> RedisStore {
+    patient(server.url())
+}
+
+fn as_user(server: &Server, password: &str) -> RedisStore {
+    patient(server.url_as("gate", password))
+}
+
+#[track_caller]
+fn code(decision: &Decision) -> String {
+    match fault(decision) {
+        StoreError::Server { code, .. } => code.to_string(),
+        other => panic!("{other:?} in place of a server's error"),
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_run_scripts_has_every_request_rejected() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -evalsha -eval");
+    let limiter = plain(as_user(&server, "secret"));
+    for _ in 0..10 {
+        assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_a_right_that_scripts_need_has_every_request_rejected() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -set -incrby");
+    let limiter = plain(as_user(&server, "secret"));
+    for _ in 0..10 {
+        assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
+    }
+}
+
+/// Also once the breaker is open.
+#[tokio::test]
+async fn a_wrong_password_rejects_every_request() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all");
+    let limiter = plain(as_user(&server, "wrong"));
+    for _ in 0..20 {
+        fault(&limiter.check(KEY).await);
+    }
+    let health = limiter.health_check().await;
+    assert!(!health.is_healthy(), "{health:?}");
+}
+
+/// What the store found out before its breaker opened may have changed since.
+#[tokio::test]
+async fn a_server_that_comes_back_with_another_password_rejects_every_request() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all");
+    let limiter = plain(as_user(&server, "secret"));
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
+    server.kill();
+    until("the outage is met", async || {
+        limiter.check(KEY).await.source() == DecisionSource::Fallback
+    })
+    .await;
+    assert!(limiter.check(KEY).await.is_admitted(), "an outage admits");
+    server.restart();
+    until("the password is known to be wrong", async || {
+        !limiter.check(KEY).await.is_admitted()
+    })
+    .await;
+    for _ in 0..20 {
+        fault(&limiter.check(KEY).await);
+    }
+    server.acl("gate", "secret", "~* +@all");
+    crate::support::resumed(&limiter).await;
+}
+
+#[tokio::test]
+async fn a_server_without_a_command_that_scripts_need_rejects_every_request() {
+    for command in ["EVALSHA", "SET"] {
+        let server = Server::builder()
+            .arg("rename-command", &format!("{command} \"\""))
+            .start();
+        let limiter = plain(store(&server));
+        for _ in 0..10 {
+            let error = fault(&limiter.check(KEY).await);
+            assert!(error.is_misconfiguration(), "{command}: {error}");
+        }
+        assert!(!limiter.health_check().await.is_healthy(), "{command}");
+    }
+}
+
+#[tokio::test]
+async fn a_clusters_node_that_is_used_as_a_single_server_rejects_what_is_in_several_slots() {
+    let server = Server::builder().arg("cluster-enabled", "yes").start();
+    give_all_slots(&server);
+    let limiter = Limiter::builder()
+        .store(store(&server))
+        .policy(Policy::new("a", quota(9)))
+        .policy(Policy::new("b", quota(9)))
+        .build()
+        .expect("a limiter");
+    until("it serves", async || {
+        server.command(&["GET", "a"]) == testkit::Reply::Nil
+    })
+    .await;
+    for _ in 0..10 {
+        assert_eq!(code(&limiter.check(KEY).await), "CROSSSLOT");
+    }
+    let health = limiter.health_check().await;
+    assert!(
+        health
+            .issues()
+            .iter()
+            .any(|issue| issue.to_string().contains("RedisStore::cluster")),
+        "{health:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_single_server_that_is_used_as_a_cluster_rejects_every_request() {
+    let server = Server::start();
+    let cluster = RedisStore::builder()
+        .timeout(PATIENCE)
+        .cluster([server.url()]);
+    let limiter = plain(cluster.build().expect("a store"));
+    for _ in 0..10 {
+        fault(&limiter.check(KEY).await);
+    }
+    assert!(!limiter.health_check().await.is_healthy());
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_rejects_its_own_requests_alone() {
+    let server = Server::start();
+    let policy = Policy::new("p", quota(1_000)).strategy(ListWindow);
+    let limiter = Limiter::builder().store(store(&server)).policy(policy);
+    let limiter = limiter.build().expect("a limiter");
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
+    let key = server.keys().concat();
+    server.command(&["SET", &key, "something else"]).ok();
+    for _ in 0..10 {
+        let (one, other) = tokio::join!(limiter.check(KEY), limiter.check(Key::new("other")));
+        let error = fault(&one);
+        assert!(matches!(error, StoreError::CorruptKey { .. }), "{error:?}");
+        assert!(other.is_admitted());
+        assert_eq!(
+            other.source(),
+            DecisionSource::Store,
+            "the breaker is closed"
+        );
+    }
+}
+
+#[test]
+fn a_thread_without_a_runtime_is_rejected() {
+    let limiter = plain(nowhere());
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut check = limiter.check(KEY).into_future();
+    match std::pin::Pin::new(&mut check).poll(&mut context) {
+        std::task::Poll::Ready(decision) => drop(fault(&decision)),
+        std::task::Poll::Pending => panic!("it is answered at once"),
+    }
+}
+
+#[test]
+fn a_thread_without_a_runtime_is_told_so_by_a_health_check() {
+    let limiter = plain(nowhere());
+    let health = futures_util::FutureExt::now_or_never(limiter.health_check());
+    let health = health.expect("it is answered at once");
+    assert!(
+        health
+            .issues()
+            .iter()
+            .any(|issue| issue.to_string().contains("tokio runtime")),
+        "{health:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_outage_admits_unless_told_otherwise() {
+    let limiter = plain(nowhere());
+    for _ in 0..10 {
+        assert!(matches!(
+            limiter.check(KEY).await.kind(),
+            DecisionKind::Admitted
+        ));
+    }
+}
+
+/// Both the default and each answer to an outage, where it was asked to answer alike.
+#[tokio::test]
+async fn it_is_answered_like_an_outage_where_the_limiter_was_told_so() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -evalsha -eval");
+    for (answer, admitted) in [
+        (OnStoreError::Admit, 10),
+        (OnStoreError::Reject, 0),
+        (LocalFallback::shared_by(2).into(), 2),
+    ] {
+        let limiter = |misconfigured| {
+            let limiter = Limiter::builder().store(as_user(&server, "secret"));
+            let limiter = limiter
+                .policy(Policy::new("p", quota(4)))
+                .on_store_error(answer);
+            let limiter = limiter.on_misconfiguration(misconfigured);
+            limiter.build().expect("a limiter")
+        };
+        let alike = limiter(OnMisconfiguration::AsStoreError);
+        assert_eq!(
+            admitted_in_process(&alike, KEY, 10).await,
+            admitted,
+            "{answer:?}"
+        );
+        let rejecting = limiter(OnMisconfiguration::Reject);
+        assert_eq!(
+            admitted_in_process(&rejecting, KEY, 10).await,
+            0,
+            "{answer:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn policies_in_the_shadow_reject_nothing_for_it() {
+    let policy = Policy::new("p", quota(4)).shadow();
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -evalsha -eval");
+    let limiter = Limiter::builder()
+        .store(as_user(&server, "secret"))
+        .policy(policy);
+    let limiter = limiter.build().expect("a limiter");
+    assert_eq!(admitted_in_process(&limiter, KEY, 10).await, 10);
+}
+
+/// Also where it was told to admit.
+#[tokio::test]
+async fn outgoing_calls_do_not_wait_for_it() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -evalsha -eval");
+    let limiter = plain(as_user(&server, "secret"));
+    let rejected = limiter
+        .wait(KEY, Duration::MAX)
+        .await
+        .expect_err("it is rejected");
+    assert_eq!(code(rejected.decision()), "NOPERM");
+}
+
+#[tokio::test]
+async fn the_log_has_an_error_with_the_remedy_once_in_ten_seconds() {
+    let log = Log::get();
+    let server = Server::start();
+    let limiter = plain(store(&server));
+    let key = Key::new("logged_as_misconfigured");
+    assert!(limiter.check(key).await.is_admitted());
+    server.command(&["DEL", &server.keys().concat()]).ok();
+    server
+        .command(&["SADD", "tg:g3:p:logged_as_misconfigured", "x"])
+        .ok();
+    for _ in 0..100 {
+        fault(&limiter.check(key).await);
+    }
+    let lines = log.matching("logged_as_misconfigured");
+    let [line] = &lines[..] else {
+        panic!("{lines:?}")
+    };
+    for part in [
+        "ERROR",
+        "rate limit store is misconfigured",
+        "action=Reject",
+        "suppressed=0",
+        "RedisStoreBuilder::prefix",
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+}
+
+#[tokio::test]
+async fn the_log_has_a_warning_for_an_outage_once_in_ten_seconds() {
+    let log = Log::get();
+    let port = testkit::free_port();
+    let limiter = plain(
+        builder(format!("redis://127.0.0.1:{port}"))
+            .no_circuit_breaker()
+            .build()
+            .expect("a store"),
+    );
+    for _ in 0..100 {
+        assert!(limiter.check(KEY).await.is_admitted());
+    }
+    // Other tests' limiters log the like.
+    let lines = log.matching("rate limit store failed");
+    assert!(
+        !lines.is_empty() && lines.len() < 100,
+        "{} lines",
+        lines.len()
+    );
+    for part in ["WARN", "error=", "action=", "suppressed="] {
+        assert!(lines[0].contains(part), "{part} in {}", lines[0]);
+    }
+}
