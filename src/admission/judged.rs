@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use crate::decision::{Brief, Decision, Permit};
+use crate::decision::{Books, Brief, Decision, Permit};
 
 /// Whose turn it is to settle.
 pub(super) type Turn = tokio::sync::Mutex<()>;
@@ -62,6 +62,26 @@ impl Judged {
         let others = &mut self.more().others;
         others.push(decision);
         (others.len(), permit)
+    }
+
+    /// The name of a policy of `decision`'s that counted the request before, in the same place.
+    pub(super) fn counted_before(&self, decision: &Decision) -> Option<String> {
+        let again = |books: &dyn Books, policy: u32| {
+            let place = books.counted_at(policy)?;
+            let mut items = decision.counted.iter();
+            let twice = items.any(|item| decision.books.counted_at(item.policy) == Some(place));
+            twice.then(|| place.1.to_owned())
+        };
+        let of = |outer: &Decision| {
+            let mut items = outer.counted.iter();
+            items.find_map(|item| again(&*outer.books, item.policy))
+        };
+        let first = match &self.first {
+            First::None => None,
+            First::Brief(brief) => again(&*brief.books, 0),
+            First::Made(outer) => of(outer),
+        };
+        first.or_else(|| self.more.as_ref()?.others.iter().find_map(of))
     }
 
     fn more(&mut self) -> &mut More {

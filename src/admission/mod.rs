@@ -137,7 +137,15 @@ impl Admission {
 
     /// Joins the decision of a layer, which holds its permit; returns where it stands.
     pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
-        self.lock().add(decision)
+        let mut judged = self.lock();
+        let twice = judged.counted_before(&decision);
+        let twice = twice.map(|policy| (policy, decision.books.clone()));
+        let joined = judged.add(decision);
+        drop(judged);
+        if let Some((policy, books)) = twice {
+            books.log_counted_twice(&policy);
+        }
+        joined
     }
 
     /// Looks at each layer's decision, and its place.

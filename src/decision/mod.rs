@@ -93,6 +93,10 @@ pub(crate) trait Books: Send + Sync {
     fn name(&self, policy: u32) -> &str;
     /// The names of all policies.
     fn names(&self) -> Vec<&str>;
+    /// Where a policy is counted, if that is known: the store's number, the policy's name and its state format.
+    fn counted_at(&self, policy: u32) -> Option<(u64, &str, &'static str)>;
+    /// Logs that an outer layer has counted the request in the same place.
+    fn log_counted_twice(&self, policy: &str);
     /// What is said of its policies each time.
     fn said(&self) -> &Said;
     /// The quota that was applied, and the most units that can pass at once.

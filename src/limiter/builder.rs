@@ -269,6 +269,7 @@ impl<T> LimiterBuilder<T> {
                 counts_preflights: self.counts_preflights,
                 outages: Seldom::default(),
                 misconfigurations: Seldom::default(),
+                twice: Seldom::default(),
                 held: Held::default(),
                 queues: Queues::default(),
                 permit_ttl,

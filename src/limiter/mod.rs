@@ -102,6 +102,7 @@ pub(crate) struct Inner {
     is_plain: bool,
     outages: Seldom,
     misconfigurations: Seldom,
+    twice: Seldom,
     held: permit::Held,
     queues: queue::Queues,
     /// The shortest permit TTL of any policy.

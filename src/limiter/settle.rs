@@ -24,6 +24,23 @@ impl Books for Desk {
         policies.map(|bound| bound.policy.name()).collect()
     }
 
+    fn counted_at(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
+        let bound = self.bound(policy);
+        let format = bound.account.rule().state_format();
+        Some((self.store.id()?, bound.policy.name(), format))
+    }
+
+    #[cold]
+    fn log_counted_twice(&self, policy: &str) {
+        self.twice.then(|suppressed| {
+            tracing::warn!(
+                policy,
+                suppressed,
+                "two layers around a request have a policy of this name over one store: the same key is charged twice"
+            );
+        });
+    }
+
     fn said(&self) -> &Said {
         self.said()
     }

@@ -64,6 +64,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Box::pin(std::future::ready(HealthReport::default()))
     }
 
+    /// A number that stores have in common if they share their counts, as clones do, and others don't; `None` if that is not
+    /// known. A request that is charged twice under one policy is found by it.
+    fn id(&self) -> Option<u64> {
+        None
+    }
+
     /// What a wall clock showed at an instant of this store's clock: the same, for a store whose clock is a wall clock.
     fn wall(&self, at: Timestamp) -> Timestamp {
         at

@@ -8,9 +8,12 @@ use std::sync::{
 use axum::{Router, routing::get};
 use http::StatusCode;
 use serde_json::json;
-use tollgate::{Admission, Key, RateLimitLayer, extract};
+use tollgate::{Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitLayer, extract};
 
-use crate::support::{layer, send, shared, status, to, used, with};
+use crate::{
+    log::Log,
+    support::{hello, layer, send, shared, status, to, used, with},
+};
 
 struct Stack {
     app: Router,
@@ -215,5 +218,54 @@ async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
             .layer(outer);
         assert_eq!(send(&app, to("/")).await.body, b"Some(0)");
         assert_eq!(status(&app, "/").await, 429);
+    }
+}
+
+/// What is logged while one request passes two layers, one within the other.
+async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
+    let log = Log::default();
+    let guard = log.warnings();
+    let app = hello(inner).layer(outer.clone());
+    for _ in 0..3 {
+        assert_eq!(status(&app, "/").await, 200);
+    }
+    drop(guard);
+    log.text()
+}
+
+fn over(store: &MemoryStore, policy: Policy) -> RateLimitLayer {
+    let layer = RateLimitLayer::builder()
+        .store(store.clone())
+        .policy(policy);
+    layer.build().expect("a layer")
+}
+
+#[tokio::test]
+async fn a_policy_that_two_layers_count_in_one_store_is_logged_once() {
+    let store = MemoryStore::new();
+    let [outer, inner] = [(), ()].map(|()| over(&store, shared("twice", "10/h")));
+    let text = logged(&outer, &inner).await;
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["WARN", "charged twice", r#"policy="twice""#, "suppressed=0"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert_eq!(used(outer.limiter(), "twice", Key::global()).await, 6);
+    // The same layer, around itself.
+    let layer = over(&store, shared("thrice", "9/h"));
+    let text = logged(&layer, &layer).await;
+    assert!(text.contains(r#"policy="thrice""#), "{text}");
+}
+
+#[tokio::test]
+async fn layers_that_count_in_different_places_are_logged_nothing_of() {
+    let store = MemoryStore::new();
+    let policy = || shared("burst", "10/h");
+    let outer = over(&store, policy());
+    for inner in [
+        over(&MemoryStore::new(), policy()),
+        over(&store, shared("other", "10/h")),
+        over(&store, policy().strategy(FixedWindow)),
+    ] {
+        assert_eq!(logged(&outer, &inner).await, "");
     }
 }

@@ -392,6 +392,10 @@ impl Store for MemoryStore {
         at.shifted(clocks::ahead(&*self.inner.clock))
     }
 
+    fn id(&self) -> Option<u64> {
+        Some(Arc::as_ptr(&self.inner) as usize as u64)
+    }
+
     fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
         let _ = self.ask(ask, lines);
     }

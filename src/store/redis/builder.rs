@@ -266,12 +266,13 @@ impl RedisStoreBuilder {
                 "at most an hour; zero for not at all",
             ));
         }
-        let lanes = self.connect.lanes;
+        let (lanes, id) = (self.connect.lanes, self.connect.id(&self.prefix));
         let servers = self.connect.servers()?;
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
         let tags = servers.tags().map_or(1, |tags| tags.many());
         let shared = Arc::new(Shared {
+            id,
             epoch: EpochKey::new(&self.prefix, servers.tags()),
             servers,
             prefix: self.prefix,

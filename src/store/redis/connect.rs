@@ -1,6 +1,12 @@
 //! Which servers a store counts on, and how they are connected to.
 
-use std::sync::Arc;
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
@@ -48,6 +54,25 @@ impl Default for Connect {
 }
 
 impl Connect {
+    /// A number that is equal for stores that were told of the same servers and prefix.
+    pub(super) fn id(&self, prefix: &str) -> u64 {
+        static STORES: AtomicU64 = AtomicU64::new(0);
+        let mut hasher = DefaultHasher::new();
+        prefix.hash(&mut hasher);
+        match &self.servers {
+            Some(Connections::Url(url)) => url.hash(&mut hasher),
+            Some(Connections::Cluster(urls)) => {
+                let mut urls: Vec<_> = urls.iter().collect();
+                urls.sort_unstable();
+                urls.hash(&mut hasher);
+            }
+            Some(Connections::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
+            // A pool or a configuration that is the application's own.
+            _ => STORES.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+
     pub(super) fn servers(mut self) -> Result<Servers, ConfigError> {
         if !(1..=64).contains(&self.lanes) {
             return Err(ConfigError::new(
@@ -132,6 +157,10 @@ fn enough(pool: &Pool) -> Result<usize, ConfigError> {
 }
 
 pub(super) fn wrong_address(error: redis::RedisError) -> ConfigError {
+    let unknown = error.kind() == redis::ErrorKind::InvalidClientConfig;
+    if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
+        return super::tls::not_built();
+    }
     // Its words don't repeat the URL, which may hold a password.
     ConfigError::new(
         format!("a server address that can't be used ({error})"),
@@ -154,4 +183,47 @@ fn own_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigErro
         .runtime(Runtime::Tokio1)
         .build()
         .map_err(|error| ConfigError::new(format!("a pool ({error})"), "deadpool's own terms"))
+}
+
+#[cfg(all(test, not(feature = "redis-tls")))]
+mod without_tls {
+    use crate::RedisStore;
+
+    #[test]
+    fn an_encrypted_address_names_the_feature_that_it_needs() {
+        for built in [
+            RedisStore::open("rediss://127.0.0.1:6380"),
+            RedisStore::cluster(["rediss://127.0.0.1:6380"]),
+            RedisStore::sentinel("master", ["rediss://127.0.0.1:26380"]),
+        ] {
+            let error = built.expect_err("it is not built in").to_string();
+            assert!(error.contains("feature `redis-tls`"), "{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_were_opened_alike_count_in_the_same_place() {
+        let id = |servers, prefix| {
+            let connect = Connect {
+                servers: Some(servers),
+                ..Connect::default()
+            };
+            connect.id(prefix)
+        };
+        let url = |url: &str| Connections::Url(url.to_owned());
+        let cluster = |urls: &[&str]| {
+            Connections::Cluster(urls.iter().map(|url| (*url).to_owned()).collect())
+        };
+        assert_eq!(id(url("redis://a"), "tg:"), id(url("redis://a"), "tg:"));
+        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://b"), "tg:"));
+        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://a"), "other:"));
+        assert_eq!(id(cluster(&["a", "b"]), ""), id(cluster(&["b", "a"]), ""));
+        let config = || Connections::Config(Box::default());
+        assert_ne!(id(config(), ""), id(config(), ""), "they can't be compared");
+    }
 }

@@ -111,6 +111,8 @@ struct Inner {
 /// What the lanes share.
 #[derive(Debug)]
 struct Shared {
+    /// Equal for stores that were opened alike.
+    id: u64,
     servers: Servers,
     prefix: String,
     scripts: RwLock<Scripts>,
@@ -335,6 +337,10 @@ impl Store for RedisStore {
             let report = store.look(&accounts).await;
             report.with_dropped_refunds(store.inner.shared.kept.dropped())
         })
+    }
+
+    fn id(&self) -> Option<u64> {
+        Some(self.inner.shared.id)
     }
 
     fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {

@@ -17,8 +17,19 @@ pub(super) struct Tls {
 impl Tls {
     #[expect(clippy::unused_self, reason = "with the feature there is something")]
     pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
-        Ok(info)
+        match info.addr() {
+            redis::ConnectionAddr::TcpTls { .. } => Err(not_built()),
+            _ => Ok(info),
+        }
     }
+}
+
+/// The error for an encrypted address without what it takes.
+pub(super) fn not_built() -> ConfigError {
+    ConfigError::new(
+        "an address of rediss://, and a build without TLS",
+        "the feature `redis-tls` of tollgate, or an address of redis://",
+    )
 }
 
 #[cfg(feature = "redis-tls")]
