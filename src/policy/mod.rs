@@ -116,8 +116,8 @@ impl Policy {
         self
     }
 
-    /// What to do with a request that has no key, in place of what the extractor suggests: to share one bucket where
-    /// the client's address is unknown, to refuse everywhere else.
+    /// What to do with a request that has no key. By default those without a client address share one bucket, and all others
+    /// are rejected with 400 Bad Request: [by extractor](extract#requests-without-a-key).
     #[must_use]
     pub fn missing_key(mut self, missing: MissingKey) -> Self {
         self.missing = Some(missing);

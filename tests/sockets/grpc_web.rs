@@ -19,7 +19,7 @@ use crate::{
 
 /// A layer that lets nobody in, and says so with a `%`.
 fn closed() -> RateLimitLayer {
-    let limiter = Limiter::builder().policy(hourly("100% full", 1).cost(2));
+    let limiter = Limiter::builder().policy(hourly("100% full", 1).cost_with(|_| 2));
     RateLimitLayer::new(limiter.build().expect("a limiter"))
 }
 
