@@ -23,6 +23,7 @@ pin_project! {
     #[project = KindProj]
     #[derive(Debug)]
     enum Kind<B> {
+        // Dropped in this order: the work ends before its place is given back.
         Inner { #[pin] body: B, ticket: Option<Box<Ticket>> },
         Own { body: RefusalBody },
     }
@@ -30,14 +31,12 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     /// The inner service's body, whose end `ticket` waits for.
-    pub(super) fn inner(body: B, ticket: Box<Ticket>) -> Self {
-        // A response without a body is dropped without a look at its end.
-        let ticket = if ticket.is_bodiless() {
-            ticket.end(RequestEnd::Completed);
-            None
-        } else {
-            Some(ticket)
-        };
+    pub(super) fn inner(body: B, mut ticket: Box<Ticket>) -> Self {
+        // A response without a body is dropped without a look at its end, but what is in the body works until then.
+        if ticket.is_bodiless() {
+            ticket.settle(RequestEnd::Completed);
+        }
+        let ticket = Some(ticket);
         Self {
             kind: Kind::Inner { body, ticket },
         }

@@ -31,6 +31,8 @@ pub(super) struct Course {
     trailers: Option<HeaderMap>,
     /// Whether nobody polls the body, since none is sent.
     bodiless: bool,
+    /// Whether a success opens a tunnel, such as a WebSocket over HTTP/2, in place of a body.
+    connects: bool,
     /// Whether the body has said that it is at its end, so that it may not be polled again.
     at_end: AtomicBool,
     /// How many bytes of the body are yet to come, if its length was told.
@@ -42,6 +44,7 @@ impl Course {
     pub(super) fn new(method: &Method) -> Self {
         Self {
             bodiless: *method == Method::HEAD,
+            connects: *method == Method::CONNECT,
             ..Self::default()
         }
     }
@@ -77,7 +80,7 @@ impl Ticket {
         let length = parts.headers.get(http::header::CONTENT_LENGTH);
         course.due = length.and_then(|length| length.to_str().ok()?.parse().ok());
         course.head = Some(Head::of(&parts));
-        course.bodiless |= bodiless;
+        course.bodiless |= bodiless || course.connects && status.is_success();
         (Response::from_parts(parts, body), self)
     }
 
@@ -111,7 +114,8 @@ impl Ticket {
         self.settle(end);
     }
 
-    fn settle(&mut self, end: RequestEnd) {
+    /// It is over but for its body, which is not sent: settles the charge, and keeps the place.
+    pub(super) fn settle(&mut self, end: RequestEnd) {
         if let Some(course) = self.course.take() {
             let outcome = Outcome::new(course.head.as_ref(), course.trailers.as_ref(), end);
             self.admission.settle_by(self.place, &outcome);

@@ -6,7 +6,7 @@ use http::{Method, Request, Response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Empty};
 use tollgate::{
-    RateLimitLayer,
+    Policy, Quota, RateLimitLayer, extract,
     layer::ResponseBody,
     outcome::{self, RequestEnd},
 };
@@ -15,7 +15,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use crate::{
     modes::{Says, both_modes, charged, cost, forget, layers},
     support::{
-        Body, World, answer, broken, call, code, data, pass, request, streamed, text, window,
+        Body, World, answer, broken, call, code, data, pass, request, streamed, text, used, window,
     },
 };
 
@@ -259,6 +259,44 @@ async fn the_answer_to_a_head_is_completed_though_its_body_is_never_sent() {
             let Ok(answer) = call(&layer, head, handler).await;
             drop(answer);
             assert_eq!(charged(&layer).await, 1, "{}", world.name());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_connect_that_is_accepted_is_completed_though_its_answer_has_no_body() {
+    for world in World::both() {
+        for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
+            // A tunnel, or a WebSocket over HTTP/2; one that is refused may have a body.
+            for (status, expected) in [(200, 1), (403, 0)] {
+                forget(&layer).await;
+                let mut connect = request();
+                *connect.method_mut() = Method::CONNECT;
+                let handler = |_| async move { Ok::<_, Infallible>(streamed_with(status)) };
+                let Ok(answer) = call(&layer, connect, handler).await;
+                drop(answer);
+                assert_eq!(charged(&layer).await, expected, "{status} {}", world.name());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_never_sent_keeps_its_place_until_it_is_dropped() {
+    for world in World::both() {
+        for charges in [false, true] {
+            let place = Policy::new("place", Quota::concurrent(1)).key(extract::global());
+            let settled = window("p", "5/min").refund_unless(outcome::success);
+            let policies = [place, settled].into_iter();
+            let layer = world.layer(policies.take(1 + usize::from(charges)));
+            let mut head = request();
+            *head.method_mut() = Method::HEAD;
+            let handler = |_| async { Ok::<_, Infallible>(streamed(vec![data()])) };
+            let Ok(answer) = call(&layer, head, handler).await;
+            let name = format!("charges {charges} {}", world.name());
+            assert_eq!(used(layer.limiter(), "place").await, 1, "{name}");
+            drop(answer);
+            assert_eq!(used(layer.limiter(), "place").await, 0, "{name}");
         }
     }
 }
