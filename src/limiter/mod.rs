@@ -206,6 +206,11 @@ impl Limiter {
     }
 
     /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. The decision tells how it stood.
+    ///
+    /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
+    /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),
+    /// [`SlidingLog`](crate::SlidingLog)): requests that were under way can let as many units more be admitted as they are
+    /// refunded.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check {
         Check::new(self.desk(), Op::Reset, keys.into())
     }

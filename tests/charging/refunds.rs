@@ -12,7 +12,7 @@ use tollgate::{
 
 use crate::{
     ban::{MICRO, abuse, banned, once},
-    support::{By, KEY, World, call, counted, read, request, text, together, used},
+    support::{By, KEY, World, call, counted, ms, read, request, text, together, used},
     world::PATIENCE,
 };
 
@@ -237,5 +237,34 @@ async fn settling_what_was_only_looked_at_counts_nothing_towards_a_ban() {
         let looked_at = limiter.peek(KEY).await.into_result().expect("room");
         looked_at.charge(5).await.expect("an answer");
         assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
+    }
+}
+
+/// How much of five units the refund of as many that were charged before a reset takes from those charged after it.
+async fn taken_by_a_refund_from_before_a_reset(world: &World, by: By) -> u64 {
+    let limiter = world.limiter([together(by, "p", "10/h")]);
+    let _ = limiter.reset(KEY).await;
+    let mut before = limiter.check(KEY).cost(5).await;
+    world.advance(ms(10));
+    let _ = limiter.reset(KEY).await;
+    let after = limiter.check(KEY).cost(5).await;
+    assert!(counted(&before) && counted(&after));
+    refund(&mut before, 5).await;
+    5 - used(&limiter, "p").await
+}
+
+#[tokio::test]
+async fn a_refund_of_what_was_charged_before_a_reset_takes_no_more_than_that_from_what_came_after()
+{
+    for world in World::both() {
+        for by in By::ALL {
+            let taken = taken_by_a_refund_from_before_a_reset(&world, by).await;
+            let most = match by {
+                // The charge, or the window that it opened, is told from those that came after.
+                By::Fixed | By::List | By::Log => 0,
+                By::Gcra | By::Bucket | By::Calendar | By::Sliding(_) => 5,
+            };
+            assert!(taken <= most, "{taken} {by:?} on {}", world.name());
+        }
     }
 }
