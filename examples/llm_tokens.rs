@@ -17,7 +17,7 @@ use axum::{
 };
 use futures_util::{Stream, StreamExt, stream};
 use tokio::net::TcpListener;
-use tollgate::{Admission, Policy, PolicyAdmission, Quota, RateLimitLayer, extract};
+use tollgate::{Admission, Policy, Quota, RateLimitLayer, extract};
 
 /// How many tokens the caller expects, and how many the model (which this stands for) will make of it.
 #[derive(serde::Deserialize)]
@@ -60,43 +60,12 @@ async fn chat(
     Query(chat): Query<Chat>,
     admission: Admission,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, String> {
-    // A client that hangs up half-way drops the stream, and pays for what he was sent.
-    let mut meter = Meter {
-        tokens: 0,
-        settle: Some(
-            admission
-                .policy("tokens")
-                .map_err(|error| error.to_string())?,
-        ),
-    };
+    let tokens = admission.policy("tokens");
+    // A client that hangs up half-way drops the stream and the meter with it, and pays for what it was sent.
+    let mut meter = tokens.map_err(|error| error.to_string())?.meter();
     let tokens = stream::iter(0..chat.tokens).map(move |token| {
-        meter.count();
+        meter.add(1);
         Ok(Event::default().data(format!("token {token}")))
     });
     Ok(Sse::new(tokens))
-}
-
-/// Counts what is streamed, and settles it at the end of the stream, however that comes.
-struct Meter {
-    tokens: u64,
-    settle: Option<PolicyAdmission>,
-}
-
-impl Meter {
-    fn count(&mut self) {
-        self.tokens += 1;
-    }
-}
-
-impl Drop for Meter {
-    fn drop(&mut self) {
-        let tokens = self.tokens;
-        if let Some(settle) = self.settle.take() {
-            tokio::spawn(async move {
-                if let Err(error) = settle.settle(tokens).await {
-                    tracing::warn!(%error, tokens, "tokens are not settled; the estimate stays");
-                }
-            });
-        }
-    }
 }

@@ -72,7 +72,10 @@ async fn login(
     if login.password != "correct horse" {
         return Err((StatusCode::UNAUTHORIZED, "wrong user or password\n").into_response());
     }
-    if let Err(error) = attempt.refund(1).await {
+    let account = attempt.policy("account");
+    let account = account
+        .map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response())?;
+    if let Err(error) = account.refund(1).await {
         tracing::warn!(%error, "a successful login stays counted as a failure");
     }
     Ok("welcome\n")

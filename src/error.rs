@@ -195,6 +195,19 @@ impl StoreError {
             Self::Unsupported(_) => Some("use a store and strategies that can do it"),
         }
     }
+
+    /// Whether it proves that nothing was charged or refunded.
+    pub(crate) fn had_no_effect(&self) -> bool {
+        match self {
+            Self::Timeout | Self::Connection(_) => false,
+            // An answer that can't be read may be that of a script that ran.
+            Self::Server { code, .. } => &**code != "GARBLED",
+            Self::CircuitOpen { .. }
+            | Self::CorruptKey { .. }
+            | Self::NoRuntime(_)
+            | Self::Unsupported(_) => true,
+        }
+    }
 }
 
 const RIGHTS: &str = "grant the user the commands and keys that Limiter::health_check names";

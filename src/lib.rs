@@ -161,6 +161,7 @@ mod key;
 mod limiter;
 mod lists;
 mod log;
+mod meter;
 mod on_store_error;
 mod policy;
 mod quota;
@@ -191,6 +192,7 @@ pub use limiter::{
     Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
+pub use meter::UnitMeter;
 pub use on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError};
 #[doc(inline)]
 pub use outcome::Outcome;
@@ -199,7 +201,7 @@ pub use outgoing::OutgoingLayer;
 pub use policy::{Cost, Policy};
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
 pub use respond::{RateLimitHeaders, exposed_headers};
-pub use settle::PolicyAdmission;
+pub use settle::{PolicyAdmission, SettleError};
 #[doc(inline)]
 pub use store::DecisionSource;
 #[doc(inline)]

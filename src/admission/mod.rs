@@ -247,7 +247,11 @@ impl Admission {
                 admission.with(place, |decision| {
                     let counted = decision.counted.get_mut(index)?;
                     counted.receipts.answered(units);
-                    charged.ok().map(|charged| counted.charged(&charged))
+                    charged
+                        .ok()?
+                        .iter()
+                        .for_each(|charged| counted.charged(charged));
+                    Some(())
                 });
             }
         }));

@@ -113,8 +113,13 @@ impl Counted {
 
     /// Notes a charge that was made afterwards.
     pub(crate) fn charged(&mut self, adjusted: &Adjusted) {
-        self.standing = Standing::Told(adjusted.status);
+        self.adjusted(adjusted);
         self.receipts.add(adjusted.receipt);
+    }
+
+    /// Notes how it stands since a charge or a refund.
+    pub(crate) fn adjusted(&mut self, adjusted: &Adjusted) {
+        self.standing = Standing::Told(adjusted.status);
     }
 
     /// Notes that `units` of it are being refunded.

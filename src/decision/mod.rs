@@ -24,7 +24,7 @@ mod verdict;
 pub(crate) use brief::Brief;
 pub(crate) use counted::{Counted, Part, Standing};
 pub(crate) use permit::{DecisionPermit, Permit};
-pub(crate) use receipts::Receipts;
+pub(crate) use receipts::{Piece, Receipts};
 pub use refund::Refund;
 pub(crate) use said::{Problem, Said};
 pub use verdict::PolicyDecision;
@@ -107,8 +107,12 @@ pub(crate) trait Books: Send + Sync {
     fn status(&self, counted: &Counted, snapshot: &Snapshot) -> QuotaStatus;
     /// When it was judged, by a wall clock.
     fn judged_at(&self, counted: &Counted) -> Timestamp;
-    /// Charges past what is left, or gives units of a receipt back.
-    fn adjust(&self, ask: Op, counted: &Counted, receipt: ChargeReceipt, units: u64) -> Adjusting;
+    /// Which store and which of its shards counts it: what is counted in one is adjusted together, all or nothing.
+    fn shard(&self, counted: &Counted) -> (bool, usize);
+    /// Charges past what is left, or refunds units of receipts: all lines, which are of one shard, or none.
+    fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting;
+    /// The same without waiting for it: also where there is no runtime.
+    fn tell(&self, ask: Op, lines: &[Adjust<'_>]);
     /// Refunds what was charged, without waiting for it.
     fn give_back(&self, counted: &mut [Counted]);
     /// Whether the charge depends on what becomes of the request.
@@ -122,8 +126,19 @@ pub(crate) trait Books: Send + Sync {
     fn settle(&self, counted: &mut Counted, charges: bool, watches: bool) -> Option<Adjusting>;
 }
 
-/// A charge that is being made or given back.
-pub(crate) type Adjusting = Pin<Box<dyn Future<Output = Result<Adjusted, StoreError>> + Send>>;
+/// A charge to be made, or units of a receipt to be refunded.
+pub(crate) struct Adjust<'a> {
+    pub(crate) counted: &'a Counted,
+    /// Of a refund.
+    pub(crate) receipt: ChargeReceipt,
+    pub(crate) units: u64,
+}
+
+/// Charges that are being made or refunded. It has an answer to each line.
+pub(crate) type Adjusting = Pin<Box<dyn Future<Output = Result<AllAdjusted, StoreError>> + Send>>;
+
+/// Charges that were made or refunded, in the order of their lines.
+pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
 
 /// A charge that was made or given back.
 #[derive(Debug)]

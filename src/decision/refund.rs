@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::coop::consume_budget;
 
-use super::{Books, Counted, Decision, Standing};
+use super::{Adjust, Books, Counted, Decision};
 use crate::{error::StoreError, store::Op};
 
 /// What a refund gave back under one policy: see [`Decision::refund`].
@@ -98,11 +98,17 @@ impl Counted {
         let (mut refunded, mut before) = (0, usize::MAX);
         while let Some(piece) = self.receipts.take_piece(before, units) {
             (units, before) = (units - piece.units, piece.place);
-            let adjusting = books.adjust(Op::Refund, self, piece.receipt, piece.units);
-            let adjusted = adjusting.await?;
-            self.receipts.put_back(&piece, adjusted.units);
-            self.standing = Standing::Told(adjusted.status);
-            refunded += adjusted.units;
+            let line = Adjust {
+                counted: self,
+                receipt: piece.receipt,
+                units: piece.units,
+            };
+            let adjusting = books.adjust(Op::Refund, &[line]);
+            for adjusted in adjusting.await? {
+                self.receipts.put_back(&piece, adjusted.units);
+                self.adjusted(&adjusted);
+                refunded += adjusted.units;
+            }
         }
         Ok(refunded)
     }

@@ -192,10 +192,15 @@ impl Desk {
 impl Inner {
     /// Where something was charged, and so where it is given back, renewed and settled.
     pub(super) fn store_of(&self, counted: &Counted) -> &dyn Store {
-        let is_share = |tier: &Tier| tier.share_of.is_some();
         match &self.shares {
-            Some(shares) if counted.tier.as_ref().is_some_and(is_share) => shares,
+            Some(shares) if self.is_share(counted) => shares,
             _ => &*self.store,
         }
+    }
+
+    /// Whether it is counted by this process's share.
+    pub(super) fn is_share(&self, counted: &Counted) -> bool {
+        let is_share = |tier: &Tier| tier.share_of.is_some();
+        counted.tier.as_ref().is_some_and(is_share)
     }
 }

@@ -2,15 +2,17 @@
 
 use std::panic::{self, AssertUnwindSafe};
 
+use smallvec::SmallVec;
+
 use super::{Desk, Inner};
 use crate::{
     charge::When,
     clock::Timestamp,
-    decision::{Adjusted, Adjusting, Books, Counted, Said},
+    decision::{Adjust, Adjusted, Adjusting, AllAdjusted, Books, Counted, Said},
     error::StoreError,
     outcome::Outcome,
     quota::Quota,
-    store::{CounterOp, Op, StoreResponse, Units},
+    store::{CounterOp, Op, Store, StoreResponse, Units},
     strategy::{ChargeReceipt, QuotaStatus, Snapshot},
 };
 
@@ -72,33 +74,44 @@ impl Books for Desk {
         self.store_of(counted).wall(at)
     }
 
-    fn adjust(&self, ask: Op, counted: &Counted, receipt: ChargeReceipt, units: u64) -> Adjusting {
-        let account = self.account(counted).clone();
-        let line = CounterOp {
-            units: Units::new(units),
-            receipt,
-            ..self.line(counted)
-        };
-        let reply = self.store_of(counted).ask(ask, &[line]);
-        let cost = counted.units();
+    fn shard(&self, counted: &Counted) -> (bool, usize) {
+        let store = self.store_of(counted);
+        (self.is_share(counted), store.shard(&counted.key))
+    }
+
+    fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting {
+        let counted = lines.iter().map(|line| line.counted);
+        let counted = counted.map(|counted| (self.account(counted).clone(), counted.units()));
+        let counted: SmallVec<[_; 1]> = counted.collect();
+        let reply = self.with_ops(lines, |store, ops| store.ask(ask, ops));
         Box::pin(async move {
             let answer = match reply {
-                StoreResponse::Ready(answer) => answer?,
-                StoreResponse::Pending(answer) => answer.await?,
+                None => return Ok(AllAdjusted::new()),
+                Some(StoreResponse::Ready(answer)) => answer?,
+                Some(StoreResponse::Pending(answer)) => answer.await?,
             };
-            let line = answer.lines.first();
-            let line = line.ok_or(StoreError::Unsupported("an answer without lines"))?;
-            let at = answer.at_line(line);
-            Ok(Adjusted {
-                units: line.units,
-                receipt: ChargeReceipt {
-                    charged_at: at,
-                    remaining: line.units,
-                    window_id: account.rule().window_id(&line.snapshot, at),
-                },
-                status: account.status(&line.snapshot, at, cost),
-            })
+            if answer.lines.len() < counted.len() {
+                return Err(StoreError::Unsupported("an answer without lines"));
+            }
+            let lines = answer.lines.iter().zip(counted);
+            let adjusted = lines.map(|(line, (account, cost))| {
+                let at = answer.at_line(line);
+                Adjusted {
+                    units: line.units,
+                    receipt: ChargeReceipt {
+                        charged_at: at,
+                        remaining: line.units,
+                        window_id: account.rule().window_id(&line.snapshot, at),
+                    },
+                    status: account.status(&line.snapshot, at, cost),
+                }
+            });
+            Ok(adjusted.collect())
         })
+    }
+
+    fn tell(&self, ask: Op, lines: &[Adjust<'_>]) {
+        self.with_ops(lines, |store, ops| store.tell(ask, ops));
     }
 
     fn give_back(&self, counted: &mut [Counted]) {
@@ -136,12 +149,12 @@ impl Books for Desk {
             When::Response if charges && !counted.receipts.is_settled() => {
                 counted.receipts.add_unanswered(counted.units());
                 if watches {
-                    return Some(self.adjust(
-                        Op::ForceAcquire,
+                    let line = Adjust {
                         counted,
-                        ChargeReceipt::NONE,
-                        counted.cost,
-                    ));
+                        receipt: ChargeReceipt::NONE,
+                        units: counted.cost,
+                    };
+                    return Some(self.adjust(Op::ForceAcquire, &[line]));
                 }
                 let line = CounterOp {
                     units: counted.units(),
@@ -156,6 +169,22 @@ impl Books for Desk {
 }
 
 impl Inner {
+    /// Makes one call of the store that counts the lines.
+    fn with_ops<T>(
+        &self,
+        lines: &[Adjust<'_>],
+        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> T,
+    ) -> Option<T> {
+        let store = self.store_of(lines.first()?.counted);
+        let ops = lines.iter().map(|line| CounterOp {
+            units: Units::new(line.units),
+            receipt: line.receipt,
+            ..self.line(line.counted)
+        });
+        let ops: SmallVec<[_; 2]> = ops.collect();
+        Some(call(store, &ops))
+    }
+
     /// Refunds what was charged, without waiting for it.
     pub(super) fn take_back(&self, counted: &mut [Counted]) {
         for counted in counted {

@@ -84,7 +84,7 @@ impl Shares {
 
     /// Notes what became of a line.
     fn note(&self, ask: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
-        match ask {
+        match ask.of_line(line) {
             Op::Acquire(times) => {
                 let refused = match line.manner {
                     CounterMode::ChargeRejectedToo => {
@@ -95,7 +95,7 @@ impl Shares {
                 let denied = line.units.of(refused);
                 self.add(line, answered.units.saturating_add(denied));
             }
-            Op::ForceAcquire => self.add(line, answered.units),
+            Op::ForceAcquire | Op::Settle => self.add(line, answered.units),
             Op::Refund => self.subtract(line, answered.units),
             Op::Peek | Op::Reset | Op::Renew => {}
         }

@@ -83,7 +83,7 @@
 //!     .service_fn(async |prompt: String| Ok::<_, Infallible>(prompt.len() as u64));
 //!
 //! let (tokens, admission) = model.oneshot("Hello".into()).await?;
-//! admission.settle(tokens).await?;
+//! admission.policy("tokens")?.settle(tokens).await?;
 //! assert_eq!(admission.remaining("tokens"), Some(995));
 //! # Ok(())
 //! # }

@@ -53,6 +53,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Which server counts a key. What is asked of one server is done together or not at all; of several, each does its part.
+    fn shard(&self, key: &Key) -> usize {
+        let _ = key;
+        0
+    }
+
     /// The callers whose charges under a key count now, in order, one for each unit; none where the rule doesn't
     /// [record them](Rule::records_caller).
     fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture;
@@ -177,6 +183,9 @@ pub enum Op {
     ForceAcquire,
     /// Give units of each line's receipt back, as far as time has not, parts of a unit included.
     Refund,
+    /// Charge the lines without a receipt as [`ForceAcquire`](Op::ForceAcquire) does, and refund the others as
+    /// [`Refund`](Op::Refund) does: all lines of one [shard](Store::shard), or none.
+    Settle,
     /// Forget each line's key, and tell how it stood.
     Reset,
     /// Let the permit that each line's caller holds live on.
@@ -184,10 +193,22 @@ pub enum Op {
 }
 
 impl Op {
+    /// What it does to one line.
+    pub(crate) fn of_line(self, line: &CounterOp<'_>) -> Self {
+        match self {
+            Self::Settle if line.receipt.remaining > 0 => Self::Refund,
+            Self::Settle => Self::ForceAcquire,
+            other => other,
+        }
+    }
+
     /// Whether the wait of a request that was rejected before may be another one after it.
     #[cfg(feature = "redis")]
     pub(crate) fn lifts(self) -> bool {
-        matches!(self, Self::Refund | Self::Reset | Self::ForceAcquire)
+        matches!(
+            self,
+            Self::Refund | Self::Settle | Self::Reset | Self::ForceAcquire
+        )
     }
 }
 

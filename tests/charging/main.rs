@@ -11,14 +11,18 @@ mod by;
 mod closures;
 mod denied;
 mod ends;
+#[path = "../common/every.rs"]
+mod every;
 mod layers;
 mod ledger;
+mod meters;
 mod modes;
 mod ocr;
 mod outcomes;
 mod refunds;
 mod servers;
 mod settle;
+mod settle_each;
 mod shadow;
 mod shadow_charges;
 mod support;

@@ -12,6 +12,7 @@ use tollgate::{
 
 use crate::{
     ban::{MICRO, abuse, banned, once},
+    every::charge_every,
     support::{By, KEY, World, call, counted, ms, read, request, text, together, used},
     world::PATIENCE,
 };
@@ -134,10 +135,20 @@ async fn decisions_of_an_admission_refund_what_the_admission_has_not() {
             let [mut one] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
             let [mut other] = <[_; 1]>::try_from(admission.decisions()).expect("a decision");
             assert_eq!(refund(&mut one, 1).await, 1, "{name}");
-            admission.refund(2).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(2)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 3, "{name}");
             assert_eq!(refund(&mut other, 4).await, 1, "{name}");
-            admission.refund(4).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(4)
+                .await
+                .expect("an answer");
             assert_eq!(refund(&mut one, 4).await, 0, "{name}");
             assert_eq!(used(&limiter, "p").await, 2, "{name}");
         }
@@ -193,8 +204,8 @@ async fn refunds_name_their_policies() {
         let tokens = admission.policy("tokens").expect("a policy");
         let refunds = tokens.refund(5).await;
         assert_eq!(named(refunds.expect("an answer")), [of("tokens", 5)]);
-        let refunds = admission.refund(50).await.expect("an answer");
-        assert_eq!(named(refunds), [of("requests", 0), of("tokens", 20)]);
+        let refunds = tokens.refund(50).await.expect("an answer");
+        assert_eq!(named(refunds), [of("tokens", 20)]);
         let unknown = admission.policy("nobody").expect_err("no such policy");
         assert_eq!(unknown.name(), "nobody");
         assert_eq!(unknown.known(), ["requests", "tokens", "shadow"]);
@@ -235,7 +246,7 @@ async fn settling_what_was_only_looked_at_counts_nothing_towards_a_ban() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
         let looked_at = limiter.peek(KEY).await.into_result().expect("room");
-        looked_at.charge(5).await.expect("an answer");
+        charge_every(&looked_at, 5).await.expect("an answer");
         assert_eq!(banned(&limiter, KEY).await, None, "{}", world.name());
     }
 }

@@ -37,7 +37,12 @@ async fn a_true_cost_above_and_below_the_estimate_is_what_is_charged() {
             let strategy = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
             for true_cost in [7, 2, 2, 9, 9, 0, 1, 10] {
-                admission.settle(true_cost).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("an answer");
                 assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
                 let left = admission.remaining("p");
                 assert_eq!(left, Some(10 - true_cost), "{strategy}");
@@ -53,13 +58,28 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy).await;
-            admission.settle(1_000_000).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(1_000_000)
+                .await
+                .expect("an answer");
             let (wait, reset) = waits(&limiter, "p").await;
             assert!(wait > Duration::ZERO, "{strategy}");
             // Two periods pay twice the capacity back, whatever counts it.
             assert!(reset <= secs(120), "{reset:?} {strategy}");
-            admission.charge(1_000_000).await.expect("an answer");
-            admission.settle(2_000_000).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(1_000_000)
+                .await
+                .expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(2_000_000)
+                .await
+                .expect("an answer");
             assert_eq!(waits(&limiter, "p").await, (wait, reset), "{strategy}");
             // It is honest about it, to the microsecond.
             world.advance(wait - Duration::from_micros(1_000));
@@ -80,12 +100,27 @@ async fn a_charge_past_the_capacity_is_a_debt_of_at_most_one_capacity() {
 async fn a_debt_is_waited_for_at_an_even_rate() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, even("p", "10/min")).await;
-        admission.settle(15).await.expect("an answer");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(15)
+            .await
+            .expect("an answer");
         assert_eq!(waits(&limiter, "p").await, (secs(36), secs(90)));
-        admission.settle(500).await.expect("an answer");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(500)
+            .await
+            .expect("an answer");
         assert_eq!(waits(&limiter, "p").await, (secs(66), secs(120)));
         // What was charged of it is given back, and not what was asked for.
-        admission.settle(3).await.expect("an answer");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(3)
+            .await
+            .expect("an answer");
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
     }
 }
@@ -98,17 +133,42 @@ async fn nothing_is_given_back_twice() {
             let (limiter, admission) = admitted(&world, policy).await;
             assert_eq!(limiter.check(KEY).times(5).await.admitted(), 5);
             for (units, expected) in [(0, 6), (1, 5), (1, 5), (100, 5)] {
-                admission.refund(units).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(units)
+                    .await
+                    .expect("an answer");
                 assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
             }
-            admission.charge(3).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("an answer");
             for (units, expected) in [(2, 6), (2, 5), (2, 5), (100, 5)] {
-                admission.refund(units).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(units)
+                    .await
+                    .expect("an answer");
                 assert_eq!(used(&limiter, "p").await, expected, "{strategy}");
             }
             let clone = admission.clone();
-            clone.refund(1).await.expect("an answer");
-            clone.settle(0).await.expect("an answer");
+            clone
+                .policy("p")
+                .expect("a policy")
+                .refund(1)
+                .await
+                .expect("an answer");
+            clone
+                .policy("p")
+                .expect("a policy")
+                .settle(0)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
         }
     }
@@ -119,7 +179,8 @@ async fn refunds_at_once_give_back_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(2)).await;
         assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
-        let refunds = (0..8).map(|_| admission.refund(2));
+        let policy = admission.policy("p").expect("a policy");
+        let refunds = (0..8).map(|_| policy.refund(2));
         for refund in futures_util::future::join_all(refunds).await {
             refund.expect("an answer");
         }
@@ -133,10 +194,26 @@ async fn a_refund_that_is_dropped_half_way_strands_nothing() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            admission.charge(3).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("an answer");
             // It is sent, and gives back what was charged last.
-            drop(admission.refund(7).now_or_never());
-            admission.refund(7).await.expect("an answer");
+            drop(
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .refund(7)
+                    .now_or_never(),
+            );
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(7)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
         }
     }
@@ -148,10 +225,21 @@ async fn a_charge_that_is_dropped_half_way_is_charged_once() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
             let (limiter, admission) = admitted(&world, policy.cost(4)).await;
-            drop(admission.charge(3).now_or_never());
+            drop(
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .charge(3)
+                    .now_or_never(),
+            );
             assert_eq!(used(&limiter, "p").await, 7, "{strategy}");
             for true_cost in [7, 8, 5] {
-                admission.settle(true_cost).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("an answer");
                 assert_eq!(used(&limiter, "p").await, true_cost, "{strategy}");
             }
         }
@@ -164,7 +252,12 @@ async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let handler = |request: Request<()>| async move {
             let admission = admission_of(&request);
-            admission.charge(3).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .charge(3)
+                .await
+                .expect("an answer");
             std::future::pending::<()>().await;
             Ok::<_, Infallible>(text(200))
         };
@@ -182,7 +275,8 @@ async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
 async fn settling_at_once_charges_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min")).await;
-        let settling = (0..3).map(|_| admission.settle(3));
+        let policy = admission.policy("p").expect("a policy");
+        let settling = (0..3).map(|_| policy.settle(3));
         for settled in futures_util::future::join_all(settling).await {
             settled.expect("an answer");
         }
@@ -199,9 +293,19 @@ async fn a_refund_never_lands_in_a_later_window() {
             let (limiter, admission) = admitted(&world, policy.cost(5)).await;
             world.advance(secs(61));
             assert_eq!(limiter.check(KEY).times(1).await.admitted(), 1);
-            admission.refund(3).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .refund(3)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
-            admission.settle(0).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(0)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 5, "{strategy}");
             world.no_key_is_immortal();
             world.advance(secs(120));
@@ -214,7 +318,12 @@ async fn a_true_cost_that_is_known_in_a_later_window_is_charged_what_is_missing(
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
         world.advance(secs(61));
-        admission.settle(8).await.expect("an answer");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(8)
+            .await
+            .expect("an answer");
         assert_eq!(used(&limiter, "p").await, 3, "{}", world.name());
         world.no_key_is_immortal();
     }
@@ -229,10 +338,20 @@ async fn units_whose_refund_came_too_late_are_not_charged_again() {
             let (limiter, admission) = admitted(&world, policy).await;
             world.advance(secs(121));
             for true_cost in [3, 5, 0, 4] {
-                admission.settle(true_cost).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("an answer");
                 assert_eq!(used(&limiter, "p").await, 0, "{strategy}");
             }
-            admission.settle(6).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(6)
+                .await
+                .expect("an answer");
             assert_eq!(used(&limiter, "p").await, 1, "{strategy}");
             world.advance(secs(121));
         }
@@ -257,8 +376,9 @@ async fn one_policy_is_settled_alone() {
             r#"no policy "nobody"; expected one of ["requests", "tokens"]"#
         );
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
-        // All together.
-        admission.settle(2).await.expect("an answer");
+        // Both together.
+        let both = [("tokens", 2), ("requests", 2)];
+        admission.settle_each(both).await.expect("an answer");
         assert_eq!(used(&limiter, "tokens").await, 2, "{}", world.name());
         assert_eq!(used(&limiter, "requests").await, 2, "{}", world.name());
     }
@@ -277,7 +397,8 @@ async fn a_task_that_outlives_the_response_settles() {
         read(answer).await.expect("a body");
         assert_eq!(used(layer.limiter(), "p").await, 5);
         let admission = receive.recv().expect("an admission");
-        tokio::spawn(async move { admission.settle(8).await })
+        let policy = admission.policy("p").expect("a policy");
+        tokio::spawn(async move { policy.settle(8).await })
             .await
             .expect("no panic")
             .expect("an answer");
@@ -286,14 +407,15 @@ async fn a_task_that_outlives_the_response_settles() {
 }
 
 #[tokio::test]
-async fn a_handler_in_a_stacked_layer_settles_what_every_layer_charged() {
+async fn a_handler_in_a_stacked_layer_settles_what_each_layer_charged() {
     for world in World::both() {
         let outer = world.layer([window("outer", "10/min")]);
         let inner = world.layer([even("inner", "10/min")]);
         let handler = service_fn(|request: Request<()>| async move {
             let admission = admission_of(&request);
             assert_eq!(admission.decisions().len(), 2);
-            admission.settle(4).await.expect("an answer");
+            let each = [("outer", 4), ("inner", 4)];
+            admission.settle_each(each).await.expect("an answer");
             let outer = admission.policy("outer").expect("a policy");
             outer.charge(2).await.expect("an answer");
             Ok::<_, Infallible>(text(200))
@@ -320,7 +442,12 @@ async fn the_response_shows_what_the_handler_settled() {
             let _ = layer.limiter().reset(KEY).await;
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
-                admission.settle(true_cost).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(true_cost)
+                    .await
+                    .expect("an answer");
                 Ok::<_, Infallible>(text(200))
             };
             let Ok(answer) = call(&layer, request(), handler).await;
@@ -339,7 +466,12 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
             let _ = layer.limiter().reset(KEY).await;
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
-                admission.settle(settled).await.expect("an answer");
+                admission
+                    .policy("p")
+                    .expect("a policy")
+                    .settle(settled)
+                    .await
+                    .expect("an answer");
                 Ok::<_, Infallible>(text(200))
             };
             let Ok(answer) = call(&layer, request(), handler).await;
@@ -364,7 +496,12 @@ async fn a_task_that_settles_after_an_on_response_charge_counts_that_in() {
         let admission = receive.recv().expect("an admission");
         // At once, while the response's charge may still be on its way: less than that, then more, then nothing.
         for true_cost in [1, 5, 0] {
-            admission.settle(true_cost).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(true_cost)
+                .await
+                .expect("an answer");
             let used = used(layer.limiter(), "p").await;
             assert_eq!(used, true_cost, "{}", world.name());
         }
@@ -381,7 +518,12 @@ async fn a_reserved_request_that_settles_and_then_fails_gets_all_of_it_back() {
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
                 let handler = move |request: Request<()>| async move {
                     let admission = admission_of(&request);
-                    admission.settle(true_cost).await.expect("an answer");
+                    admission
+                        .policy("p")
+                        .expect("a policy")
+                        .settle(true_cost)
+                        .await
+                        .expect("an answer");
                     Ok::<_, Infallible>(text(status))
                 };
                 let Ok(answer) = call(&layer, request(), handler).await;

@@ -79,7 +79,8 @@ async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
         ]);
         let check = async |cost| limiter.check(KEY).cost(cost).await;
         let admission = check(2).await.into_result().expect("a pass");
-        admission.settle(7).await.expect("an answer");
+        let each = ["live", "new", "tight"].map(|name| (name, 7));
+        admission.settle_each(each).await.expect("an answer");
         assert_eq!(used(&limiter, "live").await, 7);
         assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
         assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());

@@ -304,7 +304,12 @@ async fn a_tiers_charge_is_settled_by_its_own_quota() {
         let handler = |request: Request<()>| async move {
             let admission = request.extensions().get::<Admission>().cloned();
             let admission = admission.expect("an admission");
-            admission.settle(500).await.expect("an answer");
+            admission
+                .policy("p")
+                .expect("a policy")
+                .settle(500)
+                .await
+                .expect("an answer");
             Ok::<_, Infallible>(text(200))
         };
         let Ok(answer) = call(&layer, request(), handler).await;

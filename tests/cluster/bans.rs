@@ -5,7 +5,10 @@ use std::{future::IntoFuture, time::Duration};
 use futures_util::future::join_all;
 use tollgate::{Ban, Decision, Keys, Limiter, Policy};
 
-use crate::support::{By, Places, cluster, counted, limiter, store};
+use crate::{
+    every::refund_every,
+    support::{By, Places, cluster, counted, limiter, store},
+};
 
 /// A step of a history.
 #[derive(Clone, Copy)]
@@ -96,7 +99,7 @@ async fn in_slots_as_in_one<const N: usize>(
                 }
                 Refund(units) => {
                     let admission = last.as_ref().expect("an admission");
-                    admission.refund(units).await.expect("a refund");
+                    refund_every(admission, units).await.expect("a refund");
                 }
                 Block(name) => {
                     let hour = Duration::from_secs(3_600);

@@ -47,7 +47,12 @@ async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
             clock.advance(BOUND / 2);
         }
         assert_eq!(source(key).await, DecisionSource::Store);
-        admission.refund(1).await.expect("a refund");
+        admission
+            .policy("mine")
+            .expect("a policy")
+            .refund(1)
+            .await
+            .expect("a refund");
         assert_eq!(source(key).await, DecisionSource::RejectionCache);
         clock.advance(BOUND);
         assert!(counted(&here.check(key).await));
@@ -69,7 +74,12 @@ async fn what_this_process_gives_back_on_a_cluster_ends_a_rejection_at_once() {
         for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
             assert_eq!(limiter.check(key).await.source(), source);
         }
-        admission.refund(1).await.expect("a refund");
+        admission
+            .policy("mine")
+            .expect("a policy")
+            .refund(1)
+            .await
+            .expect("a refund");
         assert!(counted(&limiter.check(key).await));
     }
 }

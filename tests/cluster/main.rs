@@ -10,6 +10,9 @@ mod by;
 #[path = "../common/crowd.rs"]
 mod crowd;
 mod denials;
+#[allow(dead_code, reason = "shared with tests that use all of it")]
+#[path = "../common/every.rs"]
+mod every;
 mod exact;
 mod faults;
 mod give_backs;

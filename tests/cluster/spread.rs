@@ -4,10 +4,15 @@ use std::{future::IntoFuture, time::Duration};
 
 use testkit::Cluster;
 use tokio::time::timeout;
-use tollgate::{Ban, Concurrency, Keys, Limiter, Policy, Quota, RetryAfter, StoreError};
+use tollgate::{
+    Ban, Concurrency, Keys, Limiter, Policy, Quota, RetryAfter, SettleError, StoreError,
+};
 
-use crate::support::{
-    By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
+use crate::{
+    every::refund_every,
+    support::{
+        By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
+    },
 };
 
 fn three([a, b, c]: [(By, &str); 3]) -> Limiter {
@@ -123,7 +128,7 @@ async fn what_was_charged_everywhere_is_given_back_everywhere() {
         let decision = limiter.check(keys.clone()).cost(3).await;
         let admission = decision.into_result().expect("admitted");
         assert_eq!(used(&limiter, keys.clone()).await, [3; 3], "{by:?}");
-        admission.refund(2).await.expect("a refund");
+        refund_every(&admission, 2).await.expect("a refund");
         assert_eq!(used(&limiter, keys.clone()).await, [1; 3], "{by:?}");
         let _ = limiter.charge(keys.clone(), 4).await;
         assert_eq!(used(&limiter, keys.clone()).await, [5; 3], "{by:?}");
@@ -373,4 +378,41 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
     })
     .await;
     cluster.nodes()[1].resume();
+}
+
+#[tokio::test]
+async fn of_policies_in_several_slots_the_error_names_those_that_were_settled() {
+    let places = Places::find(cluster(), "settled").await;
+    let limiter = three([
+        (By::Fixed, "9/month"),
+        (By::Fixed, "8/month"),
+        (By::Fixed, "7/month"),
+    ]);
+    let all = places.apart();
+    let admission = limiter.admit(all.clone()).cost(3).await.expect("room");
+    let each = |cost| [("a", cost), ("b", cost), ("c", cost)];
+    for cost in [5, 2] {
+        admission.settle_each(each(cost)).await.expect("an answer");
+        assert_eq!(used(&limiter, all.clone()).await, [cost; 3]);
+    }
+    let of_b = keys(cluster(), &format!(":b:{}", places.key(1).as_str()));
+    let [(foreign, master)] = &of_b[..] else {
+        panic!("{of_b:?}");
+    };
+    let master = &cluster().nodes()[*master];
+    master.command(&["SET", foreign, "something else", "PX", "60000"]);
+    let error = admission
+        .settle_each(each(6))
+        .await
+        .expect_err("a foreign key");
+    let SettleError::Store { settled, error } = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
+    assert_eq!(
+        settled.iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["a", "c"]
+    );
+    master.command(&["DEL", foreign]);
+    assert_eq!(used(&limiter, all).await, [6, 0, 6]);
 }

@@ -67,6 +67,7 @@ async fn a_handler_settles_in_process_what_was_charged_there() {
     let limiter = counting(nowhere(), 40);
     let admission = limiter.check(KEY).cost(5).await;
     let admission = admission.into_result().expect("it is admitted");
+    let admission = admission.policy("p").expect("a policy");
     admission.settle(9).await.expect("it is in process");
     assert_eq!(used(&limiter, DecisionSource::Fallback).await, 9);
     admission.charge(2).await.expect("it is in process");

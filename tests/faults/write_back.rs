@@ -225,7 +225,12 @@ async fn what_is_settled_in_process_after_the_outage_is_written_back_too() {
         used(&limiter).await == 1
     })
     .await;
-    admission.settle(30).await.expect("an answer");
+    admission
+        .policy("p")
+        .expect("a policy")
+        .settle(30)
+        .await
+        .expect("an answer");
     until("the rest is", async || {
         resumed(&limiter).await;
         used(&limiter).await == 30

@@ -19,13 +19,14 @@ async fn handle(admission: Admission, request: Request<Body>) -> String {
         return String::new();
     }
     let before = seen();
+    let policy = admission.policy("p").expect("a policy");
     match request.uri().path() {
-        "/charge" => admission.charge(2).await.expect("a charge"),
-        "/refund" => drop(admission.refund(1).await.expect("a refund")),
-        "/settle" => admission.settle(3).await.expect("a settlement"),
+        "/charge" => policy.charge(2).await.expect("a charge"),
+        "/refund" => drop(policy.refund(1).await.expect("a refund")),
+        "/settle" => policy.settle(3).await.expect("a settlement"),
         "/keep" => {
             // Somebody else has it still when the response is told how it stands.
-            tokio::spawn(async move { admission.refund(0).await });
+            tokio::spawn(async move { policy.refund(0).await });
             return before;
         }
         _ => return before,

@@ -160,13 +160,28 @@ async fn what_a_handler_charges_and_settles_takes_and_frees_no_places() {
         let limiter = books.limiter([places(LONG)]);
         let decision = limiter.check(Key::global()).cost(2).await;
         let admission = decision.into_result().expect("a place");
-        admission.charge(3).await.expect("an answer");
+        admission
+            .policy("places")
+            .expect("a policy")
+            .charge(3)
+            .await
+            .expect("an answer");
         assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
         for cost in [900, 0] {
-            admission.settle(cost).await.expect("an answer");
+            admission
+                .policy("places")
+                .expect("a policy")
+                .settle(cost)
+                .await
+                .expect("an answer");
             assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
         }
-        admission.refund(1).await.expect("an answer");
+        admission
+            .policy("places")
+            .expect("a policy")
+            .refund(1)
+            .await
+            .expect("an answer");
         assert_eq!(free(&limiter).await, PLACES - 1, "{}", books.name());
         drop(admission);
         until_free(&limiter, PLACES).await;

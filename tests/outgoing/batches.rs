@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use std::future::IntoFuture;
-use tollgate::{FixedWindow, Key, RetryAfter, SlidingLog, outcome};
+use tollgate::{Admission, FixedWindow, Key, RetryAfter, SlidingLog, outcome};
 
 use crate::support::{left, limiter, look, ms, policy, queued, wait};
 
@@ -44,13 +44,14 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
         "as if they had come one after the other"
     );
     // Nobody can give back what is another's.
-    admissions[1].refund(100).await.expect("an answer");
+    let of = |admission: &Admission| admission.policy("p").expect("a policy");
+    of(&admissions[1]).refund(100).await.expect("an answer");
     assert_eq!(left(&limiter, "p").await, 3);
-    admissions[1].refund(100).await.expect("an answer");
+    of(&admissions[1]).refund(100).await.expect("an answer");
     assert_eq!(left(&limiter, "p").await, 3);
-    admissions[0].settle(1).await.expect("an answer");
+    of(&admissions[0]).settle(1).await.expect("an answer");
     assert_eq!(left(&limiter, "p").await, 5);
-    admissions[2].settle(4).await.expect("an answer");
+    of(&admissions[2]).settle(4).await.expect("an answer");
     assert_eq!(left(&limiter, "p").await, 4);
 }
 

@@ -156,7 +156,12 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
     }));
     let (tokens, admission) = model.clone().oneshot("Hello").await.expect("an answer");
     assert_eq!(left(&limiter, "tokens").await, 50);
-    admission.settle(tokens).await.expect("an answer");
+    admission
+        .policy("tokens")
+        .expect("a policy")
+        .settle(tokens)
+        .await
+        .expect("an answer");
     assert_eq!(left(&limiter, "tokens").await, 95);
 
     // Or with what is in the extensions of HTTP's.
@@ -167,7 +172,12 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
     let response = client.oneshot(()).await.expect("a response");
     let admission: &Admission = response.extensions().get().expect("the admission");
     assert_eq!(admission.remaining("tokens"), Some(94));
-    admission.charge(4).await.expect("an answer");
+    admission
+        .policy("tokens")
+        .expect("a policy")
+        .charge(4)
+        .await
+        .expect("an answer");
     assert_eq!(left(&limiter, "tokens").await, 90);
 }
 
@@ -182,7 +192,12 @@ async fn switched_off_it_lets_everything_pass_uncounted() {
         let (answer, admission) = echo.clone().oneshot(n).await.expect("an answer");
         assert_eq!(answer, n);
         assert_eq!(admission.decisions().len(), 0);
-        admission.settle(10).await.expect("nothing to settle");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(10)
+            .await
+            .expect("nothing to settle");
     }
     assert_eq!(left(&limiter, "p").await, 1);
     assert_eq!(time.passed(), ms(0));

@@ -123,7 +123,11 @@ async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_rejecti
     for source in [DecisionSource::Store, DecisionSource::RejectionCache] {
         assert_eq!(here.check(key()).await.source(), source);
     }
-    paid.refund(1).await.expect("a refund");
+    paid.policy("p")
+        .expect("a policy")
+        .refund(1)
+        .await
+        .expect("a refund");
     assert!(here.check(key()).await.is_admitted());
 }
 

@@ -9,6 +9,7 @@ use tollgate::{Admission, Decision, Limiter, Policy, RateLimitLayer, Refund, Ret
 use crate::{
     cost_model::{Number, Quota, numbers},
     costs::{cost_field, send},
+    every::{charge_every, refund_every, settle_every},
     properties::{any_by, check, runtime},
     support::{By, KEY, START, World, counted},
 };
@@ -328,13 +329,13 @@ impl Case {
                 assert_eq!(given, expected, "{text}");
             }
             (Charger::Admission(admission), How::Charge) => {
-                admission.charge(number).await.expect("a charge");
+                charge_every(admission, number).await.expect("a charge");
             }
             (Charger::Admission(admission), How::Refund) => {
-                admission.refund(number).await.expect("a refund");
+                refund_every(admission, number).await.expect("a refund");
             }
             (Charger::Admission(admission), How::Settle) => {
-                admission.settle(number).await.expect("an answer");
+                settle_every(admission, number).await.expect("an answer");
             }
         }
         let refunds = matches!(charged.by, Charger::Decision(_)) || matches!(how, How::Refund);

@@ -200,12 +200,13 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
                 assert_eq!(left(&limiter, KEY).await, 10, "{text}");
 
                 let admission = limiter.check(KEY).await.into_result().expect("room");
-                admission.settle(units).await.expect("a charge");
+                let policy = admission.policy(format!("{by:?}")).expect("a policy");
+                policy.settle(units).await.expect("a charge");
                 assert_eq!(admission.remaining(&format!("{by:?}")), Some(0), "{text}");
                 assert!(!counted(&limiter.check(KEY).await), "{text}");
-                admission.settle(3).await.expect("a refund");
+                policy.settle(3).await.expect("a refund");
                 assert_eq!(left(&limiter, KEY).await, 7, "{text}");
-                admission.refund(units).await.expect("a refund");
+                policy.refund(units).await.expect("a refund");
                 assert_eq!(left(&limiter, KEY).await, 10, "{text}");
             }
         }
@@ -218,12 +219,23 @@ async fn huge_charges_that_are_dropped_before_they_are_answered_do_not_overflow(
     for world in World::both() {
         let limiter = world.limiter([Policy::new("p", Quota::requests(10).per_minute())]);
         let admission = limiter.check(KEY).await.into_result().expect("room");
+        let policy = admission.policy("p").expect("a policy");
         for _ in 0..2 {
-            let charge = Box::pin(admission.charge(u64::MAX));
+            let charge = Box::pin(policy.charge(u64::MAX));
             drop(futures_util::future::select(charge, std::future::ready(())).await);
         }
-        admission.charge(u64::MAX).await.expect("a charge");
-        admission.settle(u64::MAX).await.expect("a charge");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .charge(u64::MAX)
+            .await
+            .expect("a charge");
+        admission
+            .policy("p")
+            .expect("a policy")
+            .settle(u64::MAX)
+            .await
+            .expect("a charge");
         assert_eq!(left(&limiter, KEY).await, 0, "{}", world.name());
     }
 }

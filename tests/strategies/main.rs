@@ -16,6 +16,8 @@ mod cost_model;
 mod costs;
 mod custom;
 mod custom_units;
+#[path = "../common/every.rs"]
+mod every;
 mod formats;
 mod gcra_edges;
 mod gcra_halves;

@@ -127,7 +127,7 @@ impl MemoryStore {
             let shard = &mut *locked.guards[place.guard];
             let (rule, now) = (memory(line)?, clocks.of(line.account));
             let mut charge = 0;
-            let units = match ask {
+            let units = match ask.of_line(line) {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
                     let available = rooms.get(index).copied().unwrap_or(0);
@@ -163,7 +163,7 @@ impl MemoryStore {
                     0
                 }
                 Op::Reset => 0,
-                Op::ForceAcquire => {
+                Op::ForceAcquire | Op::Settle => {
                     let available = rule.available(shard.get(line, place), now);
                     let most = available.saturating_add_unsigned(line.account.rule().capacity());
                     charge = line.units.get().min(u64::try_from(most).unwrap_or(0));

@@ -1,5 +1,6 @@
 //! Refunds that nothing waits for, kept while the server is at fault: a permit that was dropped meanwhile, or that a request
-//! without an answer may have taken, does not hold its place for as long as it lives.
+//! without an answer may have taken, does not hold its place for as long as it lives. Also what is settled where no runtime
+//! uses the store.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -17,7 +18,7 @@ use super::{
     batch::MOST_KEYS,
     lanes::Lanes,
     line::{Lines, OwnLine},
-    question::Question,
+    question::{Question, ended},
 };
 use crate::{error::StoreError, store::Op};
 
@@ -38,7 +39,7 @@ pub(super) struct Kept {
 /// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
 #[derive(Debug, Default)]
 struct GiveBacks {
-    by_tag: HashMap<usize, Vec<Lines>>,
+    by_tag: HashMap<usize, Vec<(Op, Lines)>>,
     many: usize,
     /// The tags that a task [sends again](retry) for.
     retried: HashSet<usize>,
@@ -76,15 +77,27 @@ impl Kept {
             return;
         }
         let granted = ask == Op::Refund && lines.iter().any(is_permit);
-        self.keep(tag, lines, granted);
+        self.keep(tag, Op::Refund, lines, granted);
     }
 
-    fn keep(&self, tag: usize, lines: Lines, granted: bool) {
+    /// Keeps what was not sent, since no runtime uses the store: for the next one that does.
+    pub(super) fn wait_for_runtime(&self, tag: usize, question: Question) {
+        let (ask, lines) = (question.ask, question.lines.clone());
+        if ask == Op::Refund {
+            return self.fail(tag, question, ended(), false);
+        }
+        question.fail(ended());
+        if matches!(ask, Op::ForceAcquire | Op::Settle) {
+            self.keep(tag, ask, lines, false);
+        }
+    }
+
+    fn keep(&self, tag: usize, ask: Op, lines: Lines, granted: bool) {
         let mut kept = self.give_backs();
         if granted || kept.many < MAX_KEPT {
             let lanes = lines.first().and_then(OwnLine::lanes);
             kept.many += 1;
-            kept.by_tag.entry(tag).or_default().push(lines);
+            kept.by_tag.entry(tag).or_default().push((ask, lines));
             self.any.store(true, Ordering::Relaxed);
             let retries = lanes.zip(Handle::try_current().ok());
             let begins = retries.is_some() && kept.retried.insert(tag);
@@ -117,15 +130,15 @@ impl Kept {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        for lines in self.take(tag) {
-            // What can't be sent comes back here.
+        for (ask, lines) in self.take(tag) {
+            // A refund that can't be sent comes back here.
             if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
-                lanes.tell(Op::Refund, lines);
+                lanes.tell(ask, lines);
             }
         }
     }
 
-    fn take(&self, tag: usize) -> Vec<Lines> {
+    fn take(&self, tag: usize) -> Vec<(Op, Lines)> {
         let mut kept = self.give_backs();
         let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
             return Vec::new();
@@ -274,7 +287,7 @@ mod tests {
             StoreError::Timeout,
             false,
         );
-        let lines = kept.take(0).remove(0);
+        let (_, lines) = kept.take(0).remove(0);
         assert_eq!(lines[0].receipt().remaining, 1);
     }
 
@@ -290,7 +303,7 @@ mod tests {
         };
         let refund = give_back_of(&account, receipt);
         kept.fail(0, refund, StoreError::Timeout, true);
-        let lines = kept.take(0).remove(0);
+        let (_, lines) = kept.take(0).remove(0);
         assert_eq!((lines[0].receipt().remaining, lines[0].units.get()), (5, 1));
     }
 }

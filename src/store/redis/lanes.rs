@@ -176,7 +176,7 @@ impl Lanes {
             }
         } else if let Some(line) = question.lines.first() {
             let tag = self.shared.servers.tag_of(&line.key);
-            self.shared.kept.fail(tag, question, ended(), false);
+            self.shared.kept.wait_for_runtime(tag, question);
         }
     }
 

@@ -306,6 +306,10 @@ impl Store for RedisStore {
         }
     }
 
+    fn shard(&self, key: &Key) -> usize {
+        self.inner.lanes.tags().map_or(0, |tags| tags.of(key))
+    }
+
     fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
         let rule = account.rule();
         let name = account

@@ -163,9 +163,14 @@ fn judge(limiter: &Limiter, units: u64) {
     let _ = now(decision.refund(units));
     match now(limiter.check(key)).into_result() {
         Ok(admission) => {
-            let _ = now(admission.charge(units));
-            let _ = now(admission.refund(1));
-            let _ = now(admission.settle(units));
+            for policy in limiter.policies() {
+                if let Ok(policy) = admission.policy(policy.name()) {
+                    let _ = now(policy.charge(units));
+                    let _ = now(policy.refund(1));
+                }
+            }
+            let names = limiter.policies().map(crate::Policy::name);
+            let _ = now(admission.settle_each(names.map(|name| (name, units))));
         }
         Err(refused) => {
             let _ = (refused.to_string(), refused.retry_after());

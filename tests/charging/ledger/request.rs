@@ -20,6 +20,7 @@ use super::{
     traffic::{COST, Kind, Shared},
 };
 use crate::{
+    every::{charge_every, refund_every, settle_every},
     support::{Answer, broken, data, read, request, streamed, text},
     world::KEY,
 };
@@ -247,13 +248,13 @@ impl Handle {
                 decision.refund(units as u64).await.map(drop)
             }
             (Self::Admission(admission) | Self::Handler(admission, ..), what) => match what {
-                Move::Charge(units) => admission.charge(units as u64).await,
-                Move::Give(units) => admission.refund(units as u64).await.map(drop),
-                Move::Settle(units) => admission.settle(units as u64).await,
+                Move::Charge(units) => charge_every(admission, units as u64).await,
+                Move::Give(units) => refund_every(admission, units as u64).await,
+                Move::Settle(units) => settle_every(admission, units as u64).await,
                 Move::Debt(units, then) => {
-                    admission.settle(units as u64).await?;
+                    settle_every(admission, units as u64).await?;
                     tokio::task::yield_now().await;
-                    admission.settle(then as u64).await
+                    settle_every(admission, then as u64).await
                 }
                 Move::Take(_) => unreachable!("{what:?}"),
             },

@@ -79,7 +79,7 @@ type Places = SmallVec<[(u64, usize); 4]>;
 impl Segment {
     fn write(&self, places: &Places, plan: &mut Packed) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
-        let has_receipts = matches!(self.ask, Op::Refund | Op::Renew);
+        let has_receipts = matches!(self.ask, Op::Refund | Op::Renew | Op::Settle);
         let own = |entry: &Entry| {
             let receipts = if has_receipts {
                 3 * self.accounts.len()
@@ -129,6 +129,7 @@ fn number(ask: Op) -> u64 {
         Op::Refund => 3,
         Op::Reset => 4,
         Op::Renew => 5,
+        Op::Settle => 6,
     }
 }
 

@@ -303,6 +303,6 @@ fn times(question: &Question) -> u64 {
     match question.ask {
         Op::Acquire(times) => times.into(),
         Op::Peek => 0,
-        Op::ForceAcquire | Op::Refund | Op::Reset | Op::Renew => 1,
+        Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,
     }
 }

@@ -142,7 +142,30 @@ local function make_general()
     return 1
   end
 
-  local ops = { acquire, force_acquire, refund_all, reset_all, renew_all }
+  -- Charges what has no receipt, down to a debt of one capacity, and refunds what has one. All keys are read before the
+  -- first write, and what is charged can be undone: so nothing is refunded before all is charged.
+  local function settle_all(base)
+    for i = 1, count do
+      free[i], a[i], b[i], c[i] = available[i](KEYS[base + i], param[i])
+      moved[i] = remaining[i] > 0 and 0 or max(0, min(units[i], free[i] + param[i][1]))
+    end
+    charge_all(base)
+    local refunded = {}
+    for i = 1, count do
+      if remaining[i] > 0 then
+        local key, p = KEYS[base + i], param[i]
+        local _, a0, b0, c0 = available[i](key, p)
+        refunded[i], a[i], b[i], c[i] = refund[i](key, p, a0, b0, c0, charged_at[i], window_id[i], remaining[i], units[i], callers[i] and callers[i][1])
+        leave_one(key, i)
+      end
+    end
+    for i, units in pairs(refunded) do
+      moved[i] = units
+    end
+    return 1
+  end
+
+  local ops = { acquire, force_acquire, refund_all, reset_all, renew_all, settle_all }
 
   local function undo_one(i, base, units, caller)
     local ok, _, a1, b1, c1 =

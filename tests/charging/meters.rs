@@ -1,0 +1,211 @@
+//! Meters: units that are counted while a request is served.
+
+use std::{convert::Infallible, sync::mpsc, thread};
+
+use bytes::Bytes;
+use futures_util::{FutureExt, StreamExt, stream};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tollgate::{Admission, Limiter, RedisStore, UnitMeter};
+
+use crate::{
+    by::By,
+    support::{Answer, Body, KEY, World, call, even, read, request, together, used, window},
+    world::PATIENCE,
+};
+
+/// An admission of one request that was charged 4 of 100, and its limiter.
+async fn admitted(world: &World) -> (Limiter, Admission) {
+    let limiter = world.limiter([
+        window("tokens", "100/min").cost(4),
+        even("requests", "9/min"),
+    ]);
+    let _ = limiter.reset(KEY).await;
+    let admission = limiter.admit(KEY).await.expect("room");
+    (limiter, admission)
+}
+
+fn meter(admission: &Admission) -> UnitMeter {
+    admission.policy("tokens").expect("a policy").meter()
+}
+
+/// Waits for what is settled in the background.
+async fn until_used(limiter: &Limiter, units: u64) {
+    let settled = async {
+        while used(limiter, "tokens").await != units {
+            tokio::task::yield_now().await;
+        }
+    };
+    let settled = tokio::time::timeout(PATIENCE, settled).await;
+    assert!(settled.is_ok(), "{} used", used(limiter, "tokens").await);
+}
+
+/// A response that streams `pieces` pieces, one unit each.
+fn metered(mut meter: UnitMeter, pieces: usize) -> Response<Body> {
+    // The closure calls `add` alone, and captures the meter.
+    let pieces = stream::iter(0..pieces).map(move |_| {
+        meter.add(1);
+        Ok(Frame::data(Bytes::from_static(b"piece")))
+    });
+    Response::new(StreamBody::new(pieces).boxed_unsync())
+}
+
+/// A response of a handler behind a layer, and what is left to be read.
+async fn streaming(world: &World, pieces: usize) -> (Limiter, Answer) {
+    let layer = world.layer([
+        window("tokens", "100/min").cost(4),
+        even("requests", "9/min"),
+    ]);
+    let _ = layer.limiter().reset(KEY).await;
+    let handler = move |request: Request<()>| {
+        let meter = meter(request.extensions().get().expect("an admission"));
+        async move { Ok::<_, Infallible>(metered(meter, pieces)) }
+    };
+    let Ok(answer) = call(&layer, request(), handler).await;
+    (layer.limiter().clone(), answer)
+}
+
+#[tokio::test]
+async fn a_stream_that_is_read_to_its_end_is_charged_what_was_counted() {
+    for world in World::both() {
+        let (limiter, answer) = streaming(&world, 30).await;
+        read(answer).await.expect("a body");
+        until_used(&limiter, 30).await;
+        // The other policy is left alone.
+        assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_dropped_is_charged_what_was_counted_by_then() {
+    for world in World::both() {
+        let (limiter, answer) = streaming(&world, 30).await;
+        let mut body = answer.into_body();
+        for _ in 0..7 {
+            body.frame().await.expect("a piece").expect("a piece");
+        }
+        drop(body);
+        until_used(&limiter, 7).await;
+    }
+}
+
+#[tokio::test]
+async fn a_meter_that_counted_nothing_leaves_the_charge_on_arrival() {
+    for world in World::both() {
+        let (limiter, answer) = streaming(&world, 30).await;
+        drop(answer);
+        assert_eq!(used(&limiter, "tokens").await, 4, "{}", world.name());
+        let (limiter, admission) = admitted(&world).await;
+        meter(&admission).finish().await.expect("nothing to settle");
+        assert_eq!(used(&limiter, "tokens").await, 4, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn finishing_a_meter_settles_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world).await;
+        let mut meter = meter(&admission);
+        meter.add(20);
+        meter.add(u64::MAX);
+        meter = self::meter(&admission);
+        meter.add(20);
+        assert_eq!(meter.units(), 20);
+        meter.finish().await.expect("an answer");
+        until_used(&limiter, 20).await;
+        assert_eq!(admission.remaining("tokens"), Some(80), "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_finish_that_is_dropped_half_way_settles_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world).await;
+        let mut meter = meter(&admission);
+        meter.add(20);
+        drop(meter.finish().now_or_never());
+        until_used(&limiter, 20).await;
+    }
+}
+
+#[tokio::test]
+async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
+    for world in World::both() {
+        for by in [By::Fixed, By::Gcra, By::Bucket] {
+            let limiter = world.limiter([together(by, "tokens", "100/min").cost(4)]);
+            for units in [20, 1] {
+                let _ = limiter.reset(KEY).await;
+                let admission = limiter.admit(KEY).await.expect("room");
+                let mut meter = meter(&admission);
+                meter.add(units);
+                let dropped = thread::spawn(move || drop(meter));
+                dropped.join().expect("no panic");
+                until_used(&limiter, units).await;
+                // What was settled counts for what follows.
+                let tokens = admission.policy("tokens").expect("a policy");
+                tokens.settle(units + 2).await.expect("an answer");
+                until_used(&limiter, units + 2).await;
+            }
+        }
+    }
+}
+
+/// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there.
+#[test]
+fn a_meter_that_is_dropped_when_no_runtime_is_left_is_settled_by_the_next() {
+    let runtime = || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime")
+    };
+    for world in World::both() {
+        let first = runtime();
+        let (limiter, admission) = first.block_on(admitted(&world));
+        let mut meter = meter(&admission);
+        meter.add(20);
+        drop(first);
+        drop(meter);
+        runtime().block_on(until_used(&limiter, 20));
+    }
+}
+
+/// The stream's task is dropped with its runtime.
+#[test]
+fn a_meter_that_is_dropped_with_its_runtime_is_settled_by_the_next() {
+    for world in World::both() {
+        let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+        let first = runtime();
+        let (limiter, admission) = first.block_on(admitted(&world));
+        let (started, has_started) = mpsc::channel();
+        first.spawn(async move {
+            let mut meter = meter(&admission);
+            meter.add(20);
+            started.send(()).expect("a test");
+            std::future::pending::<()>().await;
+            drop(meter);
+        });
+        has_started.recv().expect("it starts");
+        drop(first);
+        runtime().block_on(until_used(&limiter, 20));
+    }
+}
+
+#[tokio::test]
+async fn a_meter_of_a_store_that_fails_panics_nowhere() {
+    let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+    let limiter = Limiter::builder()
+        .store(store)
+        .policy(window("tokens", "9/min"));
+    let limiter = limiter.build().expect("a limiter");
+    let admission = limiter.admit(KEY).await.expect("admitted without a store");
+    for outside in [false, true] {
+        let mut meter = meter(&admission);
+        meter.add(20);
+        match outside {
+            false => meter.finish().await.expect("nothing was charged"),
+            true => thread::spawn(move || drop(meter)).join().expect("no panic"),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Several policies settled at once.
+
+use futures_util::future::{FutureExt, join_all};
+use tollgate::{Admission, Limiter, SettleError, StoreError};
+
+use crate::{
+    by::By,
+    support::{KEY, World, secs, together, used},
+};
+
+/// An admission under three policies, charged 1, 200 and 5, and its limiter.
+async fn admitted(world: &World, [requests, tokens, cents]: [By; 3]) -> (Limiter, Admission) {
+    let limiter = world.limiter([
+        together(requests, "requests", "10/min"),
+        together(tokens, "tokens", "1000/min").cost(200),
+        together(cents, "cents", "100/min").cost(5),
+    ]);
+    let _ = limiter.reset(KEY).await;
+    let admission = limiter.admit(KEY).await.expect("room");
+    (limiter, admission)
+}
+
+async fn all_used(limiter: &Limiter) -> [u64; 3] {
+    let mut all = [0; 3];
+    for (all, name) in all.iter_mut().zip(["requests", "tokens", "cents"]) {
+        *all = used(limiter, name).await;
+    }
+    all
+}
+
+/// How often a script was called on the server.
+fn calls(world: &World) -> Option<u64> {
+    let server = world.redis_server()?;
+    Some(server.calls("evalsha") + server.calls("eval"))
+}
+
+#[tokio::test]
+async fn policies_that_are_named_are_settled_in_one_round_trip_and_others_left_alone() {
+    for world in World::both() {
+        for by in By::ALL {
+            let name = format!("{by:?} on {}", world.name());
+            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+            for (tokens, cents) in [(500, 3), (400, 30), (400, 30), (0, 0), (700, 100)] {
+                let before = calls(&world);
+                let costs = [("tokens", tokens), ("cents", cents)];
+                admission.settle_each(costs).await.expect("an answer");
+                let after = calls(&world);
+                assert!(after <= before.map(|before| before + 1), "{name}");
+                assert_eq!(all_used(&limiter).await, [1, tokens, cents], "{name}");
+                let left = ["tokens", "cents"].map(|name| admission.remaining(name));
+                assert_eq!(left, [Some(1_000 - tokens), Some(100 - cents)], "{name}");
+            }
+            world.advance(secs(200));
+        }
+    }
+}
+
+#[tokio::test]
+async fn several_receipts_of_a_policy_are_refunded_in_one_round_trip() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Fixed, By::Log, By::Bucket]).await;
+        let tokens = admission.policy("tokens").expect("a policy");
+        for _ in 0..3 {
+            tokens.charge(10).await.expect("an answer");
+        }
+        let before = calls(&world);
+        let costs = [("tokens", 100), ("cents", 7)];
+        admission.settle_each(costs).await.expect("an answer");
+        assert!(calls(&world) <= before.map(|before| before + 1));
+        assert_eq!(all_used(&limiter).await, [1, 100, 7], "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn more_receipts_than_one_call_takes_are_all_settled() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Fixed; 3]).await;
+        let tokens = admission.policy("tokens").expect("a policy");
+        for _ in 0..150 {
+            tokens.charge(2).await.expect("an answer");
+        }
+        assert_eq!(all_used(&limiter).await, [1, 500, 5], "{}", world.name());
+        let costs = [("tokens", 3), ("requests", 3)];
+        admission.settle_each(costs).await.expect("an answer");
+        assert_eq!(all_used(&limiter).await, [3, 3, 5], "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn if_one_policy_cannot_be_settled_none_is() {
+    let world = World::redis();
+    let server = world.redis_server().expect("a server");
+    for by in By::ALL {
+        for (tokens, cents) in [(500, 9), (500, 3), (100, 9), (100, 3)] {
+            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+            let keys = server.keys();
+            let foreign = keys.iter().find(|key| key.contains(":cents:"));
+            let foreign = foreign.expect("the key of a policy");
+            server.command(&["SET", foreign, "something else"]);
+            let costs = [("tokens", tokens), ("cents", cents)];
+            let error = admission
+                .settle_each(costs)
+                .await
+                .expect_err("a foreign key");
+            let SettleError::Store { settled, error } = error else {
+                panic!("{error}");
+            };
+            assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");
+            assert!(settled.is_empty(), "{settled:?}");
+            server.command(&["DEL", foreign]);
+            assert_eq!(all_used(&limiter).await, [1, 200, 0], "{by:?}");
+            // Nor has the admission forgotten what it was charged.
+            let costs = [("tokens", tokens)];
+            admission.settle_each(costs).await.expect("an answer");
+            assert_eq!(all_used(&limiter).await, [1, tokens, 0], "{by:?}");
+            server.command(&["FLUSHALL"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Gcra; 3]).await;
+        let costs = [("tokens", 500), ("cent", 3)];
+        let error = admission.settle_each(costs).await.expect_err("a mistake");
+        assert!(matches!(&error, SettleError::UnknownPolicy(unknown) if unknown.name() == "cent"));
+        assert_eq!(all_used(&limiter).await, [1, 200, 5], "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn of_a_policy_that_is_named_twice_the_last_cost_counts() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Gcra; 3]).await;
+        let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
+        admission.settle_each(costs).await.expect("an answer");
+        assert_eq!(all_used(&limiter).await, [1, 300, 3], "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn settling_at_once_settles_once() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Gcra, By::Fixed, By::Bucket]).await;
+        let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
+        for settled in join_all((0..5).map(|_| all())).await {
+            settled.expect("an answer");
+        }
+        assert_eq!(all_used(&limiter).await, [1, 500, 3], "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn settling_that_is_dropped_half_way_is_done_once() {
+    for world in World::both() {
+        for by in By::ALL {
+            let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
+            let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
+            drop(all().now_or_never());
+            let name = format!("{by:?} on {}", world.name());
+            assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
+            all().await.expect("an answer");
+            assert_eq!(all_used(&limiter).await, [1, 500, 3], "{name}");
+            world.advance(secs(200));
+        }
+    }
+}
