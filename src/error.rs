@@ -214,6 +214,7 @@ const RIGHTS: &str = "grant the user the commands and keys that Limiter::health_
 const PASSWORD: &str = "correct the user and the password of the connection";
 const CLUSTER: &str = "the server is a node of a cluster: use RedisStore::cluster";
 const NO_CLUSTER: &str = "the server is not a node of a cluster: use RedisStore::open";
+const MASTER: &str = "correct the name of the master, as the sentinels know it";
 const DATABASE: &str = "correct the database number of the connection";
 const COMMANDS: &str =
     "use Redis 6.2 or newer, and enable the commands that the operations page lists";
@@ -225,6 +226,7 @@ fn remedy(code: &str, message: &str) -> Option<&'static str> {
         "NOPERM" => Some(RIGHTS),
         "NOAUTH" | "WRONGPASS" => Some(PASSWORD),
         "CROSSSLOT" | "MOVED" | "ASK" => Some(CLUSTER),
+        "NOMASTER" => Some(MASTER),
         "ERR" if says("cluster mode") || says("cluster node") => Some(CLUSTER),
         "ERR" if says("cluster support disabled") => Some(NO_CLUSTER),
         "ERR" if says("DB index") => Some(DATABASE),
@@ -272,6 +274,7 @@ mod tests {
                 CLUSTER,
             ),
             ("MOVED", "1234 127.0.0.1:7001", CLUSTER),
+            ("NOMASTER", "no sentinel knows it", MASTER),
             ("ERR", "SELECT is not allowed in cluster mode", CLUSTER),
             (
                 "ERR",

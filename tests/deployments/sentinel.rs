@@ -257,6 +257,7 @@ async fn a_sentinel_that_is_gone_or_knows_nothing_is_no_hindrance() {
         matches!(fault(&decision), StoreError::Server { code, .. } if &*code == "NOMASTER"),
         "{decision:?}"
     );
+    assert!(fault(&decision).is_misconfiguration());
     let none = limiter(RedisStore::sentinel("m", [gone]).expect("a store"), 9);
     assert!(matches!(
         fault(&none.check(key()).await),
