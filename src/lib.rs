@@ -189,7 +189,7 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, Wait, WaitFuture,
+    Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, ShutdownError, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use meter::UnitMeter;

@@ -42,6 +42,7 @@ mod question;
 mod queue;
 mod settle;
 mod shadow;
+mod shutdown;
 mod tiers;
 mod vain;
 mod wait;
@@ -57,6 +58,7 @@ pub(crate) use judge::Judgement;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
 pub use shadow::ShadowStats;
+pub use shutdown::ShutdownError;
 pub(crate) use wait::QUEUE;
 pub use wait::{Wait, WaitFuture};
 

@@ -77,6 +77,11 @@ impl Shares {
         }
     }
 
+    /// Keys that wait for their write-back.
+    pub(super) fn unwritten_keys(&self) -> usize {
+        self.unwritten().by_key.len()
+    }
+
     /// Charges that were dropped instead of noted, so far.
     pub(super) fn dropped(&self) -> u64 {
         self.unwritten().dropped

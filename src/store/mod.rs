@@ -81,6 +81,16 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         at
     }
 
+    /// Completes when nothing is [queued](Store::queued) any more, and sends what can be sent until then.
+    fn flush(&self) -> FlushFuture {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Refunds and charges that wait to be sent, or for the answer to their being sent.
+    fn queued(&self) -> u64 {
+        0
+    }
+
     /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
     fn tell(&self, ask: Op, lines: &[CounterOp<'_>]);
 }
@@ -351,6 +361,9 @@ pub struct Glance {
 
 /// The callers that a store is asked for.
 pub type CallersFuture = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
+
+/// That nothing is queued any more.
+pub type FlushFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// What a store finds out about itself.
 pub type HealthFuture = Pin<Box<dyn Future<Output = HealthReport> + Send>>;

@@ -13,6 +13,7 @@ mod outages;
 mod policies;
 mod probes;
 mod settling;
+mod shutdown;
 mod support;
 #[path = "../common/until.rs"]
 mod until;

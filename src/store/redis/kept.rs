@@ -7,7 +7,7 @@ use std::{
     mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -34,6 +34,29 @@ pub(super) struct Kept {
     /// Read by each trip.
     any: AtomicBool,
     give_backs: Mutex<GiveBacks>,
+    /// Refunds and charges on their way to the server and back.
+    sent: Arc<AtomicUsize>,
+}
+
+/// Counts as on its way until it has ended or is dropped.
+#[derive(Debug)]
+pub(super) struct OnItsWay {
+    sent: Arc<AtomicUsize>,
+    ended: AtomicBool,
+}
+
+impl OnItsWay {
+    pub(super) fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.sent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
@@ -63,7 +86,6 @@ impl Kept {
             return question.fail(error);
         }
         let (ask, mut lines) = (question.ask, question.lines.clone());
-        question.fail(error);
         lines.retain(|line| !sent || is_permit(line));
         match ask {
             Op::Acquire(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
@@ -73,11 +95,12 @@ impl Kept {
                 by_time.for_each(OwnLine::claim_no_more);
             }
         }
-        if lines.is_empty() {
-            return;
+        if !lines.is_empty() {
+            let granted = ask == Op::Refund && lines.iter().any(is_permit);
+            self.keep(tag, Op::Refund, lines, granted);
         }
-        let granted = ask == Op::Refund && lines.iter().any(is_permit);
-        self.keep(tag, Op::Refund, lines, granted);
+        // Until then it counts as on its way.
+        question.fail(error);
     }
 
     /// Keeps what was not sent, since no runtime uses the store: for the next one that does.
@@ -86,10 +109,30 @@ impl Kept {
         if ask == Op::Refund {
             return self.fail(tag, question, ended(), false);
         }
-        question.fail(ended());
         if matches!(ask, Op::ForceAcquire | Op::Settle) {
             self.keep(tag, ask, lines, false);
         }
+        question.fail(ended());
+    }
+
+    /// A refund or a charge is on its way until what is returned ends.
+    pub(super) fn on_its_way(&self) -> OnItsWay {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+        let (sent, ended) = (self.sent.clone(), AtomicBool::new(false));
+        OnItsWay { sent, ended }
+    }
+
+    /// Refunds and charges that are kept, or on their way.
+    pub(super) fn queued(&self) -> usize {
+        // What is kept or sent between these looks is seen by one of them.
+        let before = self.sent.load(Ordering::Acquire);
+        let kept = self.give_backs().many;
+        kept + before.max(self.sent.load(Ordering::Acquire))
+    }
+
+    /// The tags of which something is kept.
+    pub(super) fn tags(&self) -> Vec<usize> {
+        self.give_backs().by_tag.keys().copied().collect()
     }
 
     fn keep(&self, tag: usize, ask: Op, lines: Lines, granted: bool) {
@@ -130,6 +173,7 @@ impl Kept {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
+        let _sending = self.on_its_way();
         for (ask, lines) in self.take(tag) {
             // A refund that can't be sent comes back here.
             if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {

@@ -16,6 +16,7 @@ use tokio::{
 use super::{
     Shared,
     awaited::Awaited,
+    kept::OnItsWay,
     lane::Lane,
     line::{Lines, OwnLine},
     question::{Matter, Question, ended},
@@ -135,7 +136,7 @@ impl Lanes {
             || StoreError::NoRuntime("the Redis store sends from the runtime of its caller");
         let (place, hash) = self.begin(ask, &lines);
         let here = Handle::try_current().map_err(|_| outside())?;
-        let matter = Matter::marked(ask, lines, deadline, hash, mark);
+        let matter = Matter::marked(ask, lines, deadline, hash, mark, self.on_its_way(ask));
         let (mut question, awaited) = Question::asked(matter, Some(here.id()));
         if insists {
             question.insist();
@@ -160,7 +161,9 @@ impl Lanes {
     /// any, a refund waits for the next one.
     pub(super) fn tell(self: &Arc<Self>, ask: Op, lines: Lines) {
         let (place, hash) = self.begin(ask, &lines);
-        let question = Question::told(Matter::new(ask, lines, self.deadline(), hash));
+        let (deadline, on_its_way) = (self.deadline(), self.on_its_way(ask));
+        let matter = Matter::marked(ask, lines, deadline, hash, None, on_its_way);
+        let question = Question::told(matter);
         let here = Handle::try_current().ok();
         let sets = match &here {
             Some(here) => self.laid(here),
@@ -177,6 +180,17 @@ impl Lanes {
         } else if let Some(line) = question.lines.first() {
             let tag = self.shared.servers.tag_of(&line.key);
             self.shared.kept.wait_for_runtime(tag, question);
+        }
+    }
+
+    /// Counts a refund or a charge of which nothing must be lost.
+    #[inline]
+    fn on_its_way(&self, ask: Op) -> Option<OnItsWay> {
+        match ask {
+            Op::Acquire(_) | Op::Peek | Op::Renew => None,
+            Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
+                Some(self.shared.kept.on_its_way())
+            }
         }
     }
 

@@ -22,7 +22,8 @@ use self::{
     script::{Half, Script, Scripts},
 };
 use super::{
-    CallersFuture, CounterOp, HealthFuture, LimitHandle, Op, PendingResponse, Store, StoreResponse,
+    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, PendingResponse, Store,
+    StoreResponse,
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
@@ -258,6 +259,9 @@ impl RedisStore {
     }
 }
 
+/// How often a flush looks whether it is done, and sends again what could not be sent.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
+
 /// Who is in a list, behind its header. A list that is over may be there for its last millisecond.
 const CALLERS: &str = "
     if redis.call('PTTL', KEYS[1]) == 0 then
@@ -345,6 +349,25 @@ impl Store for RedisStore {
 
     fn id(&self) -> Option<u64> {
         Some(self.inner.shared.id)
+    }
+
+    fn flush(&self) -> FlushFuture {
+        let shared = self.inner.shared.clone();
+        Box::pin(async move {
+            while shared.kept.queued() > 0 {
+                for tag in shared.kept.tags() {
+                    // A server that is probed is sent it when it answers.
+                    if !shared.breaker(tag).is_open() {
+                        shared.kept.send(tag);
+                    }
+                }
+                tokio::time::sleep(FLUSH_INTERVAL).await;
+            }
+        })
+    }
+
+    fn queued(&self) -> u64 {
+        self.inner.shared.kept.queued() as u64
     }
 
     fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {

@@ -14,6 +14,7 @@ use tokio::{runtime, time::Instant};
 
 use super::{
     awaited::Awaited,
+    kept::OnItsWay,
     line::{Lines, OwnLine},
     place::Place,
 };
@@ -36,6 +37,8 @@ pub(super) struct Matter {
     pub(super) mark: Option<Mark>,
     /// Whether whoever waited has gone.
     pub(super) left: AtomicBool,
+    /// Where refunds and charges are counted that are on their way.
+    on_its_way: Option<OnItsWay>,
     place: Mutex<Place<Result<OpResult, StoreError>, Waker>>,
 }
 
@@ -153,9 +156,18 @@ impl Deref for Question {
 /// What waits for a question that was lost with its runtime is answered, not left hanging, and permits are refunded later.
 impl Drop for Question {
     fn drop(&mut self) {
-        if self.done {
-            return;
+        if !self.done {
+            self.lose();
         }
+        if let Some(on_its_way) = &self.on_its_way {
+            on_its_way.end();
+        }
+    }
+}
+
+impl Question {
+    #[cold]
+    fn lose(&mut self) {
         let refunds = self.ask == Op::Refund && self.insists();
         if refunds && let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) {
             lanes.keep_lost(self.matter.clone());
@@ -169,7 +181,7 @@ impl Drop for Question {
 impl Matter {
     /// What is asked, with a hash of the keys.
     pub(super) fn new(ask: Op, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
-        Self::marked(ask, lines, deadline, hash, None)
+        Self::marked(ask, lines, deadline, hash, None, None)
     }
 
     /// The same, with what is known before: it is put where it stays at once.
@@ -180,6 +192,7 @@ impl Matter {
         deadline: Instant,
         hash: u64,
         mark: Option<Mark>,
+        on_its_way: Option<OnItsWay>,
     ) -> Arc<Self> {
         Arc::new(Self {
             ask,
@@ -188,6 +201,7 @@ impl Matter {
             hash,
             mark,
             left: AtomicBool::new(false),
+            on_its_way,
             place: Mutex::new(Place::Open(None)),
         })
     }

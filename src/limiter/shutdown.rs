@@ -1,0 +1,128 @@
+//! Bringing to the store what is queued, before a process ends.
+
+use std::time::Duration;
+
+use tokio::{
+    task::coop::consume_budget,
+    time::{sleep, timeout as timed},
+};
+
+use super::{Inner, Limiter, write_back::Shares};
+use crate::{
+    key::Key,
+    store::{CounterOp, Op, StoreResponse},
+};
+
+/// How long to wait before a store that could not answer is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What a [shutdown](Limiter::shutdown) did not bring to the store in time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not brought to the store in time: {operations} refunds and charges, {write_backs} write-backs"
+)]
+pub struct ShutdownError {
+    operations: u64,
+    write_backs: u64,
+}
+
+impl ShutdownError {
+    pub(crate) fn new(operations: u64, write_backs: u64) -> Self {
+        Self {
+            operations,
+            write_backs,
+        }
+    }
+
+    /// Refunds, releases of permits and charges that are queued, or sent and not answered. Of those that were sent it is not
+    /// known whether they were done.
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// Keys whose charges in process are not [written back](crate::LocalFallback::write_back).
+    pub fn write_backs(&self) -> u64 {
+        self.write_backs
+    }
+}
+
+impl Limiter {
+    /// Brings to the store what is queued in this process, and waits for the answers, at most for `timeout`: refunds, released
+    /// permits and charges that nothing waits for, among them those that were kept while the store failed, and
+    /// [write-backs](crate::LocalFallback::write_back). For the end of a process, once its server has stopped: what is queued
+    /// then is lost, and comes back only with time.
+    ///
+    /// It ends nothing: later checks are answered as before, and what they queue needs another call. A permit that is still
+    /// held stays taken, and so does what an [`Admission`](crate::Admission) has not settled yet: drop them first. What is
+    /// queued belongs to the store: limiters and layers over clones of it need one call, but for their write-backs.
+    ///
+    /// ```no_run
+    /// # async fn f(layer: tollgate::RateLimitLayer, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    ///
+    /// let limiter = layer.limiter().clone();
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+    /// axum::serve(listener, app)
+    ///     .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
+    ///     .await?;
+    /// limiter.shutdown(Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ShutdownError`] says what was not brought to the store in time. It stays queued.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime with timers, if something is queued.
+    pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
+        consume_budget().await;
+        let inner = self.desks.inner();
+        if inner.queued() == (0, 0) {
+            return Ok(());
+        }
+        match timed(timeout, inner.flush()).await {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                let (operations, write_backs) = inner.queued();
+                Err(ShutdownError::new(operations, write_backs))
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// What is queued: operations of the store, and keys to be written back.
+    fn queued(&self) -> (u64, u64) {
+        let unwritten = self.shares.as_ref().map_or(0, Shares::unwritten_keys);
+        (self.store.queued(), unwritten as u64)
+    }
+
+    async fn flush(&self) {
+        loop {
+            self.store.flush().await;
+            match self.queued() {
+                (0, 0) => return,
+                (_, 0) => {}
+                // Each is sent once, so not to a store that can't answer.
+                _ if self.is_answered().await => self.write_back(),
+                _ => sleep(RETRY_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Whether the store answers, of a key that nothing else uses.
+    async fn is_answered(&self) -> bool {
+        let Some(bound) = self.policies.first() else {
+            return false;
+        };
+        let op = CounterOp::plain(&bound.account, Key::unique());
+        let answer = match self.store.ask(Op::Peek, &[op]) {
+            StoreResponse::Ready(answer) => answer,
+            StoreResponse::Pending(answer) => answer.await,
+        };
+        answer.is_ok()
+    }
+}

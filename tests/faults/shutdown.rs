@@ -1,0 +1,150 @@
+//! What is queued in a process is brought to the store before the process ends, or the process is told what is not.
+
+use std::{thread, time::Duration};
+
+use futures_util::FutureExt;
+use testkit::{Proxy, Server};
+use tollgate::{
+    Admission, Concurrency, FixedWindow, Key, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    RedisStore,
+};
+
+use crate::support::{
+    PATIENCE, builder, opened, opened_in_process, policy, quota, store, url, used_on_the_store,
+};
+
+const KEY: Key = Key::global();
+
+const MOMENT: Duration = Duration::from_millis(50);
+
+fn network() -> (Server, Proxy) {
+    let server = Server::start();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+/// A limiter of permits that are not free again by themselves within this test.
+fn permits(store: RedisStore) -> Limiter {
+    let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
+    let policy = Policy::new("p", Quota::concurrent(300)).strategy(hour);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let limiter = limiter.on_store_error(OnStoreError::Reject).build();
+    limiter.expect("a limiter")
+}
+
+/// A limiter that counts in process while the store fails, and writes it back.
+fn writing_back(store: RedisStore) -> Limiter {
+    let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
+    let limiter = Limiter::builder().store(store).policy(policy);
+    let fallback = LocalFallback::shared_by(2).write_back(true);
+    limiter.on_store_error(fallback).build().expect("a limiter")
+}
+
+fn through(network: &Proxy) -> RedisStore {
+    builder(url(network.addr())).build().expect("a store")
+}
+
+async fn held(limiter: &Limiter, many: usize) -> Vec<Admission> {
+    let mut held = Vec::new();
+    for _ in 0..many {
+        held.push(limiter.admit(KEY).await.expect("a permit"));
+    }
+    held
+}
+
+#[tokio::test]
+async fn permits_that_were_dropped_right_before_are_free() {
+    let (server, network) = network();
+    let (limiter, other) = (permits(through(&network)), permits(store(&server)));
+    // More than one call takes.
+    let held = held(&limiter, 200).await;
+    drop(held);
+    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+}
+
+#[tokio::test]
+async fn refunds_that_were_kept_during_an_outage_are_made() {
+    let (server, network) = network();
+    let (limiter, other) = (permits(through(&network)), permits(store(&server)));
+    let held = held(&limiter, 200).await;
+    network.cut();
+    opened(&limiter).await;
+    drop(held);
+    let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
+    // Requests that had no answer may hold permits too.
+    let operations = error.operations();
+    assert!(operations >= 200 && error.write_backs() == 0, "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "not brought to the store in time: {operations} refunds and charges, 0 write-backs"
+        )
+    );
+    network.pass();
+    // They stay queued, for a second call.
+    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+    // Nothing has ended.
+    let admission = limiter.admit(KEY).await.expect("a permit");
+    assert_eq!(used_on_the_store(&other, KEY).await, 1);
+    drop(admission);
+    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    assert_eq!(used_on_the_store(&other, KEY).await, 0);
+}
+
+#[tokio::test]
+async fn what_was_charged_in_process_is_written_back() {
+    let (server, network) = network();
+    let (limiter, other) = (
+        writing_back(through(&network)),
+        writing_back(store(&server)),
+    );
+    let charged_on_redis = limiter.check(KEY).cost(3).await;
+    assert!(charged_on_redis.is_admitted());
+    network.cut();
+    opened_in_process(&limiter).await;
+    assert!(limiter.check(KEY).cost(4).await.is_admitted());
+    let error = limiter.shutdown(MOMENT).await.expect_err("an outage");
+    assert_eq!((error.operations(), error.write_backs()), (0, 1));
+    network.pass();
+    limiter.shutdown(PATIENCE).await.expect("the store answers");
+    assert_eq!(used_on_the_store(&other, KEY).await, 7);
+}
+
+#[tokio::test]
+async fn what_a_meter_settles_in_the_background_is_settled() {
+    let server = Server::start();
+    let counting = || {
+        let limiter = Limiter::builder().store(store(&server)).policy(policy(100));
+        limiter.build().expect("a limiter")
+    };
+    let (limiter, other) = (counting(), counting());
+    for (units, outside) in [(20, false), (30, true)] {
+        let admission = limiter.admit(KEY).await.expect("room");
+        let mut meter = admission.policy("p").expect("a policy").meter();
+        meter.add(units);
+        match outside {
+            true => thread::spawn(move || drop(meter)).join().expect("no panic"),
+            false => drop(meter),
+        }
+        limiter.shutdown(PATIENCE).await.expect("the store answers");
+    }
+    assert_eq!(used_on_the_store(&other, KEY).await, 50);
+}
+
+#[tokio::test]
+async fn where_nothing_is_queued_it_is_done_at_once() {
+    let (_server, network) = network();
+    let limiter = writing_back(through(&network));
+    assert!(limiter.check(KEY).await.is_admitted());
+    network.cut();
+    assert_eq!(limiter.shutdown(PATIENCE).now_or_never(), Some(Ok(())));
+}
+
+#[test]
+fn in_process_nothing_is_queued_and_no_runtime_is_needed() {
+    let limiter = Limiter::builder().policy(policy(9)).build();
+    let limiter = limiter.expect("a limiter");
+    assert_eq!(limiter.shutdown(PATIENCE).now_or_never(), Some(Ok(())));
+}
