@@ -93,22 +93,38 @@ impl InvalidValue {
     }
 }
 
-/// A name that no policy has.
+/// A policy was named that the limiter does not have.
+///
+/// ```
+/// use tollgate::{CallError, Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("tokens", Quota::requests(5).per_minute()))
+///     .build()?;
+/// let error = limiter.peek([("tokns", "alice".into())]).await.unwrap_err();
+/// assert!(matches!(&error, CallError::UnknownPolicy(unknown) if unknown.name() == "tokns"));
+/// assert_eq!(error.to_string(), r#"no policy "tokns"; expected one of ["tokens"]"#);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownPolicy {
-    pub(crate) name: String,
-    pub(crate) known: Vec<String>,
-}
+pub struct UnknownPolicy(Arc<(String, Vec<String>)>);
 
 impl UnknownPolicy {
-    /// The name that no policy has.
-    pub fn name(&self) -> &str {
-        &self.name
+    pub(crate) fn new(name: &str, known: impl IntoIterator<Item = String>) -> Self {
+        Self(Arc::new((name.to_owned(), known.into_iter().collect())))
     }
 
-    /// The names that there are.
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.0
+    }
+
+    /// The names of the limiter's policies.
     pub fn known(&self) -> &[String] {
-        &self.known
+        &self.0.1
     }
 }
 
@@ -117,12 +133,37 @@ impl fmt::Display for UnknownPolicy {
         write!(
             f,
             "no policy {:?}; expected one of {:?}",
-            self.name, self.known
+            self.name(),
+            self.known()
         )
     }
 }
 
 impl error::Error for UnknownPolicy {}
+
+/// Why a call that is no request's check, such as [`Limiter::reset`](crate::Limiter::reset), was not carried out.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The store could not answer. What was asked for may still be done after a [timeout](StoreError::Timeout), and is not done
+    /// in process in place of the store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The call names a policy that the limiter does not have; nothing was asked of the store.
+    #[error(transparent)]
+    UnknownPolicy(#[from] UnknownPolicy),
+    /// The named policy takes its quota, its cost or its conditions from requests, and the call has no request: give it one by
+    /// [`Check::parts`](crate::Check::parts), or settings of its own. Nothing was asked of the store.
+    #[error(
+        "policy {policy:?} takes its quota, cost or conditions from a request: call `parts`, or name the policy and set \
+         `quota_for` and `cost_for`"
+    )]
+    #[non_exhaustive]
+    PartsRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+}
 
 /// Why a store could not answer. A rejection is an answer; this is a failure.
 ///

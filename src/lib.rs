@@ -181,7 +181,7 @@ pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
 #[cfg(feature = "redis")]
 pub use deadpool_redis;
 pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
-pub use error::{ConfigError, InvalidValue, StoreError, UnknownPolicy};
+pub use error::{CallError, ConfigError, InvalidValue, StoreError, UnknownPolicy};
 #[doc(inline)]
 pub use extract::{KeyExtractor, MissingKey, PeerAddr};
 pub use health::{HealthIssue, HealthReport};
@@ -189,7 +189,7 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Check, CheckFuture, Keys, Limiter, LimiterBuilder, ShadowStats, ShutdownError, Wait, WaitFuture,
+    Check, CheckFuture, Keys, LimitStatus, Limiter, LimiterBuilder, ShadowStats, ShutdownError, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use meter::UnitMeter;

@@ -98,8 +98,7 @@ impl Admission {
             known.extend(decision.books.names().into_iter().map(str::to_owned));
         });
         if !known.is_empty() && !known.iter().any(|known| **known == *policy) {
-            let name = policy.as_ref().to_owned();
-            return Err(UnknownPolicy { name, known });
+            return Err(UnknownPolicy::new(&policy, known));
         }
         let admission = self.clone();
         Ok(PolicyAdmission { admission, policy })

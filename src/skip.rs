@@ -66,6 +66,10 @@ impl Skips {
             .is_some_and(|conditions| conditions.exempt(parts))
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(crate) fn check(&self) -> Result<(), InvalidValue> {
         let Some(conditions) = &self.0 else {
             return Ok(());

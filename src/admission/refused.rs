@@ -6,6 +6,7 @@ use http::StatusCode;
 
 use crate::{
     decision::{Decision, DecisionKind},
+    error::CallError,
     respond::{Problem, RateLimitHeaders},
     strategy::RetryAfter,
 };
@@ -46,7 +47,7 @@ impl Rejected {
     }
 
     /// The status of its response: 429 for a quota or a [ban](crate::Ban), 403 for a deny list, 400 for a missing key, 503
-    /// for a store that failed.
+    /// for a store that failed and for a call that the limiter can't carry out.
     pub fn status(&self) -> StatusCode {
         Problem::of(&self.decision).status
     }
@@ -82,6 +83,11 @@ impl fmt::Display for Rejected {
             DecisionKind::DenyListed => f.write_str("the request is on a deny list"),
             DecisionKind::StoreFailed(error) => {
                 write!(f, "rate limit store failed: {error}")
+            }
+            DecisionKind::UnknownPolicy(error) => error.fmt(f),
+            DecisionKind::PartsRequired { policy } => {
+                let policy = policy.clone();
+                CallError::PartsRequired { policy }.fmt(f)
             }
         }
     }

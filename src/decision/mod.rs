@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::{
     clock::Timestamp,
-    error::StoreError,
+    error::{StoreError, UnknownPolicy},
     outcome,
     quota::Quota,
     store::{DecisionSource, Op},
@@ -85,6 +85,17 @@ pub enum DecisionKind {
     DenyListed,
     /// The store could not answer, and the limiter was told to refuse then.
     StoreFailed(StoreError),
+    /// A call by hand names a policy that the limiter does not have: a mistake of the application, which is logged as an error
+    /// every 10 s at most. Nothing was asked or charged.
+    UnknownPolicy(UnknownPolicy),
+    /// The named policy takes its quota, its cost or its conditions from requests, and a call by hand came without one: a
+    /// mistake of the application, which is logged as an error every 10 s at most. Nothing was asked or charged. See
+    /// [`Check::parts`](crate::Check::parts).
+    #[non_exhaustive]
+    PartsRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
 }
 
 /// Those who keep the counts: what a decision needs of its limiter.
@@ -232,7 +243,10 @@ impl Decision {
                 RetryAfter::Now => RetryAfter::Unknown,
                 wait => wait,
             },
-            DecisionKind::MissingKey { .. } | DecisionKind::DenyListed => RetryAfter::Never,
+            DecisionKind::MissingKey { .. }
+            | DecisionKind::DenyListed
+            | DecisionKind::UnknownPolicy(_)
+            | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
             DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after, .. }) => {
                 RetryAfter::In(*retry_after)
             }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Bound, Keys, Limiter};
 use crate::{
-    error::StoreError,
+    error::{CallError, StoreError},
     key::Key,
     store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
@@ -40,9 +40,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, no policy that is meant is a ban, or the time is not between a millisecond and ten
+    /// If the store can't answer, a name is no policy's, no policy that is meant is a ban, or the time is not between a millisecond and ten
     /// years.
-    pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), StoreError> {
+    pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let manual_ban = |bound: &Bound| {
             let rule = bound.account.rule().manual_ban(time).ok_or(NO_BANS)?;
             let unfit = |_| {
@@ -65,8 +65,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, or no policy that is meant is a ban.
-    pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), StoreError> {
+    /// If the store can't answer, a name is no policy's, or no policy that is meant is a ban.
+    pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
         let own = |bound: &Bound| Ok(bound.account.clone());
         self.rule_bans(Op::Reset, &keys.into(), own).await
     }
@@ -76,9 +76,11 @@ impl Limiter {
         ask: Op,
         keys: &Keys,
         account: impl Fn(&Bound) -> Result<LimitHandle, StoreError>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), CallError> {
         let inner = self.desks.inner();
-        keys.warn_of_strangers(|name| inner.policies.iter().any(|b| b.policy.name() == name));
+        for name in keys.names() {
+            inner.find(name)?;
+        }
         let mut accounts: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
         let bounds = (0..).zip(&inner.policies);
@@ -89,7 +91,7 @@ impl Limiter {
             }
         }
         if accounts.is_empty() {
-            return Err(NO_BANS);
+            return Err(NO_BANS.into());
         }
         let lines = accounts.iter();
         let lines = lines.map(|(account, key)| CounterOp::plain(account, *key));

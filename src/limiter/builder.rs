@@ -260,6 +260,8 @@ impl<T> LimiterBuilder<T> {
             desks: Arc::new(Desks::of(Inner {
                 store,
                 shares,
+                reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
+                misuse: Seldom::default(),
                 is_plain: plain::is_plain(&policies, &self.lists),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,

@@ -10,6 +10,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use http::request::Parts;
 use tokio::task::coop::poll_proceed;
 
 use super::{Desk, Judged, Keys, Pending, judge::Own};
@@ -21,7 +22,9 @@ use crate::{
 };
 
 /// A call of a [`Limiter`](crate::Limiter), made when it is awaited. `T` is what it returns: a [`Decision`] for
-/// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit).
+/// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
+/// [`LimitStatus`](crate::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
+/// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset).
 #[must_use = "nothing is asked until this is awaited"]
 #[derive(Clone)]
 pub struct Check<T = Decision> {
@@ -121,6 +124,31 @@ impl<T> Check<T> {
 }
 
 impl<T> Check<T> {
+    /// The head of the request that the call is about. The settings that policies take from requests are honoured:
+    /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
+    /// [`cost_with`](crate::Policy::cost_with) and [`skip_path`](crate::Policy::skip_path) with its likes, of a policy or of the
+    /// limiter; so are lists of addresses. Keys are not: they are those of the call. What the call sets itself, such as
+    /// [`quota_for`](Check::quota_for), comes first.
+    ///
+    /// A policy that has such settings makes a call without them an error (for a check,
+    /// [`DecisionKind::PartsRequired`](crate::DecisionKind::PartsRequired)), unless the call gives what the policy takes from
+    /// requests: a quota by [`quota_for`](Check::quota_for), a cost by [`cost`](Check::cost) or
+    /// [`cost_for`](Check::cost_for), and, in place of conditions, the policy's name with its key.
+    ///
+    /// ```
+    /// use http::request::Parts;
+    /// use tollgate::{Limiter, Rejected};
+    ///
+    /// async fn handler(limiter: &Limiter, user: &str, parts: &Parts) -> Result<(), Rejected> {
+    ///     let _admission = limiter.admit(user).parts(parts).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn parts(mut self, parts: &Parts) -> Self {
+        self.own().parts = Some(Arc::new(parts.clone()));
+        self
+    }
+
     /// The client's address, for [lists of addresses](crate::AddressList). It is not counted by.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.own().address = Some(address);

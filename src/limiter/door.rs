@@ -4,23 +4,27 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 
-use super::{Desk, Keys};
+use super::{Bound, Desk, Keys, judge::Own};
 use crate::{
     decision::DecisionKind,
+    error::CallError,
     key::Key,
     lists::{AddressList, Asker, Listed, Request},
     skip::is_preflight,
+    store::Op,
 };
 
 /// A check without HTTP.
 struct Named<'a> {
     keys: &'a Keys,
-    address: Option<IpAddr>,
+    own: Option<&'a Own>,
 }
 
 impl Asker for Named<'_> {
-    fn address(&self, _list: &AddressList) -> Option<IpAddr> {
-        self.address
+    fn address(&self, list: &AddressList) -> Option<IpAddr> {
+        let own = self.own?;
+        let of_parts = || list.address(own.parts.as_deref()?);
+        own.address.or_else(of_parts)
     }
 
     fn key(&self, policy: &str) -> Option<Key> {
@@ -41,15 +45,94 @@ impl Desk {
             policy.extractor().key(parts)
         };
         let listed = self.listed(&Request { parts, key });
+        listed.or_else(|| self.skips_request(parts).then_some(DecisionKind::Admitted))
+    }
+
+    fn skips_request(&self, parts: &Parts) -> bool {
+        let free = !self.counts_preflights && is_preflight(parts);
+        free || self.skips.skip(parts)
+    }
+
+    /// What lists and conditions say of a call by hand; `None` if it is to be judged.
+    pub(super) fn rule_keys(&self, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
+        let listed = self.listed(&Named { keys, own });
         listed.or_else(|| {
-            let free = !self.counts_preflights && is_preflight(parts);
-            (free || self.skips.skip(parts)).then_some(DecisionKind::Admitted)
+            let parts = own.and_then(|own| own.parts.as_deref())?;
+            self.skips_request(parts).then_some(DecisionKind::Admitted)
         })
     }
 
-    /// What lists say of keys that were found elsewhere; `None` if they are to be judged.
-    pub(super) fn rule_keys(&self, keys: &Keys, address: Option<IpAddr>) -> Option<DecisionKind> {
-        self.listed(&Named { keys, address })
+    /// Why a call by hand can't be carried out, if so: it names a policy that is not there, or lacks a request that a policy
+    /// takes settings from.
+    #[inline]
+    pub(super) fn find_misuse(
+        &self,
+        op: Op,
+        keys: &Keys,
+        own: Option<&Own>,
+    ) -> Option<DecisionKind> {
+        if keys.all().is_some() && own.is_none() && !self.reads_parts {
+            return None;
+        }
+        let kind = self.find_unknown(keys, own);
+        let kind = kind.or_else(|| self.find_lacking(op, keys, own))?;
+        self.misuse.then(|suppressed| match &kind {
+            DecisionKind::UnknownPolicy(error) => {
+                tracing::error!(%error, suppressed, "a call names an unknown policy");
+            }
+            DecisionKind::PartsRequired { policy } => {
+                let error = CallError::PartsRequired {
+                    policy: policy.clone(),
+                };
+                tracing::error!(%error, suppressed, "a call lacks its request");
+            }
+            _ => {}
+        });
+        Some(kind)
+    }
+
+    /// A name in a call that no policy has: what is said for it would silently not be heard.
+    fn find_unknown(&self, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
+        let costs = own.into_iter().flat_map(|own| &own.costs);
+        let quotas = own.into_iter().flat_map(|own| &own.quotas);
+        let settings = costs.map(|(name, _)| &**name);
+        let settings = settings.chain(quotas.map(|(name, _)| &**name));
+        let mut names = keys.names().chain(settings);
+        names.find_map(|name| self.find(name).err().map(DecisionKind::UnknownPolicy))
+    }
+
+    /// A policy that applies and takes from requests what the call doesn't say.
+    fn find_lacking(&self, op: Op, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
+        let has_parts = own.is_some_and(|own| own.parts.is_some());
+        if has_parts || matches!(op, Op::Reset) {
+            return None;
+        }
+        let asks = matches!(op, Op::Acquire(_) | Op::Peek);
+        let lacks = |bound: &&Bound| {
+            let policy = &bound.policy;
+            let name = policy.name();
+            let is_named = keys.name(name);
+            if self.key_of(bound, keys).is_none() || bound.is_ban() && !asks && !is_named {
+                return false;
+            }
+            let quota =
+                policy.has_quota_of_request() && own.and_then(|own| own.quota(name)).is_none();
+            let cost = asks
+                && policy.has_cost_of_request()
+                && !bound.is_ban()
+                && own.and_then(|own| own.cost(name)).is_none();
+            let conditions = asks && policy.has_skips() && !is_named;
+            quota || cost || conditions
+        };
+        let policy = self.policies.iter().find(lacks)?.policy.shared_name();
+        Some(DecisionKind::PartsRequired { policy })
+    }
+
+    /// The key that a call gives a policy: a shadow of another goes by the other's.
+    #[inline]
+    pub(super) fn key_of<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
+        let own = keys.of(bound.policy.name());
+        own.or_else(|| self.key_of_live(bound, keys))
     }
 
     fn listed(&self, asker: &impl Asker) -> Option<DecisionKind> {

@@ -21,6 +21,8 @@ pub(super) struct Draft {
     pub(super) retries: bool,
     /// Whether it may wait for a store that failed.
     pub(super) waits: bool,
+    /// Whether it is a request's check, or a part of one: a failed store is answered as the policies say.
+    pub(super) in_check: bool,
     /// What is known of them once the store has answered is not, before that.
     pub(super) items: Items,
     pub(super) kind: DecisionKind,
@@ -42,6 +44,7 @@ impl Draft {
             ask,
             retries,
             waits: false,
+            in_check: matches!(ask, Op::Acquire(_)),
             items: Items::new(),
             kind: DecisionKind::Admitted,
             source: DecisionSource::NotChecked,

@@ -89,9 +89,15 @@ impl Desk {
     /// The answer to a request that the store has none for.
     #[cold]
     pub(super) fn fault(&self, draft: &mut Draft, error: StoreError) {
-        let policies = draft.items.iter().map(|item| self.bound(item.policy));
-        let waits = draft.waits && draft.items.iter().any(|item| item.cost > 0);
-        let action = self.failure_action(policies, &error, waits);
+        let action = match draft.in_check {
+            true => {
+                let policies = draft.items.iter().map(|item| self.bound(item.policy));
+                let waits = draft.waits && draft.items.iter().any(|item| item.cost > 0);
+                self.failure_action(policies, &error, waits)
+            }
+            // The caller gets the error.
+            false => FailureAction::Reject,
+        };
         self.log_failure(&error, action);
         match action {
             FailureAction::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),

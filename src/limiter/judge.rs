@@ -27,10 +27,26 @@ pub(super) struct Own {
     pub(super) quotas: Vec<(String, Quota)>,
     /// For the lists.
     pub(super) address: Option<IpAddr>,
+    /// The request that the call is about.
+    pub(super) parts: Option<Arc<Parts>>,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
     pub(super) retries: bool,
     /// Whether it may wait for a store that failed.
     pub(super) waits: bool,
+    /// Whether it is a part of a request's check, whatever is asked: a failed store is answered as the policies say.
+    pub(super) in_check: bool,
+}
+
+impl Own {
+    /// What the call says that a request costs under a policy.
+    pub(super) fn cost(&self, policy: &str) -> Option<u64> {
+        of(&self.costs, policy).or(self.cost)
+    }
+
+    /// The quota that the call sets for a policy.
+    pub(super) fn quota(&self, policy: &str) -> Option<Quota> {
+        of(&self.quotas, policy)
+    }
 }
 
 /// What a limiter makes of a request.
@@ -65,6 +81,7 @@ impl Desk {
     #[inline]
     pub(super) fn judge_keys(self: Arc<Self>, ask: Op, keys: &Keys, own: Option<&Own>) -> Judged {
         if let (Op::Acquire(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all())
+            && !self.reads_parts
         {
             let cost = bound.policy.plain_cost();
             return match self.judge_plain(key, cost) {
@@ -75,6 +92,7 @@ impl Desk {
         }
         let mut draft = Draft::new(ask, own.is_some_and(|own| own.retries));
         draft.waits = own.is_some_and(|own| own.waits);
+        draft.in_check |= own.is_some_and(|own| own.in_check);
         let waits = self.draft_keys(&mut draft, keys, own);
         match waits {
             None => Judged::Now(draft.finish(self)),
@@ -96,7 +114,7 @@ impl Desk {
             let found = bound.find_key(parts);
             let Some(key) = found.or_else(|| bound.missing_key()) else {
                 if bound.refuses_missing() {
-                    self.rule_no_key(draft, index, Some(parts));
+                    self.rule_no_key(draft, index, parts);
                     return None;
                 }
                 continue;
@@ -125,48 +143,48 @@ impl Desk {
 
     fn draft_keys(&self, draft: &mut Draft, keys: &Keys, own: Option<&Own>) -> Option<Waits> {
         let ask = draft.ask;
-        keys.warn_of_strangers(|name| {
-            self.policies
-                .iter()
-                .any(|bound| bound.policy.name() == name)
-        });
         let asks = matches!(ask, Op::Acquire(_) | Op::Peek);
-        if asks && let Some(kind) = self.rule_keys(keys, own.and_then(|own| own.address)) {
+        let ruled = self.find_misuse(ask, keys, own);
+        let ruled = ruled.or_else(|| self.rule_keys(keys, own).filter(|_| asks));
+        if let Some(kind) = ruled {
             draft.rule(kind, DecisionSource::NotChecked);
             return None;
         }
+        let parts = own.and_then(|own| own.parts.as_deref());
+        let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
-            let found = keys.of(policy.name());
-            let found = found.or_else(|| self.key_of_live(bound, keys));
-            if found.is_none() && !matches!(ask, Op::Acquire(_)) {
-                // Only those that are named are meant.
+            // A policy that is not named does not apply.
+            let Some(key) = self.key_of(bound, keys) else {
                 continue;
-            }
+            };
             if bound.is_ban() && ask == Op::ForceAcquire && !keys.name(policy.name()) {
                 continue;
             }
-            let Some(key) = found.copied().or_else(|| bound.missing_key()) else {
-                if bound.refuses_missing() {
-                    self.rule_no_key(draft, index, None);
-                    return None;
-                }
+            if asks && parts.is_some_and(|parts| policy.skips(parts)) {
                 continue;
-            };
-            let costs = own.filter(|_| !bound.is_ban() || ask == Op::ForceAcquire);
-            let cost = costs.and_then(|own| of(&own.costs, policy.name()).or(own.cost));
-            let quota = own.and_then(|own| of(&own.quotas, policy.name()));
-            let plain = || {
-                if bound.is_ban() {
-                    1
-                } else {
-                    policy.plain_cost()
+            }
+            let own_quota = own.and_then(|own| own.quota(policy.name()));
+            let quota = own_quota.or_else(|| match (policy.tiers(), parts) {
+                (Tiers::Found(find), Some(parts)) => find(parts),
+                (Tiers::LookedUp(look_up, timeout), Some(parts)) => {
+                    lookups.push((draft.items.len(), look_up(parts), *timeout));
+                    None
                 }
+                _ => None,
+            });
+            let own_cost = own.and_then(|own| own.cost(policy.name()));
+            let cost = match own_cost {
+                Some(cost) if !bound.is_ban() || ask == Op::ForceAcquire => cost,
+                _ => bound.cost_of(parts),
             };
             let by = bound.by(|| keys.own_caller());
-            self.push(draft, index, key, cost.unwrap_or_else(plain), by, quota);
+            self.push(draft, index, *key, cost, by, quota);
         }
-        self.judge(draft)
+        if lookups.is_empty() {
+            return self.judge(draft);
+        }
+        Some(pending::look_up(lookups))
     }
 
     /// Adds that a policy applies. Like what follows it is a part of one function, in which nothing large is passed about.
@@ -242,11 +260,11 @@ impl Desk {
     }
 
     #[cold]
-    fn rule_no_key(&self, draft: &mut Draft, policy: usize, parts: Option<&Parts>) {
+    fn rule_no_key(&self, draft: &mut Draft, policy: usize, parts: &Parts) {
         let policy = &self.policies[policy].policy;
         let kind = DecisionKind::MissingKey {
             policy: policy.shared_name(),
-            missing: policy.extractor().missing_key_name(parts).into(),
+            missing: policy.extractor().missing_key_name(Some(parts)).into(),
         };
         draft.rule(kind, DecisionSource::NotChecked);
     }

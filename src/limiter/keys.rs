@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::{key::Key, log::Seldom};
+use crate::key::Key;
 
 /// Who is asking, for each policy: one [`Key`] for all, or pairs of a policy's name and its key.
 #[derive(Clone, Debug)]
@@ -54,21 +54,13 @@ impl Keys {
         matches!(self.who, Who::Each(_)) && self.of(policy).is_some()
     }
 
-    /// A name that no policy has is a slip of the pen, and its key would silently not be counted.
-    #[inline]
-    pub(super) fn warn_of_strangers(&self, known: impl Fn(&str) -> bool) {
-        if let Who::Each(keys) = &self.who {
-            for (name, _) in keys.iter().filter(|(name, _)| !known(name)) {
-                static UNKNOWN: Seldom = Seldom::new();
-                UNKNOWN.then(|suppressed| {
-                    tracing::error!(
-                        policy = name,
-                        suppressed,
-                        "a key for a policy that the limiter doesn't have"
-                    );
-                });
-            }
-        }
+    /// The names of the policies that are named.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let named = match &self.who {
+            Who::All(_) => &[][..],
+            Who::Each(keys) => keys,
+        };
+        named.iter().map(|(name, _)| &**name)
     }
 }
 

@@ -11,7 +11,7 @@ use http::request::Parts;
 use crate::{
     admission::{Admission, Rejected},
     decision::{Decision, Part},
-    error::StoreError,
+    error::{CallError, UnknownPolicy},
     key::Key,
     lists::Lists,
     log::Seldom,
@@ -43,6 +43,7 @@ mod queue;
 mod settle;
 mod shadow;
 mod shutdown;
+mod status;
 mod tiers;
 mod vain;
 mod wait;
@@ -59,6 +60,7 @@ pub use keys::Keys;
 pub(crate) use pending::Pending;
 pub use shadow::ShadowStats;
 pub use shutdown::ShutdownError;
+pub use status::LimitStatus;
 pub(crate) use wait::QUEUE;
 pub use wait::{Wait, WaitFuture};
 
@@ -105,6 +107,10 @@ pub(crate) struct Inner {
     outages: Seldom,
     misconfigurations: Seldom,
     twice: Seldom,
+    /// Whether a policy takes its quota, cost or conditions from requests.
+    reads_parts: bool,
+    /// Of calls that can't be carried out.
+    misuse: Seldom,
     held: permit::Held,
     queues: queue::Queues,
     /// The shortest permit TTL of any policy.
@@ -177,8 +183,11 @@ impl Limiter {
 
     /// Decides on a request as [`admit`](Limiter::admit) does, and returns the whole [`Decision`], whatever it is.
     ///
-    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. A policy that gets no key does
-    /// what its [missing key](Policy::missing_key) says. The cost is each policy's own unless set:
+    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. A policy that is not named does not
+    /// apply to this call, be it a ban or a shadow; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
+    /// name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
+    /// so does a policy that takes settings from requests, without [`parts`](Check::parts). The cost is each policy's own
+    /// unless set:
     ///
     /// ```no_run
     /// # async fn f(limiter: tollgate::Limiter) {
@@ -194,8 +203,12 @@ impl Limiter {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 
-    /// Tells how a request stands, and charges nothing. The decision is to admit if it would pass now.
-    pub fn peek(&self, keys: impl Into<Keys>) -> Check {
+    /// How a request would stand, without charging it.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Peek, keys.into())
     }
 
@@ -203,34 +216,47 @@ impl Limiter {
     /// later requests wait for. For costs that are known only afterwards.
     ///
     /// A [ban](crate::Ban) is charged only if it is named: then so many refusals count.
-    pub fn charge(&self, keys: impl Into<Keys>, units: u64) -> Check {
+    ///
+    /// Returns how a request of each policy's own cost stands afterwards.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    pub fn charge(
+        &self,
+        keys: impl Into<Keys>,
+        units: u64,
+    ) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
-    /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. The decision tells how it stood.
+    /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. Returns how it stood before.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),
     /// [`SlidingLog`](crate::SlidingLog)): requests that were under way can let as many units more be admitted as they are
     /// refunded.
-    pub fn reset(&self, keys: impl Into<Keys>) -> Check {
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`]. Nothing
+    /// is reset in process then either.
+    pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Reset, keys.into())
     }
 
     /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the
     /// keys that the policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
-    /// ([`ListWindow`](crate::ListWindow) does), or there is no such policy.
+    /// ([`ListWindow`](crate::ListWindow) does).
     ///
     /// # Errors
     ///
-    /// If the store can't answer.
-    pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, StoreError> {
+    /// If the store can't answer, or there is no such policy.
+    pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, CallError> {
         tokio::task::coop::consume_budget().await;
-        let mut policies = self.desks.inner().policies.iter();
-        match policies.find(|bound| bound.policy.name() == policy) {
-            Some(bound) => self.desks.inner().store.callers(&bound.account, &key).await,
-            None => Ok(Vec::new()),
-        }
+        let inner = self.desks.inner();
+        let bound = &inner.policies[inner.find(policy)?];
+        Ok(inner.store.callers(&bound.account, &key).await?)
     }
 
     fn desk(&self) -> Arc<Desk> {
@@ -253,6 +279,18 @@ impl Limiter {
     }
 }
 
+impl Inner {
+    /// The place of the policy of that name.
+    fn find(&self, name: &str) -> Result<usize, UnknownPolicy> {
+        let mut policies = self.policies.iter();
+        let found = policies.position(|bound| bound.policy.name() == name);
+        found.ok_or_else(|| {
+            let policies = self.policies.iter();
+            UnknownPolicy::new(name, policies.map(|bound| bound.policy.name().to_owned()))
+        })
+    }
+}
+
 impl Bound {
     fn part(&self) -> Part {
         match self.role {
@@ -264,6 +302,15 @@ impl Bound {
 
     fn is_ban(&self) -> bool {
         matches!(self.role, Role::Ban)
+    }
+
+    /// What a request costs: a ban counts rejections, one by one.
+    fn cost_of(&self, parts: Option<&Parts>) -> u64 {
+        match parts {
+            _ if self.is_ban() => 1,
+            Some(parts) => self.policy.cost_of(parts),
+            None => self.policy.plain_cost(),
+        }
     }
 
     fn is_permit(&self) -> bool {

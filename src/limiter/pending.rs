@@ -1,14 +1,14 @@
 //! A decision that something is being waited for.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::time::timeout;
+use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
 use super::{Desk, draft::Draft};
 use crate::{
@@ -78,35 +78,34 @@ impl Future for Pending {
     }
 }
 
+/// How many look-ups that took too long run on at a time, in this process.
+const MAX_LATE_LOOK_UPS: usize = 64;
+
 /// Looks up quotas before the store is asked, by item.
 pub(super) fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Waits {
-    Waits::LookUp(Box::pin(each(lookups)))
+    Waits::LookUp(Box::pin(look_up_each(lookups)))
 }
 
-/// Awaits quotas that are being looked up, each no longer than its deadline.
-async fn each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
+/// Awaits quotas that are being looked up, each no longer than its timeout.
+pub(super) async fn look_up_each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups
         .into_iter()
-        .map(|(item, look_up, deadline)| (item, deadline, Box::pin(timeout(deadline, look_up))))
+        .map(|(item, look_up, timeout)| (item, timeout, Some(look_up), Box::pin(sleep(timeout))))
         .collect();
-    std::future::poll_fn(|cx| {
-        waiting.retain_mut(|(item, deadline, look_up)| {
-            let Poll::Ready(quota) = look_up.as_mut().poll(cx) else {
+    poll_fn(|cx| {
+        waiting.retain_mut(|(item, timeout, look_up, late)| {
+            if let Some(look_up) = look_up
+                && let Poll::Ready(quota) = look_up.as_mut().poll(cx)
+            {
+                found.extend(quota.map(|quota| (*item, quota)));
+                return false;
+            }
+            if late.as_mut().poll(cx).is_pending() {
                 return true;
-            };
-            match quota {
-                Ok(quota) => found.extend(quota.map(|quota| (*item, quota))),
-                Err(_) => {
-                    static LATE: Seldom = Seldom::new();
-                    LATE.then(|suppressed| {
-                        tracing::warn!(
-                            ?deadline,
-                            suppressed,
-                            "a quota was not found in time; the policy's is used"
-                        );
-                    });
-                }
+            }
+            if let Some(look_up) = look_up.take() {
+                run_on(look_up, *timeout);
             }
             false
         });
@@ -118,4 +117,30 @@ async fn each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
     })
     .await;
     found
+}
+
+/// Lets a look-up that took too long run on in the background, so that the application's cache fills.
+#[cold]
+fn run_on(look_up: LookUp, timeout: Duration) {
+    static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOK_UPS);
+    static LATE: Seldom = Seldom::new();
+    let place = RUNNING.try_acquire().ok();
+    let runs_on = match (place, Handle::try_current()) {
+        (Some(place), Ok(runtime)) => {
+            drop(runtime.spawn(async move {
+                let _ = look_up.await;
+                drop(place);
+            }));
+            true
+        }
+        _ => false,
+    };
+    LATE.then(|suppressed| {
+        tracing::warn!(
+            ?timeout,
+            runs_on,
+            suppressed,
+            "a quota was not found in time; the policy's is used"
+        );
+    });
 }

@@ -7,12 +7,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Bound, Desk, Judged, Keys, Pending, fallback::FailureAction, judge::Own, queue::Id};
+use super::{
+    Bound, Desk, Judged, Keys, Pending, fallback::FailureAction, judge::Own, pending::look_up_each,
+    queue::Id,
+};
 use crate::{
     decision::{Counted, Decision, Part},
     error::StoreError,
-    extract::MissingKey,
-    key::Key,
+    policy::Tiers,
     store::{CounterMode, Op},
     strategy::RetryAfter,
 };
@@ -33,6 +35,8 @@ impl Question {
             && a.cost == b.cost
             && a.costs == b.costs
             && a.quotas == b.quotas
+            // Lists may tell requests apart by their heads.
+            && (self.desk.lists.is_none() || a.parts.is_none() && b.parts.is_none())
             && self.keys.own_caller() == other.keys.own_caller()
     }
 
@@ -76,37 +80,81 @@ impl Question {
         }
     }
 
-    /// The key under a policy, if only the one that is shared by those who have none.
-    pub(super) fn key_under(&self, bound: &Bound) -> Option<Key> {
-        let shared = bound.policy.on_missing_key() == MissingKey::Shared;
-        let own = self.keys.of(bound.policy.name());
-        own.copied().or_else(|| shared.then(Key::missing))
+    /// Finds out what the policies take from the call's request, once for as long as it waits. From here on the policies that
+    /// apply are named.
+    pub(super) async fn read_parts(&mut self) {
+        let Some(parts) = self.own.parts.clone() else {
+            return;
+        };
+        let mut keys = Vec::new();
+        let mut lookups = Vec::new();
+        for (index, bound) in self.desk.policies.iter().enumerate() {
+            let policy = &bound.policy;
+            let Some(key) = self.desk.key_of(bound, &self.keys) else {
+                continue;
+            };
+            if policy.skips(&parts) {
+                continue;
+            }
+            let name = || policy.name().to_owned();
+            keys.push((name(), *key));
+            if policy.has_cost_of_request() && self.own.cost(policy.name()).is_none() {
+                let cost = bound.cost_of(Some(&parts));
+                self.own.costs.push((name(), cost));
+            }
+            if self.own.quota(policy.name()).is_none() {
+                let quota = match policy.tiers() {
+                    Tiers::None => None,
+                    Tiers::Found(find) => find(&parts),
+                    Tiers::LookedUp(look_up, timeout) => {
+                        lookups.push((index, look_up(&parts), *timeout));
+                        None
+                    }
+                };
+                self.own.quotas.extend(quota.map(|quota| (name(), quota)));
+            }
+        }
+        for (index, quota) in look_up_each(lookups).await {
+            let name = self.desk.policies[index].policy.name();
+            self.own.quotas.push((name.to_owned(), quota));
+        }
+        // Those for which nothing was found have the policies' own.
+        for (name, _) in &keys {
+            if self.own.quota(name).is_none()
+                && let Ok(index) = self.desk.find(name)
+            {
+                let policy = &self.desk.policies[index].policy;
+                self.own.quotas.push((name.clone(), policy.quota()));
+            }
+        }
+        let caller = self.keys.own_caller();
+        self.keys = keys.into();
+        if let Some(caller) = caller {
+            self.keys = self.keys.clone().caller(caller);
+        }
     }
 
-    /// Whether lists say what becomes of it, it costs more than a quota ever allows, or nothing.
+    /// Whether the answer is known before any policy is asked: the call can't be carried out, or lists or conditions decide.
+    pub(super) fn is_ruled(&self) -> bool {
+        let (keys, own) = (&self.keys, Some(&self.own));
+        self.desk.find_misuse(Op::Acquire(1), keys, own).is_some()
+            || self.desk.rule_keys(keys, own).is_some()
+    }
+
+    /// Whether it costs more than a quota ever allows, or nothing.
     pub(super) fn need_not_wait(&self) -> bool {
-        let address = self.own.address;
-        if self.desk.rule_keys(&self.keys, address).is_some() {
-            return true;
-        }
         let mut costs = false;
         // A ban costs nothing by itself, and a shadow refuses nobody.
         let live = |bound: &&Bound| bound.part() == Part::Live;
         for bound in self.desk.policies.iter().filter(live) {
             let policy = &bound.policy;
-            if self.key_under(bound).is_none() {
+            if self.desk.key_of(bound, &self.keys).is_none() {
                 continue;
             }
-            let own = self
-                .own
-                .costs
-                .iter()
-                .find(|(name, _)| name == policy.name());
-            let own = own.map(|(_, units)| *units).or(self.own.cost);
+            let own = self.own.cost(policy.name());
             let cost = own.unwrap_or_else(|| policy.plain_cost());
-            let mut quotas = self.own.quotas.iter();
-            let quota = quotas.find(|(name, _)| name == policy.name());
-            let tier = quota.and_then(|(_, quota)| self.desk.tier(bound, *quota));
+            let quota = self.own.quota(policy.name());
+            let tier = quota.and_then(|quota| self.desk.tier(bound, quota));
             let account = tier.as_ref().map_or(&bound.account, |tier| &tier.account);
             if cost > account.rule().capacity() {
                 return true;

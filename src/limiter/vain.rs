@@ -35,6 +35,8 @@ impl Question {
         }
         let once = Own {
             cost: Some(1),
+            in_check: true,
+            quotas: self.own.quotas.clone(),
             ..Own::default()
         };
         let counted = match self
@@ -55,8 +57,8 @@ impl Question {
     fn bans(&self) -> Vec<(String, Key)> {
         let bans = self.desk.policies.iter().filter(|bound| bound.is_ban());
         let named = bans.filter_map(|bound| {
-            let key = self.key_under(bound)?;
-            Some((bound.policy.name().to_owned(), key))
+            let key = self.desk.key_of(bound, &self.keys)?;
+            Some((bound.policy.name().to_owned(), *key))
         });
         named.collect()
     }

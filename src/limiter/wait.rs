@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use http::request::Parts;
 use tokio::{
     runtime::Handle,
     task::coop::poll_proceed,
@@ -90,7 +91,9 @@ impl Limiter {
     /// - the store says that it would take longer than the timeout, or the timeout passes while others are in front;
     /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
     ///   always tells how it stands;
-    /// - it costs more than a quota ever allows, or a policy finds no key and refuses such requests;
+    /// - it costs more than a quota ever allows;
+    /// - it names a policy that the limiter doesn't have, or lacks a request that a policy takes settings from
+    ///   ([`Check::parts`](crate::Check::parts));
     /// - the store failed, and the limiter was told to [reject](crate::OnStoreError::Reject) then, or the store is
     ///   [misconfigured](crate::StoreError::is_misconfiguration);
     /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
@@ -155,6 +158,12 @@ impl Wait {
         self
     }
 
+    /// See [`Check::parts`](crate::Check::parts). What the policies take from the request is found out once, before it waits.
+    pub fn parts(mut self, parts: &Parts) -> Self {
+        self.question.own.parts = Some(Arc::new(parts.clone()));
+        self
+    }
+
     /// See [`Check::address`](crate::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
         self.question.own.address = Some(address);
@@ -168,11 +177,16 @@ impl Wait {
     }
 
     async fn decide(self) -> Decision {
-        let question = Arc::new(self.question);
+        let deadline = Instant::now().checked_add(self.timeout);
+        let mut question = self.question;
+        if question.is_ruled() {
+            return question.ask_alone().await;
+        }
+        question.read_parts().await;
+        let question = Arc::new(question);
         if question.need_not_wait() {
             return question.ask_alone().await;
         }
-        let deadline = Instant::now().checked_add(self.timeout);
         let wish = Wish {
             question: question.clone(),
             queue: self.queue,

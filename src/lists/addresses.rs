@@ -138,7 +138,7 @@ impl AddressList {
         candidate.is_some_and(|net| net.contains(&address))
     }
 
-    pub(super) fn address(&self, parts: &Parts) -> Option<IpAddr> {
+    pub(crate) fn address(&self, parts: &Parts) -> Option<IpAddr> {
         self.client.address(parts)
     }
 

@@ -132,7 +132,8 @@ impl Policy {
     }
 
     /// Charges each request what `cost` says. It may say any number, also one that is up to the client, such as a body's
-    /// length: what costs more than the quota's capacity is refused, and is told no time to come back.
+    /// length: what costs more than the quota's capacity is refused, and is told no time to come back. Calls by hand take
+    /// [`Check::parts`](crate::Check::parts), or a cost of their own.
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
     where
@@ -170,7 +171,8 @@ impl Policy {
     /// UTF-8; and `only_path("/login")` applies to `/%6Cogin`, `/login;a=b` and whatever has `..` in it. A condition's own
     /// path with any of these is a [`ConfigError`](crate::ConfigError).
     ///
-    /// Requests that a [`check`](crate::Limiter::check) is about have no path: conditions are for the layer.
+    /// A [`check`](crate::Limiter::check) by hand knows of the request what [`Check::parts`](crate::Check::parts) says. Without it,
+    /// a policy with conditions has to be named with its key, or the check is rejected.
     ///
     /// ```
     /// use tollgate::{Policy, Quota};
@@ -281,7 +283,8 @@ impl Policy {
     ///
     /// A caller whose quota changes keeps what was used (`docs/changing-policies.md` says how it is read under the new
     /// one). A quota that the strategy can't count is logged as an error, and the policy's own is used; name those that are
-    /// known beforehand in [`tier_quotas`](Policy::tier_quotas).
+    /// known beforehand in [`tier_quotas`](Policy::tier_quotas). Calls by hand take [`Check::parts`](crate::Check::parts), or
+    /// [`Check::quota_for`](crate::Check::quota_for).
     ///
     /// ```
     /// use tollgate::{Policy, Quota, extract};
@@ -306,7 +309,10 @@ impl Policy {
     }
 
     /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
-    /// takes longer than `timeout`. Keep what you looked up for a while: this asks for every request.
+    /// takes longer than `timeout`. The look-up is made for every request, so let it keep what it found for a while.
+    ///
+    /// One that takes longer runs on in the background, on tokio's current runtime, so that what it keeps is there for the next
+    /// request. At most 64 do so at a time in a process; others are dropped.
     #[must_use]
     pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where
@@ -390,6 +396,25 @@ impl Policy {
 
     pub(crate) fn skips(&self, parts: &Parts) -> bool {
         self.skips.skip(parts)
+    }
+
+    pub(crate) fn has_skips(&self) -> bool {
+        !self.skips.is_empty()
+    }
+
+    /// Whether the cost is a function of the request.
+    pub(crate) fn has_cost_of_request(&self) -> bool {
+        matches!(self.cost, Cost::With(_))
+    }
+
+    /// Whether the quota is a function of the request.
+    pub(crate) fn has_quota_of_request(&self) -> bool {
+        !matches!(self.tiers, Tiers::None)
+    }
+
+    /// Whether it takes its quota, cost or conditions from requests.
+    pub(crate) fn reads_parts(&self) -> bool {
+        self.has_skips() || self.has_cost_of_request() || self.has_quota_of_request()
     }
 
     pub(crate) fn shadowed(&self) -> Option<&Shadow> {

@@ -63,7 +63,10 @@ impl<'a> Problem<'a> {
                 detail: None,
                 decision,
             },
-            DecisionKind::StoreFailed(_) => Self {
+            // A mistake of the application is no client's business either.
+            DecisionKind::StoreFailed(_)
+            | DecisionKind::UnknownPolicy(_)
+            | DecisionKind::PartsRequired { .. } => Self {
                 status: StatusCode::SERVICE_UNAVAILABLE,
                 // UNAVAILABLE
                 code: 14,

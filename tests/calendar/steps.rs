@@ -231,7 +231,7 @@ async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(-HOUR);
-        let seen = scene.limiter.peek(scene.key).await;
+        let seen = scene.limiter.peek(scene.key).await.expect("an answer");
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry_after() {
             RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),

@@ -52,7 +52,7 @@ fn rates() -> [Policy; 6] {
 }
 
 async fn wait(limiter: &Limiter) -> Duration {
-    match limiter.peek(KEY).await.retry_after() {
+    match limiter.peek(KEY).await.expect("an answer").retry_after() {
         RetryAfter::In(wait) => wait,
         other => panic!("{other:?}"),
     }
@@ -130,13 +130,13 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
 
         clock.pass(SECOND);
         let _ = decision.refund(4).await.expect("an answer");
-        let seen = limiter.peek(KEY).await;
+        let seen = limiter.peek(KEY).await.expect("an answer");
         let remaining = seen.policies().map(|verdict| verdict.remaining());
         assert_eq!(remaining.collect::<Vec<_>>(), [4, 4], "{step}");
 
         // One has begun anew, and the other not yet.
         clock.pass(left - SECOND);
-        let seen = limiter.peek(KEY).await;
+        let seen = limiter.peek(KEY).await.expect("an answer");
         let remaining = seen.policies().map(|verdict| verdict.remaining());
         let rate = if left == HOUR { QUOTA } else { 4 };
         assert_eq!(remaining.collect::<Vec<_>>(), [rate, QUOTA], "{step}");

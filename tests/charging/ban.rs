@@ -40,9 +40,9 @@ pub(crate) fn abuse_named(name: &str) -> Policy {
 
 /// How long the ban lasts, if there is one.
 pub(crate) async fn banned(limiter: &Limiter, key: Key) -> Option<Duration> {
-    let seen = limiter.peek([("abuse", key)]).await;
+    let seen = limiter.peek([("abuse", key)]).await.expect("an answer");
     let verdict = seen.policy("abuse").expect("a verdict");
-    assert_eq!(seen.is_admitted(), !verdict.rejected(), "{seen:?}");
+    assert_eq!(seen.would_admit(), !verdict.rejected(), "{seen:?}");
     verdict
         .rejected()
         .then(|| verdict.retry_after().duration().expect("a wait"))
@@ -64,7 +64,7 @@ pub(crate) fn is_banned(
 
 /// How many refusals are left.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
-    let seen = limiter.peek([("abuse", key)]).await;
+    let seen = limiter.peek([("abuse", key)]).await.expect("an answer");
     seen.policy("abuse").expect("a verdict").remaining()
 }
 
@@ -105,7 +105,7 @@ async fn who_is_blocked_is_refused_by_the_ban_and_pays_nothing() {
         let refused = decision.policies().filter(|v| v.rejected());
         let names: Vec<_> = refused.map(|v| v.policy().to_owned()).collect();
         assert_eq!(names, ["abuse"], "{}", world.name());
-        let seen = limiter.peek([("p", KEY)]).await;
+        let seen = limiter.peek([("p", KEY)]).await.expect("an answer");
         assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
     }
 }
@@ -228,7 +228,7 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // What passes doesn't count, and a look neither.
         assert!(counted(&limiter.check(KEY).cost(0).await));
-        assert!(!limiter.peek(KEY).await.is_admitted());
+        assert!(!limiter.peek(KEY).await.expect("an answer").would_admit());
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
         // Who is banned doesn't pass for free.
         refuse(&limiter, 1).await;
@@ -252,11 +252,11 @@ async fn what_is_asked_at_once_counts_as_much_as_one_after_the_other() {
             let check = || limiter.check(KEY);
             let seen = async || banned(&limiter, KEY).await.ok_or(left(&limiter, KEY).await);
 
-            let _ = limiter.reset(KEY).await;
+            let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(check().times(asked).await.admitted(), 4);
             assert_eq!(seen().await, expected, "{asked} on {}", world.name());
 
-            let _ = limiter.reset(KEY).await;
+            let _ = limiter.reset(KEY).await.expect("an answer");
             let decisions = join_all((0..asked).map(|_| check().into_future())).await;
             assert_eq!(decisions.iter().filter(|d| counted(d)).count(), 4);
             assert_eq!(seen().await, expected, "{asked} on {}", world.name());
@@ -278,7 +278,7 @@ async fn the_refusals_of_a_ban_count_in_no_other() {
             let keys = [("p", KEY), ("abuse", bad), ("other", good)];
             assert!(!counted(&limiter.check(keys).await));
         }
-        let seen = limiter.peek([("other", good)]).await;
+        let seen = limiter.peek([("other", good)]).await.expect("an answer");
         let verdict = seen.policy("other").expect("a verdict");
         assert_eq!(verdict.remaining(), 3, "{}", world.name());
     }
@@ -294,7 +294,7 @@ async fn requests_at_once_make_no_debt_once_a_ban_begins() {
             abuse_named("other").key(extract::global()),
         ]);
         let seen = async || {
-            let seen = limiter.peek(KEY).await;
+            let seen = limiter.peek(KEY).await.expect("an answer");
             let left = seen.policies().map(|policy| {
                 let name = policy.policy().to_owned();
                 (name, policy.remaining(), policy.reset_after())
@@ -308,14 +308,14 @@ async fn requests_at_once_make_no_debt_once_a_ban_begins() {
             let one_by_one = seen().await;
             assert_eq!(one_by_one[0].2, secs(wait), "{}", world.name());
 
-            let _ = limiter.reset(KEY).await;
+            let _ = limiter.reset(KEY).await.expect("an answer");
             assert_eq!(limiter.check(KEY).times(asked).await.admitted(), 8);
             assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
 
-            let _ = limiter.reset(KEY).await;
+            let _ = limiter.reset(KEY).await.expect("an answer");
             join_all((0..asked).map(|_| limiter.check(KEY).into_future())).await;
             assert_eq!(seen().await, one_by_one, "{asked} on {}", world.name());
-            let _ = limiter.reset(KEY).await;
+            let _ = limiter.reset(KEY).await.expect("an answer");
         }
     }
 }
@@ -327,7 +327,7 @@ async fn of_requests_at_once_no_ban_counts_those_after_another_one_began() {
         let longer = longer.strategy(Ban::for_duration(secs(600)));
         let limiter = world.limiter([once(), abuse(), longer.key(extract::global())]);
         assert_eq!(limiter.check(KEY).times(8).await.admitted(), 1);
-        let seen = limiter.peek([("longer", KEY)]).await;
+        let seen = limiter.peek([("longer", KEY)]).await.expect("an answer");
         let remaining = seen.policy("longer").expect("a decision").remaining();
         assert_eq!(remaining, 6, "{}", world.name());
         is_banned(&world, &limiter, Some(secs(600))).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Key, Limiter, RedisStore, StoreError};
+use tollgate::{CallError, Key, Limiter, RedisStore, StoreError};
 
 use crate::{
     ban::{MICRO, abuse, banned, is_banned, left, once, refuse, wait},
@@ -57,14 +57,22 @@ async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
                     let named = [("abuse", alice), ("p", alice)];
                     limiter.unblock(named).await.expect("an answer");
                 }
-                "reset" => assert_eq!(limiter.reset(alice).await.policies().len(), 2),
-                _ => drop(limiter.reset([("abuse", alice)]).await),
+                "reset" => assert_eq!(
+                    limiter
+                        .reset(alice)
+                        .await
+                        .expect("an answer")
+                        .policies()
+                        .len(),
+                    2
+                ),
+                _ => drop(limiter.reset([("abuse", alice)]).await.expect("an answer")),
             }
             assert_eq!(wait(&limiter, alice).await, None, "{lift} {}", world.name());
         }
         // A reset of another policy lifts none.
         limiter.block(alice, secs(60)).await.expect("a ban");
-        let _ = limiter.reset([("p", alice)]).await;
+        let _ = limiter.reset([("p", alice)]).await.expect("an answer");
         assert_eq!(wait(&limiter, alice).await, Some(secs(60)));
         limiter.unblock(bob).await.expect("nothing to lift");
     }
@@ -92,9 +100,12 @@ async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() 
 #[tokio::test]
 async fn who_cannot_ban_says_so() {
     for world in World::both() {
-        let unsupported = |result: Result<(), StoreError>| {
+        let unsupported = |result: Result<(), CallError>| {
             let error = result.expect_err("an error");
-            assert!(matches!(error, StoreError::Unsupported(_)), "{error}");
+            assert!(
+                matches!(error, CallError::Store(StoreError::Unsupported(_))),
+                "{error}"
+            );
         };
         let none = world.limiter([once()]);
         unsupported(none.block(KEY, secs(1)).await);
@@ -117,13 +128,22 @@ async fn who_cannot_ban_says_so() {
 async fn refusals_that_were_made_elsewhere_are_charged_by_name_alone() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "100/h"), abuse()]);
-        let _ = limiter.charge(KEY, 50).await;
+        let _ = limiter.charge(KEY, 50).await.expect("an answer");
         assert_eq!(left(&limiter, KEY).await, 3, "{}", world.name());
-        let _ = limiter.charge([("abuse", KEY)], 2).await;
+        let _ = limiter
+            .charge([("abuse", KEY)], 2)
+            .await
+            .expect("an answer");
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
-        let _ = limiter.charge([("abuse", KEY)], 1).await;
+        let _ = limiter
+            .charge([("abuse", KEY)], 1)
+            .await
+            .expect("an answer");
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
-        let _ = limiter.charge([("abuse", KEY)], 9).await;
+        let _ = limiter
+            .charge([("abuse", KEY)], 9)
+            .await
+            .expect("an answer");
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
     }
 }

@@ -102,7 +102,7 @@ async fn a_lost_time_to_live_comes_back_with_the_next_touch() {
         server.command(&["PERSIST", &key]);
         let _ = limiter.check(Key::new("other")).await;
         assert_eq!(server.immortal_keys(), [key.as_str()]);
-        let _ = limiter.peek(KEY).await;
+        let _ = limiter.peek(KEY).await.expect("an answer");
         assert_eq!(server.immortal_keys(), [""; 0]);
         refuse(&limiter, refusals).await;
     }
@@ -162,12 +162,17 @@ async fn both_stores_say_the_same_of_whoever_goes_on() {
             match (seed >> 50) % 24 {
                 0 => limiter.block(KEY, ms(1 + pause)).await.expect("a ban"),
                 1 => limiter.unblock(KEY).await.expect("an answer"),
-                2 => drop(limiter.charge([("abuse", KEY)], times).await),
+                2 => drop(
+                    limiter
+                        .charge([("abuse", KEY)], times)
+                        .await
+                        .expect("an answer"),
+                ),
                 _ => {}
             }
             let decision = limiter.check(KEY).times(times + 1).await;
             let refusal = decision.retry_after();
-            let seen = limiter.peek(KEY).await;
+            let seen = limiter.peek(KEY).await.expect("an answer");
             let verdict = seen.policy("abuse").expect("a verdict");
             says.push((
                 decision.admitted(),

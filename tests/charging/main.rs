@@ -8,6 +8,8 @@ mod ban_by_hand;
 mod ban_states;
 #[path = "../common/by.rs"]
 mod by;
+#[path = "../common/charges.rs"]
+mod charges;
 mod closures;
 mod denied;
 mod ends;

@@ -20,7 +20,7 @@ fn all() -> [Policy; 8] {
 /// An admission of one request, and its limiter.
 async fn admitted(world: &World, policy: Policy) -> (tollgate::Limiter, Admission) {
     let limiter = world.limiter([policy]);
-    let _ = limiter.reset(KEY).await;
+    let _ = limiter.reset(KEY).await.expect("an answer");
     let admission = limiter.check(KEY).await.into_result().expect("room");
     (limiter, admission)
 }
@@ -439,7 +439,7 @@ async fn the_response_shows_what_the_handler_settled() {
             (15, r#""p";r=0;t=36"#),
         ] {
             let layer = world.layer([even("p", "10/min")]);
-            let _ = layer.limiter().reset(KEY).await;
+            let _ = layer.limiter().reset(KEY).await.expect("an answer");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
                 admission
@@ -463,7 +463,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
     for world in World::both() {
         for settled in [0, 1, 6] {
             let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await;
+            let _ = layer.limiter().reset(KEY).await.expect("an answer");
             let handler = move |request: Request<()>| async move {
                 let admission = admission_of(&request);
                 admission
@@ -514,7 +514,7 @@ async fn a_reserved_request_that_settles_and_then_fails_gets_all_of_it_back() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
             let layer = world.layer([policy.cost(4).refund_unless(outcome::success)]);
-            let _ = layer.limiter().reset(KEY).await;
+            let _ = layer.limiter().reset(KEY).await.expect("an answer");
             for (true_cost, status, expected) in [(7, 500, 0), (2, 500, 0), (6, 200, 6)] {
                 let handler = move |request: Request<()>| async move {
                     let admission = admission_of(&request);

@@ -63,7 +63,10 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
         assert_eq!(stats(limiter, "new"), (4, 0, 3), "{}", world.name());
         assert_eq!(stats(limiter, "beside"), (4, 0, 0), "{}", world.name());
         // Where another refuses as well, the candidate changes nothing.
-        let _ = limiter.charge([("other", KEY)], 9).await;
+        let _ = limiter
+            .charge([("other", KEY)], 9)
+            .await
+            .expect("an answer");
         assert_eq!(pass(&layer, text(200)).await, 429);
         assert_eq!(stats(limiter, "new"), (5, 0, 3), "{}", world.name());
     }
@@ -137,7 +140,7 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
         let alice = Key::new("alice");
         assert!(counted(&limiter.check([("live", alice)]).await));
         let used = async |key| {
-            let seen = limiter.peek([("new", key)]).await;
+            let seen = limiter.peek([("new", key)]).await.expect("an answer");
             let verdict = seen.policy("new").expect("a verdict");
             verdict.limit() - verdict.remaining()
         };

@@ -65,7 +65,7 @@ pub(crate) fn even(name: &str, quota: &str) -> Policy {
 
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(KEY).await;
+    let seen = limiter.peek(KEY).await.expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
@@ -73,7 +73,16 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
 
 /// How long until a unit of `policy` is to be had, and until all are.
 pub(crate) async fn waits(limiter: &Limiter, policy: &str) -> (Duration, Duration) {
-    let seen = limiter.peek(KEY).await;
+    let mut policies = limiter.policies();
+    let quota = policies
+        .find(|own| own.name() == policy)
+        .expect(policy)
+        .quota();
+    let seen = limiter
+        .peek(KEY)
+        .quota_for(policy, quota)
+        .await
+        .expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     (

@@ -130,7 +130,7 @@ async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
             };
             let limiter = world.limiter([policy]);
             for _ in 0..10 {
-                let _ = limiter.reset(KEY).await;
+                let _ = limiter.reset(KEY).await.expect("an answer");
                 let asked = (0..40).map(|n| {
                     let check = limiter.check(KEY);
                     match n % 2 {
@@ -168,7 +168,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
         for unfit in ["6/min burst 12", "6/1500us"] {
             let policy = window("p", "3/min").quota_with(move |_| Some(quota(unfit)));
             let layer = world.layer([policy]);
-            let _ = layer.limiter().reset(KEY).await;
+            let _ = layer.limiter().reset(KEY).await.expect("an answer");
             assert_eq!(passes(&layer, 9, request).await, 3, "{unfit}");
             assert_eq!(send(&layer, request()).await.1, r#""p";q=3;w=60"#);
             let check = layer.limiter().check(KEY).quota_for("p", quota(unfit));
@@ -291,7 +291,12 @@ async fn a_request_that_is_dropped_during_its_look_up_costs_nothing() {
             started = starts.recv() => started.expect("a look-up"),
         }
         drop(asked);
-        let seen = layer.limiter().peek(KEY).await;
+        let seen = layer
+            .limiter()
+            .peek(KEY)
+            .quota_for("p", quota("3/min"))
+            .await
+            .expect("an answer");
         let left = seen.policy("p").expect("a verdict").remaining();
         assert_eq!(left, 3, "{}", world.name());
     }

@@ -45,7 +45,7 @@ fn says(decision: &Decision) -> String {
 
 /// What is left under each policy, and in how many minutes all will be: so a debt shows.
 async fn left(limiter: &Limiter, keys: &Keys) -> String {
-    let seen = limiter.peek(keys.clone()).await;
+    let seen = limiter.peek(keys.clone()).await.expect("an answer");
     let all = seen.policies().chain(seen.shadows()).map(|policy| {
         let minutes = policy.reset_after().as_secs().div_ceil(60);
         let name = policy.policy();

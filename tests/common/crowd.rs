@@ -19,7 +19,7 @@ pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Poli
 
 /// What is used of each policy's quota, of those in the shadow last.
 pub(crate) async fn used(limiter: &Limiter, keys: impl Into<Keys>) -> Vec<u64> {
-    let seen = limiter.peek(keys).await;
+    let seen = limiter.peek(keys).await.expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdicts = seen.policies().chain(seen.shadows());
     verdicts

@@ -1,4 +1,4 @@
-//! What a thread logs.
+//! What is logged, kept for a test to read.
 
 use std::{
     io::{self, Write},
@@ -8,34 +8,14 @@ use std::{
 use tracing::{Level, subscriber::DefaultGuard};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// The lines that a thread logs.
+/// Keeps what is logged.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<u8>>>);
 
-impl Log {
-    /// Keeps what this thread logs at level error until the guard is dropped.
-    pub(crate) fn errors() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .with_max_level(Level::ERROR);
-        let guard = tracing::subscriber::set_default(subscriber.finish());
-        (log, guard)
-    }
-
-    /// The lines that contain `text`.
-    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
-        let bytes = self.0.lock().expect("the log");
-        let log = String::from_utf8_lossy(&bytes);
-        let lines = log.lines().filter(|line| line.contains(text));
-        lines.map(str::to_owned).collect()
-    }
-}
-
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("the log").write(bytes)
+        self.0.lock().expect("the log").extend_from_slice(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -48,5 +28,36 @@ impl<'a> MakeWriter<'a> for Log {
 
     fn make_writer(&'a self) -> Self {
         self.clone()
+    }
+}
+
+impl Log {
+    /// Keeps what this thread logs at level error until the guard is dropped.
+    pub(crate) fn errors(&self) -> DefaultGuard {
+        self.at(Level::ERROR)
+    }
+
+    /// Keeps what this thread logs at level warn and above until the guard is dropped.
+    pub(crate) fn warnings(&self) -> DefaultGuard {
+        self.at(Level::WARN)
+    }
+
+    fn at(&self, level: Level) -> DefaultGuard {
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(self.clone());
+        let subscriber = subscriber.with_max_level(level);
+        tracing::subscriber::set_default(subscriber.finish())
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("the log")).into_owned()
+    }
+
+    /// The lines that contain `text`.
+    pub(crate) fn lines(&self, text: &str) -> Vec<String> {
+        let log = self.text();
+        let lines = log.lines().filter(|line| line.contains(text));
+        lines.map(str::to_owned).collect()
     }
 }

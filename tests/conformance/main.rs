@@ -4,6 +4,8 @@
 
 #![allow(missing_docs)]
 
+#[path = "../common/charges.rs"]
+mod charges;
 mod run;
 mod trace;
 

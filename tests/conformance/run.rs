@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 use tollgate::{
-    Decision, DecisionSource, Key, Limiter, LimiterBuilder, ManualClock, PolicyDecision, Refund,
-    RetryAfter, Timestamp,
+    Decision, DecisionSource, Key, LimitStatus, Limiter, LimiterBuilder, ManualClock,
+    PolicyDecision, Refund, RetryAfter, Timestamp,
 };
 
+use crate::charges::charge;
 use crate::trace::Trace;
 
 /// Whose clock is set: the in-process store's, or the server's.
@@ -85,10 +86,10 @@ impl Runner<'_> {
             }
             "force" => {
                 let units = self.op["units"].as_u64().expect("units");
-                Ok(vec![self.limiter.charge(self.key, units).await])
+                Ok(vec![charge(self.limiter, self.key, units).await])
             }
             "reset" => {
-                let _ = self.limiter.reset(self.key).await;
+                let _ = self.limiter.reset(self.key).await.expect("an answer");
                 Ok(Vec::new())
             }
             "peek" => Ok(Vec::new()),
@@ -104,15 +105,16 @@ impl Runner<'_> {
         }
     }
 
-    fn ask(&self, check: tollgate::Check) -> tollgate::Check {
+    fn ask<T>(&self, check: tollgate::Check<T>) -> tollgate::Check<T> {
         let costs = self.costs().into_iter().enumerate();
         costs.fold(check, |check, (i, cost)| {
             check.cost_for(format!("p{i}"), cost)
         })
     }
 
-    async fn peek(&self) -> Decision {
-        self.ask(self.limiter.peek(self.key)).await
+    async fn peek(&self) -> LimitStatus {
+        let peek = self.ask(self.limiter.peek(self.key)).await;
+        peek.expect("an answer")
     }
 
     async fn take(&self, manner: Manner) -> Result<Charged, String> {
@@ -165,8 +167,11 @@ impl Runner<'_> {
         // They were sent at once; in which order they came, their answers say.
         admitted.sort_by_key(|decision| std::cmp::Reverse(left(decision)));
         for (i, decision) in admitted.iter().enumerate() {
-            self.compare(decision, (admitted.len() - 1 - i) as u64)
-                .map_err(|problem| format!("request {i}: {problem}"))?;
+            self.compare(
+                &decision.policies().collect::<Vec<_>>(),
+                (admitted.len() - 1 - i) as u64,
+            )
+            .map_err(|problem| format!("request {i}: {problem}"))?;
         }
         Ok(())
     }
@@ -197,37 +202,35 @@ impl Runner<'_> {
     }
 
     /// How it stands after the operation.
-    fn afterwards(&self, decision: &Decision) -> Result<(), String> {
+    fn afterwards(&self, status: &LimitStatus) -> Result<(), String> {
         if self.op["op"] != "reset" {
-            return self.compare(decision, 0);
+            return self.compare(&status.policies().collect::<Vec<_>>(), 0);
         }
         // The model leaves these answers out: all is as at the beginning.
-        let mut verdicts = decision.policies();
+        let mut verdicts = status.policies();
         match verdicts.all(|v| v.remaining() == v.limit() && v.reset_after().is_zero()) {
             true => Ok(()),
-            false => Err(format!("not as at the beginning: {decision:?}")),
+            false => Err(format!("not as at the beginning: {status:?}")),
         }
     }
 
     /// Compares the verdicts with the model's, for a request after which `later` equal ones were admitted.
-    fn compare(&self, decision: &Decision, later: u64) -> Result<(), String> {
+    fn compare(&self, verdicts: &[PolicyDecision<'_>], later: u64) -> Result<(), String> {
         let costs = self.costs();
-        for (i, verdict) in decision.policies().enumerate() {
+        for (i, verdict) in verdicts.iter().enumerate() {
             let expected = match self.trace.composite {
                 true => &self.op["policies"][i],
                 false => self.op,
             };
-            verdict_is(&verdict, expected, later * costs[i]).map_err(|problem| {
+            verdict_is(verdict, expected, later * costs[i]).map_err(|problem| {
                 format!("p{i} {verdict:?}: {problem}, in place of {expected}")
             })?;
         }
-        if decision.policies().len() != self.trace.policies.len() {
-            return Err(format!("not one verdict per policy: {decision:?}"));
+        if verdicts.len() != self.trace.policies.len() {
+            return Err(format!("not one verdict per policy: {verdicts:?}"));
         }
         if later == 0 && self.trace.composite {
-            let waits = decision
-                .policies()
-                .map(|verdict| micros(verdict.retry_after()));
+            let waits = verdicts.iter().map(|verdict| micros(verdict.retry_after()));
             let longest = waits.max_by_key(|wait| wait.unwrap_or(u64::MAX)).flatten();
             wait_is(longest, &self.op["retry_after_us"])?;
         }

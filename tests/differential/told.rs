@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use tollgate::{Decision, DecisionKind, DecisionSource, PolicyDecision};
+use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, PolicyDecision};
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,18 @@ impl Told {
             admitted,
             under: under.collect(),
         }
+    }
+
+    /// What is said of how keys stand.
+    pub(crate) fn of_status(status: &Result<LimitStatus, CallError>) -> Result<Self, String> {
+        let status = status.as_ref().map_err(ToString::to_string)?;
+        let verdicts = status.policies().chain(status.shadows());
+        let under =
+            verdicts.map(|verdict| (verdict.policy().to_owned(), Under::of(&verdict, false)));
+        Ok(Self {
+            admitted: None,
+            under: under.collect(),
+        })
     }
 
     /// What a decision says, of a check or not.

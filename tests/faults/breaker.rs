@@ -326,7 +326,7 @@ async fn who_asks_for_a_refund_while_it_is_open_is_told_at_once_that_it_cannot_b
     assert!(matches!(error, StoreError::CircuitOpen { .. }), "{error:?}");
     server.resume();
     resumed(&limiter).await;
-    let seen = limiter.peek(Key::new("key")).await;
+    let seen = limiter.peek(Key::new("key")).await.expect("an answer");
     let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), 5);
 }

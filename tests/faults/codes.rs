@@ -224,7 +224,7 @@ async fn unblocked() {
         assert!(asked.await.expect("an answer").is_admitted());
         used += 1;
     }
-    let seen = limiter.peek(KEY).await;
+    let seen = limiter.peek(KEY).await.expect("an answer");
     let verdict = seen.policy("p").expect("a verdict");
     assert_eq!(verdict.limit() - verdict.remaining(), used);
 }

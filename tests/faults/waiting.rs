@@ -57,7 +57,7 @@ async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
     ] {
         let server = Server::start();
         let limiter = limiter(store(&server), answer);
-        let charged = limiter.charge(KEY, 3).await;
+        let charged = limiter.charge(KEY, 3).await.expect("an answer");
         assert_eq!(charged.source(), DecisionSource::Store);
         let waiting: Vec<_> = (0..4)
             .map(|_| {

@@ -1,8 +1,14 @@
 //! The calls of a limiter by hand: what they take, and what they return.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
-use tollgate::{DecisionKind, Key, Keys, Limiter, Policy, Quota};
+use http::{Method, Request, request::Parts};
+use tollgate::{
+    Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, Policy, Quota,
+    RetryAfter,
+};
+
+use crate::{log::Log, refusal::on_a_dead_store};
 
 pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = policies
@@ -44,4 +50,263 @@ async fn texts_numbers_and_addresses_are_keys() {
     assert_eq!(Key::from("x".to_owned()), Key::new("x"));
     assert_eq!(Key::from(&"x".to_owned()), Key::new("x"));
     assert_eq!(Key::from(42), Key::new("42"));
+}
+
+#[tokio::test]
+async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
+    for answer in [
+        OnStoreError::Admit,
+        OnStoreError::Reject,
+        LocalFallback::shared_by(1).into(),
+    ] {
+        let layer = on_a_dead_store(answer);
+        let limiter = layer.limiter();
+        for outcome in [
+            limiter.peek("alice").await,
+            limiter.reset("alice").await,
+            limiter.charge("alice", 3).await,
+        ] {
+            let error = outcome.expect_err("an error");
+            assert!(matches!(error, CallError::Store(_)), "{answer:?}: {error}");
+        }
+        let admitted = limiter.check("alice").await.is_admitted();
+        assert_eq!(admitted, answer != OnStoreError::Reject, "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peek_a_charge_and_a_reset_say_how_a_request_stands() {
+    let limiter = limiter([Policy::new("p", Quota::requests(5).per_hour())]);
+    let seen = limiter.peek("alice").await.expect("an answer");
+    assert!(seen.would_admit());
+    assert_eq!(seen.policy("p").expect("a verdict").remaining(), 5);
+    let charged = limiter.charge("alice", 4).await.expect("an answer");
+    // Of the policy's own cost, not of the units that were charged.
+    assert!(charged.would_admit());
+    assert_eq!(charged.policy("p").expect("a verdict").remaining(), 1);
+    let charged = limiter.charge("alice", 4).await.expect("an answer");
+    assert!(!charged.would_admit());
+    assert!(
+        !limiter
+            .peek("alice")
+            .await
+            .expect("an answer")
+            .would_admit()
+    );
+    let stood = limiter.reset("alice").await.expect("an answer");
+    assert_eq!(stood.policy("p").expect("a verdict").remaining(), 0);
+    assert!(!stood.would_admit());
+    assert!(
+        limiter
+            .peek("alice")
+            .await
+            .expect("an answer")
+            .would_admit()
+    );
+}
+
+fn two() -> Limiter {
+    limiter([
+        Policy::new("address", Quota::requests(2).per_minute()),
+        Policy::new("account", Quota::requests(5).per_minute()),
+        Policy::new("abuse", Quota::requests(2).per_minute())
+            .strategy(Ban::for_duration(Duration::from_secs(60))),
+    ])
+}
+
+#[tokio::test]
+async fn a_name_that_no_policy_has_rejects_the_call_and_is_logged_once_in_ten_seconds() {
+    let limiter = two();
+    let log = Log::default();
+    let _guard = log.errors();
+    let alice = Key::new("alice");
+    for _ in 0..1_000 {
+        let rejected = limiter.admit([("acount", alice)]).await;
+        let rejected = rejected.expect_err("a rejection");
+        assert_eq!(rejected.status(), 503);
+        let DecisionKind::UnknownPolicy(unknown) = rejected.decision().kind() else {
+            panic!("{rejected:?}");
+        };
+        assert_eq!(unknown.name(), "acount");
+        assert_eq!(unknown.known(), ["address", "account", "abuse"]);
+    }
+    assert_eq!(log.lines("").len(), 1, "{:?}", log.lines(""));
+    let text = r#"no policy "acount"; expected one of ["address", "account", "abuse"]"#;
+    assert_eq!(log.lines(text).len(), 1);
+
+    // So are names that settings are for.
+    let quota = Quota::requests(1).per_minute();
+    for check in [
+        limiter.check("alice").cost_for("acount", 3),
+        limiter.check("alice").quota_for("acount", quota),
+    ] {
+        let decision = check.await;
+        assert!(matches!(decision.kind(), DecisionKind::UnknownPolicy(_)));
+    }
+    let second = Duration::from_secs(1);
+    let waited = limiter.wait([("acount", alice)], second).await;
+    assert_eq!(waited.expect_err("a rejection").status(), 503);
+    for outcome in [
+        limiter.peek([("acount", alice)]).await.map(drop),
+        limiter.reset([("acount", alice)]).await.map(drop),
+        limiter.charge([("acount", alice)], 1).await.map(drop),
+        limiter.block([("acount", alice)], second).await,
+        limiter.unblock([("acount", alice)]).await,
+    ] {
+        assert!(matches!(outcome, Err(CallError::UnknownPolicy(_))));
+    }
+    // Nothing was charged or blocked.
+    let seen = limiter.peek("alice").await.expect("an answer");
+    assert!(
+        seen.policies()
+            .all(|policy| policy.retry_after() == RetryAfter::Now)
+    );
+    assert_eq!(seen.policy("account").expect("a verdict").remaining(), 5);
+}
+
+#[tokio::test]
+async fn a_policy_that_is_not_named_does_not_apply_to_the_call() {
+    let limiter = two();
+    let log = Log::default();
+    let _guard = log.errors();
+    for (client, left) in [("alice", [4, 3, 2, 1, 0]), ("bob", [4, 3, 2, 1, 0])] {
+        for left in left {
+            let decision = limiter.check([("account", Key::new(client))]).await;
+            assert!(decision.is_admitted());
+            let verdicts: Vec<_> = decision.policies().map(|v| v.policy()).collect();
+            assert_eq!(verdicts, ["account"]);
+            let remaining = decision.policy("account").expect("a verdict").remaining();
+            assert_eq!(remaining, left, "{client}");
+        }
+        // A ban that is not named counts no rejection.
+        for _ in 0..5 {
+            let waits = Duration::from_millis(1);
+            assert!(
+                limiter
+                    .check([("account", Key::new(client))])
+                    .await
+                    .retry_after()
+                    != RetryAfter::Now
+            );
+            let rejected = limiter.wait([("account", Key::new(client))], waits).await;
+            assert!(rejected.is_err());
+        }
+        let seen = limiter.peek(client).await.expect("an answer");
+        assert_eq!(seen.policy("address").expect("a verdict").remaining(), 2);
+        let abuse = seen.policy("abuse").expect("a verdict");
+        assert_eq!(abuse.retry_after(), RetryAfter::Now);
+    }
+    assert_eq!(log.lines("").len(), 0, "{:?}", log.lines(""));
+}
+
+/// A policy that takes all of its settings from requests: the quota from one header, the cost from another.
+fn by_request() -> Policy {
+    let number = |parts: &Parts, name| -> Option<u64> {
+        parts.headers.get(name)?.to_str().ok()?.parse().ok()
+    };
+    Policy::new("p", Quota::requests(10).per_hour())
+        .quota_with(move |parts| Some(Quota::requests(number(parts, "x-quota")?).per_hour()))
+        .cost_with(move |parts| number(parts, "x-cost").unwrap_or(1))
+        .skip_path("/health")
+}
+
+fn head(path: &str, quota: &str, cost: &str) -> Parts {
+    let request = Request::get(path)
+        .header("x-quota", quota)
+        .header("x-cost", cost);
+    request.body(()).expect("a request").into_parts().0
+}
+
+#[tokio::test]
+async fn a_call_with_its_request_goes_by_what_policies_take_from_requests() {
+    let limiter = limiter([by_request()]);
+    let paid = head("/", "100", "30");
+    let seen = limiter.peek("alice").parts(&paid).await.expect("an answer");
+    let p = seen.policy("p").expect("a verdict");
+    assert_eq!((p.limit(), p.cost(), p.remaining()), (100, 30, 100));
+    let decision = limiter.check("alice").parts(&paid).await;
+    let p = decision.policy("p").expect("a verdict");
+    assert_eq!((p.limit(), p.cost(), p.remaining()), (100, 30, 70));
+    let admission = limiter.admit("alice").parts(&paid).await.expect("admitted");
+    assert_eq!(admission.remaining("p"), Some(40));
+    let second = Duration::from_secs(1);
+    let waited = limiter.wait("alice", second).parts(&paid).await;
+    assert_eq!(waited.expect("admitted").remaining("p"), Some(10));
+    let waited = limiter.wait("alice", second).parts(&paid).await;
+    assert!(waited.is_err(), "30 units are more than 10");
+
+    // What the call says itself comes first.
+    let quota = Quota::requests(50).per_hour();
+    let own = limiter
+        .check("bob")
+        .parts(&paid)
+        .cost(2)
+        .quota_for("p", quota);
+    let decision = own.await;
+    let p = decision.policy("p").expect("a verdict");
+    assert_eq!((p.limit(), p.cost(), p.remaining()), (50, 2, 48));
+
+    // A request that the policy skips is free.
+    let health = head("/health", "1", "30");
+    for _ in 0..3 {
+        let decision = limiter.check("carol").parts(&health).await;
+        assert!(decision.is_admitted() && decision.policies().len() == 0);
+        let waited = limiter.wait("carol", second).parts(&health).await;
+        assert_eq!(waited.expect("admitted").remaining("p"), None);
+    }
+}
+
+#[tokio::test]
+async fn conditions_of_the_whole_limiter_hold_for_calls_with_a_request() {
+    let limiter = Limiter::builder()
+        .policy(Policy::new("p", Quota::requests(1).per_hour()))
+        .skip_method(Method::GET)
+        .build()
+        .expect("a limiter");
+    let parts = head("/", "1", "1");
+    for _ in 0..3 {
+        assert!(limiter.check("alice").parts(&parts).await.is_admitted());
+        let second = Duration::from_secs(1);
+        assert!(limiter.wait("alice", second).parts(&parts).await.is_ok());
+    }
+    let seen = limiter.peek("alice").await.expect("an answer");
+    assert_eq!(seen.policy("p").expect("a verdict").remaining(), 1);
+}
+
+#[tokio::test]
+async fn a_call_without_its_request_is_an_error_where_a_policy_takes_settings_from_requests() {
+    let limiter = limiter([by_request()]);
+    let log = Log::default();
+    let _guard = log.errors();
+    for _ in 0..100 {
+        let rejected = limiter.admit("alice").await.expect_err("a rejection");
+        assert_eq!(rejected.status(), 503);
+        let kind = rejected.decision().kind();
+        assert!(matches!(kind, DecisionKind::PartsRequired { policy, .. } if &**policy == "p"));
+    }
+    assert_eq!(log.lines("").len(), 1, "{:?}", log.lines(""));
+    assert_eq!(log.lines("call `parts`").len(), 1);
+    let second = Duration::from_secs(1);
+    let waited = limiter.wait("alice", second).await;
+    assert_eq!(waited.expect_err("a rejection").status(), 503);
+    let lacking = |error: CallError| matches!(error, CallError::PartsRequired { .. });
+    assert!(lacking(limiter.peek("alice").await.expect_err("an error")));
+    assert!(lacking(
+        limiter.charge("alice", 1).await.expect_err("an error")
+    ));
+    // What is forgotten doesn't depend on a request.
+    limiter.reset("alice").await.expect("an answer");
+
+    // A policy that is named, with a quota and a cost, takes nothing from a request.
+    let quota = Quota::requests(50).per_hour();
+    let named = || {
+        limiter
+            .check([("p", Key::new("alice"))])
+            .quota_for("p", quota)
+    };
+    assert!(!named().await.is_admitted(), "its cost is not known");
+    let decision = named().cost(2).await;
+    assert_eq!(decision.policy("p").expect("a verdict").remaining(), 48);
+    let decision = limiter.check("alice").quota_for("p", quota).cost(2).await;
+    assert!(!decision.is_admitted(), "its conditions are not known");
 }

@@ -66,8 +66,12 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
         let refused = decision.into_result().expect_err("a refusal");
         assert_eq!(refused.to_string(), "the request is on a deny list");
         assert_eq!(refused.retry_after(), RetryAfter::Never);
-        let seen = limiter.peek(Key::global()).address(denied).await;
-        assert!(!seen.is_admitted());
+        let seen = limiter
+            .peek(Key::global())
+            .address(denied)
+            .await
+            .expect("an answer");
+        assert!(!seen.would_admit());
         assert!(limiter.check(Key::global()).await.is_admitted());
         assert!(!limiter.check(Key::global()).await.is_admitted());
     }

@@ -21,7 +21,9 @@ mod hands;
 mod in_flight;
 mod inputs;
 mod lists;
+#[path = "../common/log.rs"]
 mod log;
+mod look_ups;
 mod memory;
 mod missing_keys;
 mod odd;

@@ -114,10 +114,11 @@ proptest! {
                 }
                 prop_assert_eq!(ask(&one, step).await, ask(&other, step).await);
                 let key = Key::new(format!("k{}", step.key));
-                let checked = [plain.limiter().check(key).await, full.limiter().check(key).await];
+                let (parts, ()) = Request::new(()).into_parts();
+                let checked = [plain.limiter().check(key).parts(&parts).await, full.limiter().check(key).parts(&parts).await];
                 let [checked, as_well] = checked.map(|decision| format!("{decision:?}"));
                 prop_assert_eq!(checked, as_well);
-                let seen = [plain.limiter().peek(key).await, full.limiter().peek(key).await];
+                let seen = [plain.limiter().peek(key).parts(&parts).await.expect("an answer"), full.limiter().peek(key).parts(&parts).await.expect("an answer")];
                 let [seen, as_well] = seen.map(|decision| format!("{decision:?}"));
                 prop_assert_eq!(seen, as_well);
             }

@@ -209,8 +209,16 @@ async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
         [on.clone(), off.clone().enabled(false)],
         [off.enabled(false), on],
     ] {
-        let _ = inner.limiter().reset(Key::global()).await;
-        let _ = outer.limiter().reset(Key::global()).await;
+        let _ = inner
+            .limiter()
+            .reset(Key::global())
+            .await
+            .expect("an answer");
+        let _ = outer
+            .limiter()
+            .reset(Key::global())
+            .await
+            .expect("an answer");
         let names = async |admission: Admission| format!("{:?}", admission.remaining("on"));
         let app = Router::new()
             .route("/", get(names))

@@ -175,7 +175,11 @@ pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
 
 /// How many units of `policy` the books hold against `key`.
 pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
-    let decision = limiter.peek(key).await;
-    let verdict = decision.policy(policy).expect(policy);
+    let seen = limiter
+        .peek([(policy, key)])
+        .cost(1)
+        .await
+        .expect("an answer");
+    let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }

@@ -23,11 +23,9 @@ async fn a_foreign_value_is_reported_and_left_alone() {
         server.command(&["DEL", &key]).ok();
         server.command(plant).ok();
         let planted = server.command(&["DUMP", &key]);
-        for decision in [
-            check(&limiter).await,
-            limiter.peek(tollgate::Key::global()).await,
-        ] {
-            match fault(&decision) {
+        let peek = limiter.peek(tollgate::Key::global()).await;
+        for error in [fault(&check(&limiter).await), fault(&peek)] {
+            match error {
                 StoreError::CorruptKey { key: named, .. } => assert_eq!(*named, *key),
                 other => panic!("{other:?}"),
             }

@@ -68,7 +68,8 @@ async fn an_admission_that_is_bound_holds_its_permit_until_the_end_of_its_scope(
 async fn a_decision_that_is_dropped_with_its_permit_logs_one_error_for_each_policy() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
-        let (log, _guard) = Log::errors();
+        let log = Log::default();
+        let _guard = log.errors();
         let taken_over = check(&limiter).await.into_result();
         drop(taken_over);
         let decision = check(&limiter).await;
@@ -106,7 +107,7 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
 async fn looks_and_refusals_hold_no_permit() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
-        let look = limiter.peek(Key::global()).await;
+        let look = limiter.peek(Key::global()).await.expect("an answer");
         let held = fill(&limiter).await;
         assert_eq!(held.len() as u64, PLACES);
         let refused = check(&limiter).await;
@@ -306,7 +307,8 @@ impl Drop for Witness {
         else {
             panic!("an answer at once");
         };
-        let free = decision.policy("places").expect("a verdict").remaining();
+        let free = decision.expect("an answer");
+        let free = free.policy("places").expect("a verdict").remaining();
         self.seen.lock().expect("no panic").push(free);
     }
 }

@@ -11,6 +11,7 @@ mod handles;
 mod heartbeats;
 mod http;
 #[path = "../common/log.rs"]
+#[allow(dead_code, reason = "other tests use more of it")]
 mod log;
 mod merged;
 mod processes;

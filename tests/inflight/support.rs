@@ -164,7 +164,7 @@ pub(crate) async fn fill(limiter: &Limiter) -> Vec<Decision> {
 
 /// How many units of `policy` are left.
 pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await;
+    let seen = limiter.peek(Key::global()).await.expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     seen.policy(policy).expect("its verdict").remaining()
 }

@@ -19,7 +19,10 @@ fn abuse() -> Policy {
 }
 
 async fn refusals_left(limiter: &Limiter) -> u64 {
-    let seen = limiter.peek([("abuse", Key::global())]).await;
+    let seen = limiter
+        .peek([("abuse", Key::global())])
+        .await
+        .expect("an answer");
     seen.policy("abuse").expect("its verdict").remaining()
 }
 
@@ -71,7 +74,10 @@ async fn who_gives_up_at_his_deadline_is_counted_once_however_often_it_was_asked
     ]);
     // A place is looked for again and again.
     let held = wait(&limiter).await.expect("a place");
-    let _ = limiter.reset([("p", Key::global())]).await;
+    let _ = limiter
+        .reset([("p", Key::global())])
+        .await
+        .expect("an answer");
     let refused = limiter.wait(Key::global(), ms(5_000)).await;
     refused.expect_err("no place");
     assert_eq!(refusals_left(&limiter).await, 1);
@@ -109,17 +115,17 @@ async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was()
         assert_eq!(time.questions(), asked);
         match round {
             0 => limiter.unblock(key).await.expect("an answer"),
-            _ => drop(limiter.reset([("abuse", key)]).await),
+            _ => drop(limiter.reset([("abuse", key)]).await.expect("an answer")),
         }
         // Of the ban nobody is told any more, however little time he has.
         let mut hurried = queued(limiter.wait(key, ms(0)));
         let _ = look(&mut head).expect("its turn").expect("let in");
         let _ = look(&mut hurried).expect("its turn").expect("let in");
-        let _ = limiter.reset([("p", key)]).await;
+        let _ = limiter.reset([("p", key)]).await.expect("an answer");
     }
     let _ = wait(&limiter).cost(2).await.expect("all");
     let head = queued(wait(&limiter));
-    let _ = limiter.reset([("p", key)]).await;
+    let _ = limiter.reset([("p", key)]).await.expect("an answer");
     let _ = head.await.expect("let in");
     assert_eq!(time.passed(), ms(0));
 }

@@ -1,11 +1,11 @@
 //! Who is refused, and when.
 
 use tollgate::{
-    DecisionKind, DecisionSource, FixedWindow, Key, Limiter, MissingKey, OnStoreError, RedisStore,
-    Rejected, RetryAfter, extract,
+    DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, RedisStore, Rejected,
+    RetryAfter,
 };
 
-use crate::support::{PATIENCE, left, limiter, limiter_on, look, ms, policy, queued, wait};
+use crate::support::{left, limiter, limiter_on, look, ms, policy, queued, wait};
 
 #[tokio::test(start_paused = true)]
 async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing() {
@@ -53,7 +53,7 @@ async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
     assert_eq!(time.passed(), ms(1_000));
 
     let mut dear = queued(wait(&limiter));
-    let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_for("q", 1));
+    let cheap = queued(limiter.wait(Key::global(), ms(300)).cost_for("p", 1));
     let refused = cheap.await.expect_err("refused");
     assert_eq!(refused.retry_after(), RetryAfter::In(ms(700)));
     assert_eq!(time.passed(), ms(1_300));
@@ -110,16 +110,6 @@ async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
     // And what costs nothing doesn't wait.
     let _ = wait(&limiter).cost(0).await.expect("free");
     assert_eq!(left(&limiter, "p").await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_missing_key_is_no_reason_to_wait() {
-    let named = policy("p", "1/s").missing_key(MissingKey::Reject);
-    let (limiter, _) = limiter([named, policy("q", "1/s").key(extract::global())]);
-    let refused = limiter.wait([("q", Key::global())], PATIENCE).await;
-    let refused = refused.expect_err("no key");
-    let ruling = refused.decision().kind().clone();
-    assert!(matches!(ruling, DecisionKind::MissingKey { policy, .. } if &*policy == "p"));
 }
 
 /// Nothing listens there.

@@ -22,7 +22,7 @@ fn stats(limiter: &Limiter, name: &str) -> (u64, u64, u64) {
 }
 
 async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await;
+    let seen = limiter.peek(Key::global()).await.expect("an answer");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
 }
@@ -98,7 +98,10 @@ async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
 async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
     let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
     // All of what there is, and nothing of the shadow.
-    let _ = limiter.charge([("live", Key::global())], 3).await;
+    let _ = limiter
+        .charge([("live", Key::global())], 3)
+        .await
+        .expect("an answer");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter))).collect();
     let turns = join_all(waiters).await;
     let turns: Vec<_> = turns

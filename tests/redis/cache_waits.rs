@@ -169,7 +169,10 @@ async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_
     clock.advance(BOUND);
     let rejected = reads(&server, check()).await;
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(19_000))));
-    assert_eq!(there.charge(key(), 3).await.source(), DecisionSource::Store);
+    assert_eq!(
+        there.charge(key(), 3).await.expect("an answer").source(),
+        DecisionSource::Store
+    );
     clock.advance(BOUND / 2);
     let rejected = reads(&server, check()).await;
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
@@ -189,7 +192,7 @@ async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
     let rejected = told(limiter.check(key()).await);
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
     assert_eq!(
-        limiter.charge(key(), 3).await.source(),
+        limiter.charge(key(), 3).await.expect("an answer").source(),
         DecisionSource::Store
     );
     let rejected = told(limiter.check(key()).await);

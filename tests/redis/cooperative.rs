@@ -71,15 +71,15 @@ async fn checks_in_process_do() {
     })
     .await;
     leaves_turns("peeked at", async || {
-        assert!(!closed.peek(KEY).await.is_admitted());
+        assert!(!closed.peek(KEY).await.expect("an answer").would_admit());
     })
     .await;
     leaves_turns("charged", async || {
-        let _ = closed.charge(KEY, 1).await;
+        let _ = closed.charge(KEY, 1).await.expect("an answer");
     })
     .await;
     leaves_turns("reset", async || {
-        let _ = closed.reset(KEY).await;
+        let _ = closed.reset(KEY).await.expect("an answer");
     })
     .await;
 }

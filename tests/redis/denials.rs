@@ -131,10 +131,10 @@ async fn what_this_process_gives_back_is_had_at_once() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
-    let _ = limiter.reset(key()).await;
+    let _ = limiter.reset(key()).await.expect("an answer");
     assert!(limiter.check(key()).await.is_admitted());
 
-    let _ = limiter.reset(key()).await;
+    let _ = limiter.reset(key()).await.expect("an answer");
     let mut paid = limiter.check(key()).await;
     for _ in 0..2 {
         assert!(limiter.check(key()).await.is_admitted());
@@ -158,7 +158,7 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
     // Asked for once more, since the epoch is known.
     clock.advance(BOUND);
     assert_eq!(here.check(key()).await.source(), DecisionSource::Store);
-    let _ = there.reset(key()).await;
+    let _ = there.reset(key()).await.expect("an answer");
     assert_eq!(
         here.check(key()).await.source(),
         DecisionSource::RejectionCache

@@ -5,9 +5,12 @@ use std::{fmt::Debug, future::IntoFuture, time::Duration};
 use futures_util::future::join_all;
 use testkit::{Clock, Server};
 use tokio::join;
-use tollgate::{Check, Decision, DecisionSource, Key, Keys, Limiter, RetryAfter};
+use tollgate::{Key, Keys, Limiter, PolicyDecision, RetryAfter};
 
-use crate::support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used};
+use crate::{
+    answers::Answer,
+    support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used},
+};
 
 /// Asked from one task before its runtime's lanes run, questions share a trip, in this order.
 fn in_one_trip(server: &Server, trip: impl FnOnce()) {
@@ -120,14 +123,22 @@ impl Question {
         Self::Reset,
     ];
 
-    fn ask(self, limiter: &Limiter, key: &str) -> Check {
+    /// What is told of the key.
+    async fn ask(self, limiter: &Limiter, key: &str) -> (Told, Duration) {
         let key = Key::new(key);
-        match self {
-            Self::Look => limiter.peek(key),
-            Self::Take(cost) => limiter.check(key).cost(cost),
-            Self::Charge(units) => limiter.charge(key, units),
-            Self::Reset => limiter.reset(key),
-        }
+        let status = match self {
+            Self::Take(cost) => {
+                let decision = limiter.check(key).cost(cost).await;
+                let verdict = decision.policies().next().expect("a verdict");
+                return (told(&decision, verdict), verdict.reset_after());
+            }
+            Self::Look => limiter.peek(key).await,
+            Self::Charge(units) => limiter.charge(key, units).await,
+            Self::Reset => limiter.reset(key).await,
+        };
+        let status = status.expect("an answer");
+        let verdict = status.policies().next().expect("a verdict");
+        (told(&status, verdict), verdict.reset_after())
     }
 }
 
@@ -175,14 +186,11 @@ impl Before {
 }
 
 /// What a caller is told, except for how long it takes for all to be free again: those who come after him move that.
-fn told(decision: &Decision) -> (bool, Option<(u64, RetryAfter)>) {
-    let verdict = decision.policies().next();
-    let left = verdict.map(|verdict| (verdict.remaining(), verdict.retry_after()));
-    (
-        decision.source() == DecisionSource::Store && decision.is_admitted(),
-        left,
-    )
+fn told(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Told {
+    (counted(answer), verdict.remaining(), verdict.retry_after())
 }
+
+type Told = (bool, u64, RetryAfter);
 
 #[test]
 fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
@@ -196,28 +204,23 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
                 for second in Question::ALL {
                     runtime.block_on(async {
                         before.bring_about(&limiter, &server, &clock).await;
-                        let ask =
-                            |question: Question, key| question.ask(&limiter, key).into_future();
+                        let ask = |question: Question, key| question.ask(&limiter, key);
                         let (a, b) = join!(ask(first, "together"), ask(second, "together"));
                         let (x, y) = (ask(first, "apart").await, ask(second, "apart").await);
                         let mut fail = |what: &str, left: &dyn Debug, right: &dyn Debug| {
                             let case = format!("{by:?} {before:?} {first:?}, {second:?}");
                             failures.push(format!("{case}: {what}: {left:?}, apart {right:?}"));
                         };
-                        if told(&a) != told(&x) {
-                            fail("the first", &told(&a), &told(&x));
+                        if a.0 != x.0 {
+                            fail("the first", &a.0, &x.0);
                         }
-                        if told(&b) != told(&y) {
-                            fail("the second", &told(&b), &told(&y));
+                        if b.0 != y.0 {
+                            fail("the second", &b.0, &y.0);
                         }
                         for seconds in [1, 25] {
                             clock.advance(Duration::from_secs(seconds));
                             let look = |key| ask(Question::Look, key);
                             let (together, apart) = join!(look("together"), look("apart"));
-                            let [together, apart] = [together, apart].map(|seen| {
-                                let verdict = seen.policies().next().expect("a verdict");
-                                (told(&seen), verdict.reset_after())
-                            });
                             if together != apart {
                                 fail(&format!("{seconds} s on"), &together, &apart);
                             }
@@ -315,18 +318,18 @@ fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
             );
             assert!(counted(&x) && counted(&y) && counted(&charged));
             assert!(!counted(&z), "41 of 50 are taken: {z:?}");
-            let remaining = |decision: &tollgate::Decision| {
-                let verdicts = decision.policies();
-                verdicts
-                    .map(|v| (v.policy().to_owned(), v.remaining()))
-                    .collect::<Vec<_>>()
-            };
             let [a, b] = ["a", "b"].map(str::to_owned);
-            assert_eq!(remaining(&x), [(a.clone(), 93), (b.clone(), 49)]);
-            assert_eq!(remaining(&y), [(b.clone(), 9)]);
-            assert_eq!(remaining(&z), [(a.clone(), 93), (b.clone(), 9)]);
-            assert_eq!(remaining(&charged), [(b.clone(), 5)]);
-            assert_eq!(remaining(&seen), [(a, 93), (b, 5)]);
+            assert_eq!(remaining(x.policies()), [(a.clone(), 93), (b.clone(), 49)]);
+            assert_eq!(remaining(y.policies()), [(b.clone(), 9)]);
+            assert_eq!(remaining(z.policies()), [(a.clone(), 93), (b.clone(), 9)]);
+            assert_eq!(
+                remaining(charged.expect("an answer").policies()),
+                [(b.clone(), 5)]
+            );
+            assert_eq!(
+                remaining(seen.expect("an answer").policies()),
+                [(a, 93), (b, 5)]
+            );
         });
     });
 }
@@ -336,4 +339,9 @@ fn current_thread() -> tokio::runtime::Runtime {
         .enable_all()
         .build()
         .expect("a runtime")
+}
+
+fn remaining<'a>(verdicts: impl Iterator<Item = PolicyDecision<'a>>) -> Vec<(String, u64)> {
+    let left = verdicts.map(|verdict| (verdict.policy().to_owned(), verdict.remaining()));
+    left.collect()
 }

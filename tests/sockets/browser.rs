@@ -92,7 +92,12 @@ impl Api {
     }
 
     async fn left(&self) -> u64 {
-        let seen = self.layer.limiter().peek(Key::global()).await;
+        let seen = self
+            .layer
+            .limiter()
+            .peek(Key::global())
+            .await
+            .expect("an answer");
         seen.policy("pages").expect("its verdict").remaining()
     }
 }

@@ -125,7 +125,7 @@ pub(crate) fn hourly(name: &str, n: u64) -> Policy {
 
 /// How many units of `policy` are used.
 pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
-    let seen = limiter.peek(Key::global()).await;
+    let seen = limiter.peek(Key::global()).await.expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let verdict = seen.policy(policy).expect(policy);
     verdict.limit() - verdict.remaining()
@@ -204,7 +204,12 @@ impl Books {
     }
 
     async fn charged(&self) -> Charged {
-        let seen = self.layer.limiter().peek(Key::global()).await;
+        let seen = self
+            .layer
+            .limiter()
+            .peek(Key::global())
+            .await
+            .expect("an answer");
         assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
         CHARGES.map(|name| {
             let verdict = seen.policy(name).expect(name);
@@ -223,7 +228,12 @@ impl Books {
     pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
         until_taken(self.layer.limiter(), 0).await;
         let charged = self.charged().await;
-        let _ = self.layer.limiter().reset(Key::global()).await;
+        let _ = self
+            .layer
+            .limiter()
+            .reset(Key::global())
+            .await
+            .expect("an answer");
         let mut ended = std::mem::take(&mut *self.ended.lock().expect("no panic"));
         assert!(ended.len() <= 1, "settled twice: {ended:?}");
         (charged, ended.pop())

@@ -185,7 +185,7 @@ async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
         let limiter = world.single(By::Calendar, quota);
         let key = fresh_key();
         assert_eq!(ask(&limiter, key, 20).await, 10);
-        let seen = limiter.peek(key).await;
+        let seen = limiter.peek(key).await.expect("an answer");
         let ends = seen.policies().next().expect("a verdict").reset_after();
         for name in world.server().keys() {
             world.server().command(&["PERSIST", &name]).ok();

@@ -1,5 +1,6 @@
 //! A quota of another period, or another strategy, takes over.
 
+use crate::charges::charge;
 use crate::{
     changes::{Change, EVEN, NOW, for_all},
     support::{By, World, ask, counted, left, ms, secs},
@@ -253,13 +254,15 @@ async fn a_refund_is_of_its_bucket_also_after_another_width_was_seen() {
         for buckets in [1, 10] {
             let by = By::Sliding(buckets);
             let change = Change::after(&world, 1, (by, "10/min"), (by, "10/hour")).await;
-            let mut charged = change.old.charge(change.key, 2).await;
+            let mut charged = charge(&change.old, change.key, 2).await;
             assert_eq!(change.left().await, 7);
             for _ in 0..2 {
                 let refunds = charged.refund(1).await.expect("a refund");
                 assert_eq!(refunds[0].units(), 1, "{by:?} on {}", world.name());
                 assert_eq!(change.left().await, 7 + 1);
-                assert!(counted(&change.new.charge(change.key, 1).await));
+                assert!(counted(
+                    &change.new.charge(change.key, 1).await.expect("an answer")
+                ));
             }
         }
     }

@@ -30,7 +30,13 @@ impl Change {
             new: world.single(new, to),
             key: fresh_key(),
         };
-        assert!(counted(&change.old.charge(change.key, used).await));
+        assert!(counted(
+            &change
+                .old
+                .charge(change.key, used)
+                .await
+                .expect("an answer")
+        ));
         change
     }
 
@@ -40,7 +46,7 @@ impl Change {
 
     /// The wait that who asks under the new policy is told; zero if he passes.
     pub(crate) async fn wait(&self) -> Duration {
-        let seen = self.new.peek(self.key).await;
+        let seen = self.new.peek(self.key).await.expect("an answer");
         let verdict = seen.policies().next().expect("a verdict");
         verdict.retry_after().duration().expect("a wait")
     }

@@ -57,7 +57,10 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
                 let check =
                     |trial: Key, ours: Key| limiter.check([("trial", trial), ("ours", ours)]);
                 let used = async |trial: Key, ours: Key| {
-                    let seen = limiter.peek([("trial", trial), ("ours", ours)]).await;
+                    let seen = limiter
+                        .peek([("trial", trial), ("ours", ours)])
+                        .await
+                        .expect("an answer");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("trial").expect("a verdict"),
@@ -220,7 +223,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 }
                 let limiter = world.limiter(policies);
                 let used = async || {
-                    let seen = limiter.peek(KEY).await;
+                    let seen = limiter.peek(KEY).await.expect("an answer");
                     let used = |name| seen.policy(name).map(|v| v.limit() - v.remaining());
                     (
                         used("ours").expect("a verdict"),

@@ -106,7 +106,7 @@ async fn a_ttl_that_was_lost_or_is_too_long_is_repaired() {
                 }
                 match touch {
                     Touch::Reject => assert_eq!(ask(&limiter, KEY, 1).await, 0, "{case}"),
-                    Touch::Peek => drop(limiter.peek(KEY).await),
+                    Touch::Peek => drop(limiter.peek(KEY).await.expect("an answer")),
                     Touch::CrossALap => assert_eq!(ask(&limiter, KEY, 5).await, 5, "{case}"),
                     Touch::ComeBackStale => {
                         world.advance(secs(200));
@@ -179,11 +179,11 @@ async fn a_key_without_a_ttl_rejects_for_one_refill_and_one_interval_at_most() {
         for age in (0..=240_u64).map(|part| part * (225_000_000 * 2 / 240)) {
             world.set(START);
             world.server().flush();
-            let _ = limiter.charge(KEY, 1_000).await;
+            let _ = limiter.charge(KEY, 1_000).await.expect("an answer");
             let key = world.server().only_key();
             world.server().command(&["PERSIST", &key]).ok();
             world.advance(secs(age));
-            let wait = match limiter.peek(KEY).await.retry_after() {
+            let wait = match limiter.peek(KEY).await.expect("an answer").retry_after() {
                 RetryAfter::Now => 0,
                 RetryAfter::In(wait) => wait.as_micros() as u64,
                 RetryAfter::Unknown | RetryAfter::Never => panic!("{quota}"),
@@ -227,7 +227,7 @@ async fn if_one_policy_refuses_no_other_is_charged() {
         // Singly, and merged.
         assert_eq!(ask(&limiter, KEY, 5).await, 3);
         assert_eq!(limiter.check(KEY).times(10).await.admitted(), 0);
-        let seen = limiter.peek(KEY).await;
+        let seen = limiter.peek(KEY).await.expect("an answer");
         let left: Vec<_> = seen.policies().map(|verdict| verdict.remaining()).collect();
         assert_eq!(left, [997, 0, 497], "{}", world.name());
         let key = Key::new("other");
@@ -306,7 +306,7 @@ async fn whoever_may_not_move_ends_counts_all_the_same() {
         server.flush();
         let limiter = without(&server, &["-pexpireat"], quotas);
         assert_eq!(ask(&limiter, KEY, 20).await, 20);
-        let seen = limiter.peek(KEY).await;
+        let seen = limiter.peek(KEY).await.expect("an answer");
         assert!(
             seen.policies()
                 .all(|verdict| verdict.limit() - verdict.remaining() == 20),

@@ -11,6 +11,8 @@ mod changed_at_will;
 mod changed_periods;
 mod changed_places;
 mod changes;
+#[path = "../common/charges.rs"]
+mod charges;
 mod clocks;
 mod cost_model;
 mod costs;

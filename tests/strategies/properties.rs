@@ -6,6 +6,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use tokio::{runtime::Runtime, task::JoinSet};
 use tollgate::{Decision, DecisionSource, Key, Limiter, RetryAfter};
 
+use crate::charges::charge;
 use crate::support::{By, START, World, counted, fresh_key};
 
 const PERIOD_MS: u64 = 1_000;
@@ -121,7 +122,7 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                     }
                 }
             }
-            What::Force(units) => forced.push(limiter.charge(key, *units).await),
+            What::Force(units) => forced.push(charge(limiter, key, *units).await),
             What::Give { of, units } if !taken.is_empty() || !forced.is_empty() => {
                 let place = of.index(taken.len() + forced.len());
                 let decision = match place.checked_sub(taken.len()) {
@@ -134,7 +135,7 @@ async fn traffic(world: &World, limiter: &Limiter, key: Key, steps: &[Step]) -> 
                     net.units -= given;
                 }
             }
-            What::Give { .. } | What::Look => drop(limiter.peek(key).await),
+            What::Give { .. } | What::Look => drop(limiter.peek(key).await.expect("an answer")),
         }
     }
     taken

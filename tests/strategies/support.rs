@@ -63,7 +63,7 @@ pub(crate) async fn ask_at_once(limiter: &Limiter, key: Key, n: u64) -> u64 {
 
 /// What is left under the first policy.
 pub(crate) async fn left(limiter: &Limiter, key: Key) -> u64 {
-    let seen = limiter.peek(key).await;
+    let seen = limiter.peek(key).cost(1).await.expect("an answer");
     assert_eq!(seen.source(), DecisionSource::Store, "{seen:?}");
     let left = seen.policies().next().map(|verdict| verdict.remaining());
     left.expect("a verdict")

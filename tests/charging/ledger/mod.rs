@@ -23,9 +23,9 @@ use self::{
     tally::Tally,
     traffic::{Kind, Notes, Process, ROUNDS},
 };
+use crate::charges::charge;
 use crate::support::books;
 use crate::{
-    answers::counted,
     by::By,
     world::{KEY, START, World, ms},
 };
@@ -106,8 +106,7 @@ fn longest(by: By) -> Duration {
 
 /// How many units are used, debts included, by what there is room for down to the deepest debt.
 async fn measure(limiter: &Limiter) -> i64 {
-    let mut charged = limiter.charge(KEY, 2 * LIMIT as u64).await;
-    assert!(counted(&charged));
+    let mut charged = charge(limiter, KEY, 2 * LIMIT as u64).await;
     let back = charged.refund(2 * LIMIT as u64).await;
     2 * LIMIT - back.expect("an answer")[0].units() as i64
 }
@@ -123,7 +122,7 @@ async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) 
     if scene.kind == Kind::Never {
         assert!(used <= LIMIT, "{used} units admitted");
     }
-    let seen = limiter.peek(KEY).await;
+    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     assert!(
         reset_after <= longest(scene.by),
@@ -134,10 +133,10 @@ async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) 
 
 /// Once what is told has passed, all is free again, and nothing is left in the store.
 async fn all_comes_back(world: &World, limiter: &Limiter, by: By) {
-    let seen = limiter.peek(KEY).await;
+    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
     world.advance(reset_after);
-    let seen = limiter.peek(KEY).await;
+    let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let left = seen.policy("p").expect("a verdict").remaining();
     assert_eq!(left, LIMIT as u64, "free after {reset_after:?}");
     // What was given back at last left a key for one window more, to the end of its last millisecond.

@@ -63,7 +63,7 @@ impl Drops {
         let done = sent.as_mut().now_or_never();
         if done.is_none() && self == Self::Answered {
             // What is asked later is answered later.
-            let _ = shared.limiter.peek(KEY).await;
+            let _ = shared.limiter.peek(KEY).cost(1).await.expect("an answer");
         }
         done
     }

@@ -160,7 +160,13 @@ impl Process {
     /// once more when they come.
     async fn drain(&self) {
         for _ in 0..4 {
-            let _ = self.shared.limiter.peek(KEY).await;
+            let _ = self
+                .shared
+                .limiter
+                .peek(KEY)
+                .cost(1)
+                .await
+                .expect("an answer");
         }
     }
 }

@@ -299,7 +299,7 @@ impl<'a> Telling<'a> {
 
     async fn forget(&mut self, (policy, key): Place) {
         let keys = RequestKeys::from([(policy_name(policy), key_named(key))]);
-        drop(self.single[policy].reset(keys).await);
+        drop(self.single[policy].reset(keys).await.expect("an answer"));
         if let Some(model) = &mut self.model {
             model.forget(policy, key);
         }

@@ -1,0 +1,10 @@
+//! Charges past what is left that can be refunded.
+
+use tollgate::{Decision, Keys, Limiter};
+
+/// Charges `units` by the admission of a request that costs nothing; returns its decision.
+pub(crate) async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64) -> Decision {
+    let admission = limiter.admit(keys).cost(0).await.expect("it is free");
+    admission.charge(units).await.expect("an answer");
+    admission.decisions().remove(0)
+}

@@ -1,0 +1,94 @@
+//! Quotas that are looked up: what becomes of a look-up that takes longer than its timeout.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::Request;
+use tokio::sync::Semaphore;
+use tollgate::{Policy, Quota};
+
+use crate::calls::limiter;
+
+/// A database that answers when the test lets it, and the application's cache before it.
+#[derive(Default)]
+struct Tiers {
+    cache: Mutex<Option<Quota>>,
+    answers: AnswersWhenOpen,
+    running: Arc<AtomicUsize>,
+    begun: AtomicUsize,
+}
+
+struct AnswersWhenOpen(Semaphore);
+
+impl Default for AnswersWhenOpen {
+    fn default() -> Self {
+        Self(Semaphore::new(0))
+    }
+}
+
+/// Counts a look-up for as long as it is not dropped.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Tiers {
+    async fn look_up(self: Arc<Self>) -> Option<Quota> {
+        let cached = *self.cache.lock().expect("no panic");
+        if cached.is_some() {
+            return cached;
+        }
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        self.running.fetch_add(1, Ordering::SeqCst);
+        let _running = Running(self.running.clone());
+        let _answer = self.answers.0.acquire().await.expect("it is open");
+        let paid = Quota::requests(1_000).per_hour();
+        *self.cache.lock().expect("no panic") = Some(paid);
+        Some(paid)
+    }
+}
+
+/// One test: the look-ups of a process that run on share 64 places.
+#[tokio::test(start_paused = true)]
+async fn late_look_ups_run_on_and_fill_the_cache_at_most_64_at_a_time() {
+    let tiers = Arc::new(Tiers::default());
+    let found = tiers.clone();
+    let policy = Policy::new("api", Quota::requests(500).per_hour());
+    let policy = policy.quota_lookup(Duration::from_millis(10), move |_| found.clone().look_up());
+    let limiter = limiter([policy]);
+    let (parts, ()) = Request::new(()).into_parts();
+    let limit = async || {
+        let decision = limiter.check("alice").parts(&parts).await;
+        decision.policy("api").expect("a verdict").limit()
+    };
+
+    assert_eq!(limit().await, 500, "not found in time");
+    assert_eq!(tiers.running.load(Ordering::SeqCst), 1, "it runs on");
+    for late in 2..=64 {
+        assert_eq!(limit().await, 500);
+        assert_eq!(tiers.running.load(Ordering::SeqCst), late);
+    }
+    // There is no place for another.
+    assert_eq!(limit().await, 500);
+    assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
+    assert_eq!(tiers.running.load(Ordering::SeqCst), 64);
+
+    tiers.answers.0.add_permits(1);
+    while tiers.cache.lock().expect("no panic").is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(limit().await, 1_000, "from the cache");
+    assert_eq!(tiers.begun.load(Ordering::SeqCst), 65);
+    // A place is free again when its look-up has ended.
+    while tiers.running.load(Ordering::SeqCst) > 0 {
+        tokio::task::yield_now().await;
+    }
+}
