@@ -4,13 +4,14 @@ use std::convert::Infallible;
 
 use ::axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
-    http::{StatusCode, request::Parts},
+    http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 
 use crate::{
     admission::{Admission, Rejected},
-    respond::refusal,
+    error::{CallError, StoreError, UnknownPolicy},
+    respond::{Unavailable, refusal},
 };
 
 /// The rejection of a handler that asks for an [`Admission`] where no [`RateLimitLayer`](crate::RateLimitLayer) is
@@ -51,5 +52,36 @@ impl IntoResponse for Rejected {
         let mut response = refusal::response(&self);
         response.extensions_mut().insert(self);
         response
+    }
+}
+
+/// 503 Service Unavailable with problem details, and `Retry-After` if the store failed. A mistake of the application, such as an
+/// unknown policy, is logged as an error every 10 s at most.
+impl IntoResponse for CallError {
+    fn into_response(self) -> Response {
+        let unavailable = Unavailable::of(&self);
+        let mut response = (StatusCode::SERVICE_UNAVAILABLE, Unavailable::json()).into_response();
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(seconds) = unavailable.seconds() {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+/// As of [`CallError::Store`].
+impl IntoResponse for StoreError {
+    fn into_response(self) -> Response {
+        CallError::from(self).into_response()
+    }
+}
+
+/// As of [`CallError::UnknownPolicy`].
+impl IntoResponse for UnknownPolicy {
+    fn into_response(self) -> Response {
+        CallError::from(self).into_response()
     }
 }

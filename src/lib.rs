@@ -189,7 +189,8 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Check, CheckFuture, Keys, LimitStatus, Limiter, LimiterBuilder, ShadowStats, ShutdownError, Wait, WaitFuture,
+    Check, CheckFuture, Keys, LimitStatus, Limiter, LimiterBuilder, PolicyHandle, ShadowStats,
+    ShutdownError, Wait, WaitFuture,
 };
 pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use meter::UnitMeter;

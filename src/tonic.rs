@@ -7,7 +7,8 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use crate::{
     admission::Rejected,
-    respond::{Delay, Problem, grpc::PUSHBACK},
+    error::{CallError, StoreError, UnknownPolicy},
+    respond::{Delay, Problem, Unavailable, grpc::PUSHBACK},
 };
 
 /// The same as the layer's own refusal: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
@@ -64,4 +65,33 @@ pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
         details,
         metadata,
     )
+}
+
+/// `UNAVAILABLE`, with `google.rpc.RetryInfo` if the store failed. A mistake of the application, such as an unknown policy, is
+/// logged as an error every 10 s at most. The error is the status's source.
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Self {
+        let mut details = ErrorDetails::new();
+        if let Some(wait) = Unavailable::of(&error).retry_after {
+            details.set_retry_info(Some(wait));
+        }
+        let mut status =
+            Status::with_error_details(Code::Unavailable, Unavailable::sentence(), details);
+        status.set_source(Arc::new(error));
+        status
+    }
+}
+
+/// As of [`CallError::Store`].
+impl From<StoreError> for Status {
+    fn from(error: StoreError) -> Self {
+        CallError::from(error).into()
+    }
+}
+
+/// As of [`CallError::UnknownPolicy`].
+impl From<UnknownPolicy> for Status {
+    fn from(error: UnknownPolicy) -> Self {
+        CallError::from(error).into()
+    }
 }

@@ -251,6 +251,13 @@ impl KeyExtractor for ClientIp {
         Some(self.prefixes.key_of(address))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(self.prefixes.key_of(text.parse().ok()?))
+    }
+
     fn on_missing_key(&self) -> MissingKey {
         self.prefixes.on_missing_key()
     }

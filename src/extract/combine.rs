@@ -93,6 +93,12 @@ macro_rules! tuple {
                 Some(Key::tuple([$(part_of(&self.$index, parts)?),+]))
             }
 
+            fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+                let mut texts = texts.iter();
+                let key = Key::tuple([$(self.$index.key_from_text(&[texts.next()?])?),+]);
+                texts.next().is_none().then_some(key)
+            }
+
             fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
                 let mut name = None;
                 $(name = name.or_else(|| name_of(&self.$index, parts));)+

@@ -75,6 +75,14 @@ impl KeyExtractor for Cookie {
         (!value.is_empty()).then(|| make(value))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        let make = if self.secret { Key::secret } else { Key::new };
+        (!text.is_empty()).then(|| make(text.as_bytes()))
+    }
+
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let values = parts.map_or(0, |parts| self.values(parts).count());
         missing::name("the cookie", &self.name, values)

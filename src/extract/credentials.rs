@@ -52,6 +52,14 @@ impl KeyExtractor for Header {
         (!value.is_empty()).then(|| make(value))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        let make = if self.secret { Key::secret } else { Key::new };
+        (!text.is_empty()).then(|| make(text.as_bytes()))
+    }
+
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let name = self.name.as_ref().map_or("", HeaderName::as_str);
         let lines = parts.map_or(0, |parts| parts.headers.get_all(name).iter().count());
@@ -109,6 +117,16 @@ impl KeyExtractor for Bearer {
         Some(match &self.hash_key {
             Some(hash_key) => Key::secret_with(hash_key, token),
             None => Key::secret(token),
+        })
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        (!text.is_empty()).then(|| match &self.hash_key {
+            Some(hash_key) => Key::secret_with(hash_key, text),
+            None => Key::secret(text),
         })
     }
 

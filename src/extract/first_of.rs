@@ -39,6 +39,15 @@ impl KeyExtractor for OrElse {
         })
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        // The place of the extractor, as in its keys, then what that one takes.
+        let (place, texts) = texts.split_first()?;
+        let place = Key::new(place);
+        let mut extractors = self.extractors.iter();
+        let (_, extractor) = extractors.find(|(own, _)| *own == place)?;
+        Some(Key::tuple([place, extractor.key_from_text(texts)?]))
+    }
+
     fn on_missing_key(&self) -> MissingKey {
         self.last()
             .map_or(MissingKey::Reject, KeyExtractor::on_missing_key)

@@ -31,6 +31,13 @@ impl KeyExtractor for GrpcService {
         full_name(parts.uri.path()).map(|(service, _)| Key::new(service))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text))
+    }
+
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a gRPC service in its path".into()
     }
@@ -49,6 +56,13 @@ pub struct GrpcMethod;
 impl KeyExtractor for GrpcMethod {
     fn key(&self, parts: &Parts) -> Option<Key> {
         full_name(parts.uri.path()).map(|(_, method)| Key::new(method))
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text))
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {

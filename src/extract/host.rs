@@ -47,6 +47,13 @@ impl KeyExtractor for Host {
         (!host.is_empty()).then(|| Key::new(host.to_ascii_lowercase()))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text.to_ascii_lowercase()))
+    }
+
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a host (Host header)".into()
     }

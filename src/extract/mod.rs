@@ -141,6 +141,18 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// The key of a request; `None` if it has none.
     fn key(&self, parts: &Parts) -> Option<Key>;
 
+    /// The key of a request that brings these texts where this extractor looks for them: for
+    /// [`PolicyHandle::key`](crate::PolicyHandle::key). Most take one text; a tuple takes one for each of its parts;
+    /// [`or_else`](KeyExtractor::or_else) takes the place of one of its extractors, `"1"` for the first, and the texts of that
+    /// one; [`global`] takes none.
+    ///
+    /// `None` if they are no such texts, or keys are made by code of the application: by [`extension`], [`from_fn`], and an
+    /// extractor of one's own unless it says otherwise.
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let _ = texts;
+        None
+    }
+
     /// What to do with a request without a key, unless the policy says otherwise.
     fn on_missing_key(&self) -> MissingKey {
         MissingKey::Reject
@@ -199,6 +211,10 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 impl KeyExtractor for Arc<dyn KeyExtractor> {
     fn key(&self, parts: &Parts) -> Option<Key> {
         (**self).key(parts)
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        (**self).key_from_text(texts)
     }
 
     fn on_missing_key(&self) -> MissingKey {

@@ -62,6 +62,13 @@ impl KeyExtractor for Peer {
         peer_of(&parts.extensions).map(|address| self.key_of(address))
     }
 
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(self.key_of(text.parse().ok()?))
+    }
+
     fn on_missing_key(&self) -> MissingKey {
         MissingKey::Shared
     }

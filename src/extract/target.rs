@@ -24,6 +24,13 @@ impl KeyExtractor for Path {
     fn key(&self, parts: &Parts) -> Option<Key> {
         Some(Key::new(original_path(parts)))
     }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text))
+    }
 }
 
 /// The path as the client sent it, without its query: within a nested axum router, `parts.uri` lacks the path that the
@@ -56,6 +63,13 @@ impl KeyExtractor for Method {
     fn key(&self, parts: &Parts) -> Option<Key> {
         Some(Key::new(parts.method.as_str()))
     }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text))
+    }
 }
 
 /// Counts each axum route by itself: `/users/{id}` is one, whatever the id. The key is [`Key::new`]. Requests that match
@@ -87,6 +101,13 @@ impl KeyExtractor for RoutePath {
                 Some(Key::new(""))
             }
         }
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        let [text] = texts else {
+            return None;
+        };
+        Some(Key::new(text))
     }
 }
 
@@ -122,5 +143,9 @@ pub struct Global;
 impl KeyExtractor for Global {
     fn key(&self, _parts: &Parts) -> Option<Key> {
         Some(Key::global())
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        texts.is_empty().then(Key::global)
     }
 }

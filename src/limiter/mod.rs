@@ -30,6 +30,7 @@ mod door;
 mod draft;
 mod fallback;
 mod grant;
+mod handle;
 mod head;
 mod judge;
 mod keys;
@@ -55,6 +56,7 @@ use shadow::Comparison;
 pub use builder::LimiterBuilder;
 pub use check::{Check, CheckFuture};
 use draft::Judged;
+pub use handle::PolicyHandle;
 pub(crate) use judge::Judgement;
 pub use keys::Keys;
 pub(crate) use pending::Pending;
@@ -217,7 +219,7 @@ impl Limiter {
     ///
     /// A [ban](crate::Ban) is charged only if it is named: then so many refusals count.
     ///
-    /// Returns how a request of each policy's own cost stands afterwards.
+    /// Returns how a request of as many units stands afterwards.
     ///
     /// # Errors
     ///
@@ -243,20 +245,6 @@ impl Limiter {
     /// is reset in process then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Reset, keys.into())
-    }
-
-    /// Who called under the policy of that name with that key, in order, one entry for each unit that counts now: the
-    /// keys that the policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
-    /// ([`ListWindow`](crate::ListWindow) does).
-    ///
-    /// # Errors
-    ///
-    /// If the store can't answer, or there is no such policy.
-    pub async fn callers(&self, policy: &str, key: Key) -> Result<Vec<Key>, CallError> {
-        tokio::task::coop::consume_budget().await;
-        let inner = self.desks.inner();
-        let bound = &inner.policies[inner.find(policy)?];
-        Ok(inner.store.callers(&bound.account, &key).await?)
     }
 
     fn desk(&self) -> Arc<Desk> {

@@ -167,7 +167,7 @@ impl Question {
     /// Whether it is asked again because the store failed, and not rejected for it.
     pub(super) fn outwaits(&self, error: &StoreError) -> bool {
         let policies = self.desk.policies.iter();
-        let named = policies.filter(|bound| self.key_under(bound).is_some());
+        let named = policies.filter(|bound| self.desk.key_of(bound, &self.keys).is_some());
         self.desk.failure_action(named, error, true) == FailureAction::Wait
     }
 

@@ -18,6 +18,10 @@ use crate::{
 pub struct LimitStatus(Decision);
 
 impl LimitStatus {
+    pub(super) fn new(decision: Decision) -> Self {
+        Self(decision)
+    }
+
     /// Whether a request of this cost would be admitted now.
     pub fn would_admit(&self) -> bool {
         self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now

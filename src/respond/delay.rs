@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// What a client that found the store closed is to wait: long enough for an election, short enough to be back soon.
-const FAULT_RETRY: Duration = Duration::from_secs(1);
+pub(super) const FAULT_RETRY: Duration = Duration::from_secs(1);
 
 /// How long a refused caller is to stay away.
 #[derive(Clone, Copy, Debug)]

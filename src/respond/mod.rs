@@ -24,12 +24,16 @@ mod headers;
 mod line;
 mod problem;
 pub(crate) mod refusal;
+#[cfg(any(feature = "axum", feature = "tonic"))]
+mod unavailable;
 
 pub(crate) use body::RefusalBody;
 pub(crate) use delay::Delay;
 pub(crate) use fields::tell;
 pub use headers::{RateLimitHeaders, exposed_headers};
 pub(crate) use problem::Problem;
+#[cfg(any(feature = "axum", feature = "tonic"))]
+pub(crate) use unavailable::Unavailable;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type OnRefusal =

@@ -8,8 +8,11 @@ use crate::decision::{self, Decision, DecisionKind, PolicyDecision};
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const ABNORMAL_USAGE: &str =
     "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
-const REDUCED_CAPACITY: &str =
+pub(crate) const REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+pub(crate) const REDUCED_CAPACITY_TITLE: &str =
+    "Request cannot be satisfied due to temporary server capacity constraints";
 
 /// Why a request was refused. What is wrong with the store, and where it is, is nobody's business.
 #[derive(Debug)]
@@ -71,7 +74,7 @@ impl<'a> Problem<'a> {
                 // UNAVAILABLE
                 code: 14,
                 kind: REDUCED_CAPACITY,
-                title: "Request cannot be satisfied due to temporary server capacity constraints",
+                title: REDUCED_CAPACITY_TITLE,
                 detail: None,
                 decision,
             },

@@ -356,6 +356,10 @@ impl Rule for Calendar {
         "c1"
     }
 
+    fn credits(&self) -> bool {
+        true
+    }
+
     fn snapshot_ignores_cost(&self) -> bool {
         true
     }

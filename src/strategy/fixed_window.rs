@@ -109,6 +109,10 @@ impl Rule for Fixed {
         "f1"
     }
 
+    fn credits(&self) -> bool {
+        true
+    }
+
     fn snapshot_ignores_cost(&self) -> bool {
         true
     }

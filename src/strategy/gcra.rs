@@ -139,6 +139,10 @@ impl Rule for Cells {
         "g3"
     }
 
+    fn credits(&self) -> bool {
+        true
+    }
+
     fn snapshot_ignores_cost(&self) -> bool {
         true
     }

@@ -10,7 +10,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// A [`FixedWindow`](super::FixedWindow) that remembers who called: one list entry per charged unit.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
-/// [`Limiter::callers`](crate::Limiter::callers) lists them.
+/// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them.
 ///
 /// - **Rule**: as a fixed window's. A charge that is given back takes its signatures with it.
 /// - **Memory**: O(requests) a key: each unit takes the caller's key, at most 24 bytes. Quotas are limited to 100,000

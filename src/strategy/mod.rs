@@ -166,6 +166,12 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Whether a refund takes units from all that is in use, or from the window at hand, whichever charge they are of, so that
+    /// units can be [credited](crate::PolicyHandle::credit). False, unless a rule says otherwise.
+    fn credits(&self) -> bool {
+        false
+    }
+
     /// The permit TTL, if charges are permits, which a request holds and then gives back: how long one lives without renewal.
     fn permit_ttl(&self) -> Option<Duration> {
         None

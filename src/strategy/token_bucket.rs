@@ -116,6 +116,10 @@ impl Rule for Tokens {
         "t2"
     }
 
+    fn credits(&self) -> bool {
+        true
+    }
+
     fn snapshot_ignores_cost(&self) -> bool {
         true
     }

@@ -106,7 +106,12 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
             let size_before = size();
             hammer(&limiter, 100).await;
             assert_eq!(size(), size_before, "{name}");
-            let callers = limiter.callers(&name, KEY).await.expect("an answer");
+            let callers = limiter
+                .policy(&name)
+                .expect("a policy")
+                .callers(KEY)
+                .await
+                .expect("an answer");
             assert!(callers.len() <= 5, "{callers:?}");
             assert_eq!(waits(&limiter, &name).await, before, "{name}");
             world.advance(secs(61));

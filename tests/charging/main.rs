@@ -11,6 +11,7 @@ mod by;
 #[path = "../common/charges.rs"]
 mod charges;
 mod closures;
+mod credits;
 mod denied;
 mod ends;
 #[path = "../common/every.rs"]

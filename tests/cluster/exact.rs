@@ -91,7 +91,12 @@ async fn callers_are_listed_from_wherever_they_are() {
             let keys = tollgate::Keys::from(key).caller(Key::new(by));
             assert!(counted(&limiter.check(keys).await));
         }
-        let callers = limiter.callers("list", key).await.expect("callers");
+        let callers = limiter
+            .policy("list")
+            .expect("a policy")
+            .callers(key)
+            .await
+            .expect("callers");
         assert_eq!(callers, ["alice", "bob"].map(Key::new));
     }
 }

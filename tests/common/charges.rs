@@ -2,9 +2,12 @@
 
 use tollgate::{Decision, Keys, Limiter};
 
-/// Charges `units` by the admission of a request that costs nothing; returns its decision.
+/// Charges `units` under every policy by the admission of a request that costs nothing; returns its decision.
 pub(crate) async fn charge(limiter: &Limiter, keys: impl Into<Keys>, units: u64) -> Decision {
     let admission = limiter.admit(keys).cost(0).await.expect("it is free");
-    admission.charge(units).await.expect("an answer");
+    for policy in limiter.policies() {
+        let charges = admission.policy(policy.name()).expect("a policy");
+        charges.charge(units).await.expect("an answer");
+    }
     admission.decisions().remove(0)
 }

@@ -1,11 +1,14 @@
 //! The calls of a limiter by hand: what they take, and what they return.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use axum::response::IntoResponse;
 
 use http::{Method, Request, request::Parts};
 use tollgate::{
     Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-    RetryAfter,
+    RetryAfter, StoreError,
+    extract::{self, KeyExtractor},
 };
 
 use crate::{log::Log, refusal::on_a_dead_store};
@@ -81,8 +84,7 @@ async fn a_peek_a_charge_and_a_reset_say_how_a_request_stands() {
     assert!(seen.would_admit());
     assert_eq!(seen.policy("p").expect("a verdict").remaining(), 5);
     let charged = limiter.charge("alice", 4).await.expect("an answer");
-    // Of the policy's own cost, not of the units that were charged.
-    assert!(charged.would_admit());
+    assert!(!charged.would_admit(), "another 4 units");
     assert_eq!(charged.policy("p").expect("a verdict").remaining(), 1);
     let charged = limiter.charge("alice", 4).await.expect("an answer");
     assert!(!charged.would_admit());
@@ -309,4 +311,138 @@ async fn a_call_without_its_request_is_an_error_where_a_policy_takes_settings_fr
     assert_eq!(decision.policy("p").expect("a verdict").remaining(), 48);
     let decision = limiter.check("alice").quota_for("p", quota).cost(2).await;
     assert!(!decision.is_admitted(), "its conditions are not known");
+}
+
+#[tokio::test]
+async fn errors_of_calls_are_responses_and_never_500() {
+    let store = || StoreError::Unsupported("anything");
+    let unknown = || two().policy("acount").expect_err("an error");
+    let lacking = limiter([by_request()]).peek("alice").await;
+    let responses = [
+        (store().into_response(), Some("1")),
+        (CallError::from(store()).into_response(), Some("1")),
+        (unknown().into_response(), None),
+        (CallError::from(unknown()).into_response(), None),
+        (lacking.expect_err("an error").into_response(), None),
+    ];
+    for (response, retry_after) in responses {
+        assert_eq!(response.status(), 503);
+        assert_eq!(
+            response.headers()["content-type"],
+            "application/problem+json"
+        );
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let told = response.headers().get("retry-after");
+        assert_eq!(told.and_then(|value| value.to_str().ok()), retry_after);
+    }
+}
+
+#[cfg(feature = "tonic")]
+#[test]
+fn errors_of_calls_are_statuses_that_say_unavailable() {
+    use tonic::{Code, Status};
+    use tonic_types::StatusExt;
+
+    let store = || StoreError::Unsupported("anything");
+    let unknown = || two().policy("acount").expect_err("an error");
+    for (status, retries) in [
+        (Status::from(store()), true),
+        (Status::from(CallError::from(store())), true),
+        (Status::from(unknown()), false),
+    ] {
+        assert_eq!(status.code(), Code::Unavailable);
+        assert_eq!(status.get_details_retry_info().is_some(), retries);
+    }
+}
+
+#[tokio::test]
+async fn a_handle_makes_the_keys_that_its_policys_requests_are_counted_by() {
+    let key = |extractor: Arc<dyn KeyExtractor>, texts: &[&str]| {
+        let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
+        let handle = limiter([policy]).policy("p").expect("a policy");
+        handle.keys(texts.iter().copied())
+    };
+    let tenant = || extract::header("x-tenant");
+    let secret = || extract::header("x-api-key");
+    let [v4, v6] = ["192.0.2.1", "2001:db8::1"].map(|ip| Key::ip(ip.parse().expect("an address")));
+    let tuple = Key::tuple([Key::new("acme"), Key::secret("sk_1")]);
+    for (extractor, texts, expected) in [
+        (
+            Arc::new(tenant()) as Arc<dyn KeyExtractor>,
+            &["acme"][..],
+            Some(Key::new("acme")),
+        ),
+        (Arc::new(secret()), &["sk_1"], Some(Key::secret("sk_1"))),
+        (
+            Arc::new(extract::cookie("id")),
+            &["c"],
+            Some(Key::secret("c")),
+        ),
+        (Arc::new(extract::bearer()), &["t"], Some(Key::secret("t"))),
+        (Arc::new(extract::query("map")), &["m"], Some(Key::new("m"))),
+        (Arc::new(extract::peer()), &["192.0.2.1"], Some(v4)),
+        (Arc::new(extract::peer()), &["2001:db8::ffff"], Some(v6)),
+        (
+            Arc::new(extract::client_ip()),
+            &["2001:db8::ffff"],
+            Some(v6),
+        ),
+        (Arc::new(extract::peer()), &["no address"], None),
+        (Arc::new(extract::global()), &[], Some(Key::global())),
+        (
+            Arc::new((tenant(), secret())),
+            &["acme", "sk_1"],
+            Some(tuple),
+        ),
+        (Arc::new((tenant(), secret())), &["acme"], None),
+        (
+            Arc::new(secret().or_else(extract::peer())),
+            &["1", "sk_1"],
+            Some(Key::tuple([Key::new("1"), Key::secret("sk_1")])),
+        ),
+        (
+            Arc::new(secret().or_else(extract::peer())),
+            &["2", "192.0.2.1"],
+            Some(Key::tuple([Key::new("2"), v4])),
+        ),
+        (Arc::new(extract::from_fn(|_| None)), &["alice"], None),
+    ] {
+        let text = format!("{extractor:?} {texts:?}");
+        assert_eq!(key(extractor, texts), expected, "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_handle_does_to_its_policy_alone_what_a_limiter_does() {
+    let limiter = two();
+    let [account, abuse] = ["account", "abuse"].map(|name| limiter.policy(name).expect(name));
+    let alice = Key::new("alice");
+    let charged = account.charge(alice, 4).await.expect("an answer");
+    assert_eq!(charged.policies().len(), 1);
+    let left = async || {
+        let seen = limiter.peek(alice).await.expect("an answer");
+        ["address", "account"].map(|name| seen.policy(name).expect(name).remaining())
+    };
+    assert_eq!(left().await, [2, 1]);
+    let credited = account.credit(alice, 2).await.expect("an answer");
+    assert_eq!(
+        credited.policy("account").expect("a verdict").remaining(),
+        3
+    );
+    assert_eq!(left().await, [2, 3]);
+    // No more than there are.
+    account.credit(alice, u64::MAX).await.expect("an answer");
+    assert_eq!(left().await, [2, 5]);
+    account.charge(alice, 5).await.expect("an answer");
+    let stood = account.reset(alice).await.expect("an answer");
+    assert_eq!(stood.policy("account").expect("a verdict").remaining(), 0);
+    assert_eq!(left().await, [2, 5]);
+    abuse
+        .block(alice, Duration::from_secs(60))
+        .await
+        .expect("a ban");
+    assert!(!limiter.check(alice).await.is_admitted());
+    abuse.unblock(alice).await.expect("an answer");
+    assert!(limiter.check(alice).await.is_admitted());
+    assert!(account.block(alice, Duration::from_secs(60)).await.is_err());
 }

@@ -107,7 +107,12 @@ async fn refunds_and_lists_of_callers_in_process_do() {
     })
     .await;
     leaves_turns("listed", async || {
-        limiter.callers("p", KEY).await.expect("an answer");
+        limiter
+            .policy("p")
+            .expect("a policy")
+            .callers(KEY)
+            .await
+            .expect("an answer");
     })
     .await;
 }

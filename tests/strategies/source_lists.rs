@@ -45,9 +45,21 @@ async fn a_list_that_ends_between_look_and_push_loses_the_call() {
         // From the last instant of the window on, whoever passes is listed.
         for step in [999, 1, 1, 1] {
             world.advance(ms(step));
-            let before = limiter.callers("p", KEY).await.expect("callers").len();
+            let before = limiter
+                .policy("p")
+                .expect("a policy")
+                .callers(KEY)
+                .await
+                .expect("callers")
+                .len();
             assert_eq!(ask(&limiter, KEY, 1).await, 1);
-            let after = limiter.callers("p", KEY).await.expect("callers").len();
+            let after = limiter
+                .policy("p")
+                .expect("a policy")
+                .callers(KEY)
+                .await
+                .expect("callers")
+                .len();
             assert_eq!(after, before + 1, "{} at {}", world.name(), world.now());
         }
     }
@@ -71,11 +83,24 @@ async fn a_list_holds_one_caller_more_than_it_may_and_ours_lists_those_who_may()
             assert_eq!(counted(&decision), n < 10);
         }
         assert_eq!(
-            limiter.callers("p", KEY).await.expect("callers"),
+            limiter
+                .policy("p")
+                .expect("a policy")
+                .callers(KEY)
+                .await
+                .expect("callers"),
             names[..10]
         );
         world.advance(ms(1_001));
-        assert!(limiter.callers("p", KEY).await.expect("callers").is_empty());
+        assert!(
+            limiter
+                .policy("p")
+                .expect("a policy")
+                .callers(KEY)
+                .await
+                .expect("callers")
+                .is_empty()
+        );
     }
 }
 

@@ -204,7 +204,9 @@ impl Telling<'_> {
         for (place, policy) in self.history.policies.iter().enumerate() {
             if policy.by == By::List {
                 let (name, key) = (policy_name(place), key_named(request.key(place)));
-                let (redis, memory) = (redis.callers(&name, key), memory.callers(&name, key));
+                let [redis, memory] =
+                    [&redis, &memory].map(|side| side.policy(&name).expect("a policy"));
+                let (redis, memory) = (redis.callers(key), memory.callers(key));
                 let (redis, memory) = (redis.await, memory.await);
                 if redis.as_ref().ok() != memory.as_ref().ok() {
                     return Err(format!("callers on Redis {redis:?}\nin process {memory:?}"));

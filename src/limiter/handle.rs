@@ -1,0 +1,217 @@
+//! One policy of a limiter, found once by its name.
+
+use std::time::Duration;
+
+use tokio::task::coop::consume_budget;
+
+use super::{Bound, Check, LimitStatus, Limiter};
+use crate::{
+    decision::{Counted, Decision, DecisionKind, Part, Standing},
+    error::{CallError, StoreError, UnknownPolicy},
+    key::Key,
+    policy::Policy,
+    store::{CounterOp, Op, OpResult, StoreResponse, Units},
+    strategy::ChargeReceipt,
+};
+
+/// A handle to one policy of a [`Limiter`], from [`Limiter::policy`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct PolicyHandle {
+    limiter: Limiter,
+    index: usize,
+}
+
+impl Limiter {
+    /// The policy of that name, for an administrator's calls. Look it up once, when the application starts: a mistyped name is
+    /// an error there.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Policy, Quota, extract};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("daily", Quota::requests(100).per_day()).key(extract::header("x-api-key")))
+    ///     .build()?;
+    /// let daily = limiter.policy("daily")?;
+    /// // The key that requests with this header are counted by: a hash.
+    /// let key = daily.key("sk_live_1").ok_or("no key")?;
+    /// assert_eq!(daily.charge(key, 30).await?.policies().next().unwrap().remaining(), 70);
+    /// daily.credit(key, 10).await?;
+    /// let before = daily.reset(key).await?;
+    /// assert_eq!(before.policies().next().unwrap().remaining(), 80);
+    /// assert!(limiter.policy("dayly").is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the limiter has no policy of that name.
+    pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
+        Ok(PolicyHandle {
+            index: self.desks.inner().find(name)?,
+            limiter: self.clone(),
+        })
+    }
+}
+
+impl PolicyHandle {
+    /// The policy.
+    pub fn policy(&self) -> &Policy {
+        &self.bound().policy
+    }
+
+    /// The key that the policy counts a request by that brings `text` where its extractor looks for it: hashed if it is a
+    /// secret, the network of an address. `None` if its extractor takes no such text: see
+    /// [`KeyExtractor::key_from_text`](crate::extract::KeyExtractor::key_from_text).
+    pub fn key(&self, text: &str) -> Option<Key> {
+        self.keys([text])
+    }
+
+    /// The same for extractors that take several texts, or none: a tuple takes one for each of its parts, `or_else` the place of
+    /// one of its extractors before the texts of that one.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota, extract::{self, KeyExtractor}};
+    ///
+    /// let by = extract::header("x-api-key").or_else(extract::peer());
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("p", Quota::requests(1).per_hour()).key(by))
+    ///     .build()?;
+    /// let policy = limiter.policy("p")?;
+    /// let address = Key::ip("192.0.2.1".parse()?);
+    /// assert_eq!(policy.keys(["2", "192.0.2.1"]), Some(Key::tuple([Key::new("2"), address])));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keys<'a>(&self, texts: impl IntoIterator<Item = &'a str>) -> Option<Key> {
+        let texts: Vec<&str> = texts.into_iter().collect();
+        self.policy().extractor().key_from_text(&texts)
+    }
+
+    /// See [`Limiter::peek`].
+    pub fn peek(&self, key: Key) -> Check<Result<LimitStatus, CallError>> {
+        self.limiter.peek(self.named(key))
+    }
+
+    /// See [`Limiter::charge`].
+    pub fn charge(&self, key: Key, units: u64) -> Check<Result<LimitStatus, CallError>> {
+        self.limiter.charge(self.named(key), units)
+    }
+
+    /// See [`Limiter::reset`].
+    pub fn reset(&self, key: Key) -> Check<Result<LimitStatus, CallError>> {
+        self.limiter.reset(self.named(key))
+    }
+
+    /// See [`Limiter::block`].
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, the policy is no ban, or the time is not between a millisecond and ten years.
+    pub async fn block(&self, key: Key, time: Duration) -> Result<(), CallError> {
+        self.limiter.block(self.named(key), time).await
+    }
+
+    /// See [`Limiter::unblock`].
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, or the policy is no ban.
+    pub async fn unblock(&self, key: Key) -> Result<(), CallError> {
+        self.limiter.unblock(self.named(key)).await
+    }
+
+    /// The callers that were charged with that key, in order, one entry for each unit that counts now: the keys that the
+    /// policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
+    /// ([`ListWindow`](crate::ListWindow) does).
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn callers(&self, key: Key) -> Result<Vec<Key>, StoreError> {
+        consume_budget().await;
+        let store = &self.limiter.desks.inner().store;
+        store.callers(&self.bound().account, &key).await
+    }
+
+    /// Gives `units` back that were used, at most until none are in use, and returns how the key stands then. For goodwill, not
+    /// for a charge of one's own, which is [refunded](crate::Decision::refund).
+    ///
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) give them back from all that is in use,
+    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) from the window at hand.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, or the strategy is another one: it keeps each charge by itself. [`reset`](PolicyHandle::reset)
+    /// gives all of them back.
+    pub async fn credit(&self, key: Key, units: u64) -> Result<LimitStatus, CallError> {
+        consume_budget().await;
+        let (inner, bound) = (self.limiter.desks.inner(), self.bound());
+        let (account, rule) = (&bound.account, bound.account.rule());
+        if !rule.credits() {
+            return Err(StoreError::Unsupported("the strategy can't credit units").into());
+        }
+        let plain = CounterOp::plain(account, key);
+        let seen = self.ask(Op::Peek, plain).await?;
+        let line = seen.lines.first().ok_or(NO_LINES)?;
+        let at = seen.at_line(line);
+        // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
+        // not lessen it.
+        let most = rule.capacity().saturating_mul(2);
+        let units = units.min(most);
+        let receipt = ChargeReceipt {
+            charged_at: at,
+            remaining: units.saturating_add(most),
+            window_id: rule.window_id(&line.snapshot, at),
+        };
+        let plain = CounterOp::plain(account, key);
+        let line = CounterOp {
+            units: Units::new(units),
+            receipt,
+            ..plain
+        };
+        let answer = self.ask(Op::Refund, line).await?;
+        let line = answer.lines.first().ok_or(NO_LINES)?;
+        let at = answer.at_line(line);
+        let policy = self.index as u32;
+        inner.queues.lift(&[(policy, key)]);
+        let cost = bound.cost_of(None);
+        let counted = Counted {
+            standing: Standing::Snapshot(line.snapshot),
+            receipts: ChargeReceipt {
+                charged_at: at,
+                remaining: 0,
+                window_id: rule.window_id(&line.snapshot, at),
+            }
+            .into(),
+            ..Counted::unasked((policy, Part::Live), key, cost, None, None)
+        };
+        Ok(LimitStatus::new(Decision {
+            books: self.limiter.desk(),
+            kind: DecisionKind::Admitted,
+            source: answer.source,
+            admitted: 0,
+            counted: [counted].into(),
+            permit: Default::default(),
+        }))
+    }
+
+    async fn ask(&self, op: Op, line: CounterOp<'_>) -> Result<OpResult, StoreError> {
+        match self.limiter.desks.inner().store.ask(op, &[line]) {
+            StoreResponse::Ready(answer) => answer,
+            StoreResponse::Pending(answer) => answer.await,
+        }
+    }
+
+    fn bound(&self) -> &Bound {
+        &self.limiter.desks.inner().policies[self.index]
+    }
+
+    fn named(&self, key: Key) -> [(String, Key); 1] {
+        [(self.policy().name().to_owned(), key)]
+    }
+}
+
+const NO_LINES: StoreError = StoreError::Unsupported("an answer without lines");
