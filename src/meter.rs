@@ -12,7 +12,8 @@ use crate::{error::StoreError, settle::PolicyAdmission};
 /// arrival stays.
 ///
 /// It may be dropped on any thread, also outside a runtime. What the store can't settle at once is settled in the background;
-/// [`finish`](UnitMeter::finish) waits for it, and returns the error if there is one.
+/// [`finish`](UnitMeter::finish) waits for it, and returns the error if there is one. A settlement that is on its way to Redis
+/// while its runtime ends may be lost: [`Limiter::shutdown`](crate::Limiter::shutdown) waits for those.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

@@ -38,7 +38,7 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
                 charged.push(decision);
             }
             1 => {
-                charged.push(now(limiter.charge(KEY, units)));
+                now(limiter.charge(KEY, units)).expect("a charge");
                 used += units.min(2 * MOST - used);
             }
             2 if !charged.is_empty() => {
@@ -49,14 +49,14 @@ fuzz_target!(|input: (u8, Vec<(u8, u64, u64)>)| {
                 used -= given;
             }
             _ => {
-                let seen = now(limiter.peek(KEY).cost(units));
+                let status = now(limiter.peek(KEY).cost(units)).expect("a status");
                 let fits = units <= MOST.saturating_sub(used);
-                assert_eq!(seen.is_admitted(), fits, "{seen:?}");
+                assert_eq!(status.would_admit(), fits, "{status:?}");
             }
         }
-        let seen = now(limiter.peek(KEY));
-        let left = seen.policies().next().expect("a verdict").remaining();
-        assert_eq!(left, MOST.saturating_sub(used), "{seen:?}");
+        let status = now(limiter.peek(KEY)).expect("a status");
+        let left = status.policies().next().expect("a policy").remaining();
+        assert_eq!(left, MOST.saturating_sub(used), "{status:?}");
     }
 });
 

@@ -17,7 +17,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   store loses no writes (a failover of an asynchronously replicated Redis may). A process that is stopped for longer
 ///   finds its permits expired when it goes on, and others in their places; so does everybody when the server's clock steps
 ///   forward by more than a life.
-/// - **Charges by a handler** ([`Admission::charge`](crate::Admission::charge), [`settle`](crate::Admission::settle)) are
+/// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
 ///   for policies that count: they take and free no places.
 /// - **Retry-After** can only be a hint: one second.
 /// - **Memory**: O(concurrent) a key, some 100 bytes a permit. Quotas are limited to 10,000 for that reason.

@@ -1,6 +1,6 @@
 //! Meters: units that are counted while a request is served.
 
-use std::{convert::Infallible, sync::mpsc, thread};
+use std::{convert::Infallible, thread};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt, stream};
@@ -175,18 +175,20 @@ fn a_meter_that_is_dropped_when_no_runtime_is_left_is_settled_by_the_next() {
 #[test]
 fn a_meter_that_is_dropped_with_its_runtime_is_settled_by_the_next() {
     for world in World::both() {
-        let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+        // Of one thread: while another thread ends the connection, a settlement may be lost on its way.
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().expect("a runtime")
+        };
         let first = runtime();
         let (limiter, admission) = first.block_on(admitted(&world));
-        let (started, has_started) = mpsc::channel();
+        let mut meter = meter(&admission);
+        meter.add(20);
         first.spawn(async move {
-            let mut meter = meter(&admission);
-            meter.add(20);
-            started.send(()).expect("a test");
             std::future::pending::<()>().await;
             drop(meter);
         });
-        has_started.recv().expect("it starts");
+        first.block_on(tokio::task::yield_now());
         drop(first);
         runtime().block_on(until_used(&limiter, 20));
     }

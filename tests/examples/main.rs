@@ -160,7 +160,7 @@ fn custom_key_gives_each_tenant_three_a_minute_on_each_path() {
         assert_eq!(answer.status, 200, "{tenant} on {path}");
         assert_eq!(
             answer.field("ratelimit"),
-            Some(r#""tenants";r=2;t=20"#),
+            Some(r#""tenants";r=2;t=40"#),
             "{tenant} on {path}"
         );
     }

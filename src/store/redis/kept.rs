@@ -103,13 +103,14 @@ impl Kept {
         question.fail(error);
     }
 
-    /// Keeps what was not sent, since no runtime uses the store: for the next one that does.
+    /// Keeps what was not sent and nothing hears of, since its runtime has ended or there is none: for the next one that uses the
+    /// store.
     pub(super) fn wait_for_runtime(&self, tag: usize, question: Question) {
         let (ask, lines) = (question.ask, question.lines.clone());
         if ask == Op::Refund {
             return self.fail(tag, question, ended(), false);
         }
-        if matches!(ask, Op::ForceAcquire | Op::Settle) {
+        if matches!(ask, Op::ForceAcquire | Op::Settle) && question.insists() {
             self.keep(tag, ask, lines, false);
         }
         question.fail(ended());

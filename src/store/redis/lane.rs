@@ -118,7 +118,7 @@ impl Lane {
             .queue()
             .put(question, self.enough.load(Ordering::Relaxed));
         if let Put::Closed(question) = put {
-            self.shared.kept.fail(self.tag, question, ended(), false);
+            self.shared.kept.wait_for_runtime(self.tag, question);
             return Ok(false);
         }
         Ok(matches!(put, Put::Wake))
@@ -235,7 +235,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let questions = self.queue().abandon();
         for question in questions {
-            self.shared.kept.fail(self.tag, question, ended(), false);
+            self.shared.kept.wait_for_runtime(self.tag, question);
         }
     }
 }
@@ -288,10 +288,6 @@ async fn first_back(trips: &mut Vec<Trip>) -> (Batch, Vec<Question>) {
         Poll::Pending
     })
     .await
-}
-
-fn ended() -> StoreError {
-    StoreError::Connection("its runtime has ended".into())
 }
 
 #[cfg(test)]
