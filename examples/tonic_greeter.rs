@@ -88,7 +88,8 @@ impl Greeter for Host {
         let key = Key::ip(peer.ip());
         let limiter = self.limiter.clone();
         let replies = request.into_inner().and_then(move |message| {
-            let admit = limiter.admit(key);
+            // By name: the policy applies here, though it skips the stream's path.
+            let admit = limiter.admit([("greetings", key)]);
             async move {
                 // The first refusal ends the stream, with the status that a call would get.
                 let _admission = admit.await?;

@@ -48,7 +48,7 @@ async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
         }
         assert_eq!(source(key).await, DecisionSource::Store);
         admission
-            .policy("mine")
+            .policy("told")
             .expect("a policy")
             .refund(1)
             .await
