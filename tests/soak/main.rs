@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
     report.check();
     print!("{report}");
-    match report.is_healthy() {
+    match report.is_well() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }

@@ -72,7 +72,7 @@ pub(crate) async fn soak(ground: Ground, time: Duration, seed: u64, report: &mut
         Some(after) => report.freed = report.freed.max(after),
         None => report.wrong.push("places that are never free again".into()),
     }
-    if !report.is_healthy() {
+    if !report.is_well() {
         // They say so if something else stood in their way, such as a disk that is full.
         for server in house.ground.servers() {
             println!("a server's log:\n{}", server.log());
