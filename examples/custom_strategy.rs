@@ -116,7 +116,7 @@ impl Rule for Once {
         let forgotten = Duration::from_micros(kept.max(0) as u64);
         QuotaStatus {
             remaining: left,
-            retry: match () {
+            retry_after: match () {
                 () if cost > self.units => RetryAfter::Never,
                 () if cost <= left => RetryAfter::Now,
                 () => RetryAfter::In(forgotten),

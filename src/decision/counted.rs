@@ -128,7 +128,7 @@ impl Counted {
         self.amend(books, |status| {
             status.remaining = status.remaining.saturating_add(units);
             if status.remaining >= cost {
-                status.retry = RetryAfter::Now;
+                status.retry_after = RetryAfter::Now;
             }
         });
     }

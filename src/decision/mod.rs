@@ -259,7 +259,7 @@ impl Decision {
 pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> RetryAfter {
     let enforced = counted.iter().take_while(|counted| !counted.is_shadow());
     let charged = enforced.filter(|counted| counted.cost > 0);
-    let waits = charged.map(|counted| counted.status(books).retry);
+    let waits = charged.map(|counted| counted.status(books).retry_after);
     waits.max().unwrap_or(RetryAfter::Now)
 }
 

@@ -57,7 +57,7 @@ impl<'a> PolicyDecision<'a> {
 
     /// When another request of the same cost would pass this policy.
     pub fn retry_after(&self) -> RetryAfter {
-        self.status().retry
+        self.status().retry_after
     }
 
     /// How long until the full quota is available again, unless other requests come.
@@ -80,7 +80,7 @@ impl<'a> PolicyDecision<'a> {
         matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()
             && self.counted.cost > 0
-            && self.status().retry != RetryAfter::Now
+            && self.status().retry_after != RetryAfter::Now
     }
 }
 

@@ -44,7 +44,7 @@ impl Limiter {
     /// years.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let manual_ban = |bound: &Bound| {
-            let rule = bound.account.rule().manual_ban(time).ok_or(NO_BANS)?;
+            let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BANS)?;
             let unfit = |_| {
                 StoreError::Unsupported(
                     "a ban of less than a millisecond, or of more than ten years",
@@ -52,7 +52,7 @@ impl Limiter {
             };
             let store = &self.desks.inner().store;
             store
-                .open(bound.policy.name(), rule.map_err(unfit)?)
+                .register(bound.policy.name(), rule.map_err(unfit)?)
                 .map_err(unfit)
         };
         self.rule_bans(Op::ForceAcquire, &keys.into(), manual_ban)
@@ -67,7 +67,7 @@ impl Limiter {
     ///
     /// If the store can't answer, a name is no policy's, or no policy that is meant is a ban.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
-        let own = |bound: &Bound| Ok(bound.account.clone());
+        let own = |bound: &Bound| Ok(bound.limit.clone());
         self.rule_bans(Op::Reset, &keys.into(), own).await
     }
 
@@ -75,27 +75,29 @@ impl Limiter {
         &self,
         ask: Op,
         keys: &Keys,
-        account: impl Fn(&Bound) -> Result<LimitHandle, StoreError>,
+        limit: impl Fn(&Bound) -> Result<LimitHandle, StoreError>,
     ) -> Result<(), CallError> {
         let inner = self.desks.inner();
         for name in keys.names() {
             inner.find(name)?;
         }
-        let mut accounts: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
+        let mut limits: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
         let bounds = (0..).zip(&inner.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
             if let Some(key) = keys.of(bound.policy.name()) {
-                accounts.push((account(bound)?, *key));
+                limits.push((limit(bound)?, *key));
                 under.push((policy, *key));
             }
         }
-        if accounts.is_empty() {
+        if limits.is_empty() {
             return Err(NO_BANS.into());
         }
-        let lines = accounts.iter();
-        let lines = lines.map(|(account, key)| CounterOp::plain(account, *key));
-        let reply = inner.store.ask(ask, &lines.collect::<SmallVec<[_; 1]>>());
+        let lines = limits.iter();
+        let lines = lines.map(|(limit, key)| CounterOp::plain(limit, *key));
+        let reply = inner
+            .store
+            .execute(ask, &lines.collect::<SmallVec<[_; 1]>>());
         match reply {
             StoreResponse::Ready(answer) => answer?,
             StoreResponse::Pending(answer) => answer.await?,

@@ -220,10 +220,10 @@ impl<T> LimiterBuilder<T> {
                 None if bans => Role::Ban,
                 None => Role::Live,
             };
-            let account = store.open(&name, rule).map_err(of)?;
+            let limit = store.register(&name, rule).map_err(of)?;
             tiers.declare(&policy, &*store).map_err(of)?;
             if !bans {
-                tiers.check_cost(&policy, &account).map_err(of)?;
+                tiers.check_cost(&policy, &limit).map_err(of)?;
             }
             let on_store_error = policy.on_store_error.or(self.on_store_error);
             on_store_error.unwrap_or_default().check().map_err(of)?;
@@ -232,14 +232,14 @@ impl<T> LimiterBuilder<T> {
                     if !matches!(role, Role::Shadow { .. }) =>
                 {
                     let shares = shares.get_or_insert_default();
-                    Some(Share::open(shares, &policy, fallback, &account).map_err(of)?)
+                    Some(Share::open(shares, &policy, fallback, &limit).map_err(of)?)
                 }
                 _ => None,
             };
             policies.push(Bound {
                 policy,
                 role,
-                account,
+                limit,
                 tiers,
                 on_store_error,
                 share,
@@ -252,9 +252,7 @@ impl<T> LimiterBuilder<T> {
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.check(is_policy).map_err(in_general)?;
-        let lives = policies
-            .iter()
-            .filter_map(|bound| bound.account.permit_ttl());
+        let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
         let permit_ttl = lives.min().unwrap_or(Duration::MAX);
         Ok(Limiter {
             desks: Arc::new(Desks::of(Inner {

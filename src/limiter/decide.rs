@@ -42,7 +42,7 @@ impl Desk {
     /// Notes what was answered.
     #[inline(always)]
     pub(super) fn note(&self, draft: &mut Draft, answer: &OpResult) {
-        for (item, line) in draft.items.iter_mut().zip(&answer.lines) {
+        for (item, line) in draft.items.iter_mut().zip(&answer.counters) {
             self.note_line(item, line, answer);
         }
         draft.source = answer.source;
@@ -69,23 +69,23 @@ impl Desk {
         item.receipts = Receipts::from(ChargeReceipt {
             charged_at: at,
             remaining: line.units,
-            window_id: self.account(item).rule().window_id(&line.snapshot, at),
+            window_id: self.limit(item).rule().window_id(&line.snapshot, at),
         });
-        // `later` is 0 for whoever was refused among equals.
-        if answer.later > 0 && item.part == Part::Live {
+        // `admitted_after` is 0 for those of equal requests that were rejected.
+        if answer.admitted_after > 0 && item.part == Part::Live {
             // Equal requests were admitted after this one, so there was room for them.
-            let later = match self.bound(item.policy).policy.manner() {
+            let later = match self.bound(item.policy).policy.mode() {
                 CounterMode::Check => 0,
-                _ => item.units().of(answer.later),
+                _ => item.units().of(answer.admitted_after),
             };
             item.amend(self, |status| {
                 status.remaining = status.remaining.saturating_add(later);
-                status.retry = RetryAfter::Now;
+                status.retry_after = RetryAfter::Now;
             });
         }
         if answer.age > Duration::ZERO {
             // The wait for a permit is a hint, however old the answer is.
-            if self.account(item).permit_ttl().is_none() {
+            if self.limit(item).permit_ttl().is_none() {
                 let cost = item.cost;
                 item.amend(self, |status| status.pass(answer.age, cost));
             }
@@ -131,7 +131,7 @@ impl Desk {
         if matches!(draft.ask, Op::Acquire(_)) {
             // Of refusals that are not yet too many there is nothing to tell.
             draft.items.retain(|counted| {
-                counted.part != Part::Ban || counted.status(self).retry != RetryAfter::Now
+                counted.part != Part::Ban || counted.status(self).retry_after != RetryAfter::Now
             });
         }
     }

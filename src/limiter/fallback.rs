@@ -48,7 +48,7 @@ impl Share {
     fn of(&self, shares: &Shares, policy: &Policy, tier: Option<&Tier>) -> Tier {
         let tier = tier.and_then(|tier| {
             let quota = tier.quota;
-            let (tiers, whole) = (&self.tiers, &tier.account);
+            let (tiers, whole) = (&self.tiers, &tier.limit);
             let open = || open(shares, policy, tiers, self.fallback, quota, whole);
             self.tiers.tier(policy, quota, open)
         });
@@ -56,7 +56,7 @@ impl Share {
     }
 }
 
-/// Opens the share of a quota, which is counted in the store under the account `whole`.
+/// Opens the share of a quota, which is counted in the store under the limit `whole`.
 fn open(
     shares: &Shares,
     policy: &Policy,
@@ -70,7 +70,7 @@ fn open(
     let written_to = fallback.writes_back().then_some(whole);
     Ok(Terms {
         quota,
-        account: shares.open_share(policy.name(), rule, written_to)?,
+        limit: shares.open_share(policy.name(), rule, written_to)?,
         share_of: Some(whole.rule().capacity()),
     })
 }
@@ -167,8 +167,8 @@ impl Desk {
         for counted in &mut draft.items {
             let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
             let fits = whole.is_some_and(|whole| counted.cost <= whole);
-            if fits && counted.status(self).retry == RetryAfter::Never {
-                counted.amend(self, |status| status.retry = RetryAfter::In(BACK));
+            if fits && counted.status(self).retry_after == RetryAfter::Never {
+                counted.amend(self, |status| status.retry_after = RetryAfter::In(BACK));
             }
         }
     }
@@ -190,7 +190,7 @@ impl Desk {
             .iter()
             .filter_map(|item| self.shared(shares, item.clone()));
         for item in shared {
-            shares.tell(Op::Reset, &[self.line(&item)]);
+            shares.execute_detached(Op::Reset, &[self.line(&item)]);
         }
     }
 }

@@ -133,7 +133,7 @@ impl PolicyHandle {
     pub async fn callers(&self, key: Key) -> Result<Vec<Key>, StoreError> {
         consume_budget().await;
         let store = &self.limiter.desks.inner().store;
-        store.callers(&self.bound().account, &key).await
+        store.callers(&self.bound().limit, &key).await
     }
 
     /// Gives `units` back that were used, at most until none are in use, and returns how the key stands then. For goodwill, not
@@ -149,13 +149,13 @@ impl PolicyHandle {
     pub async fn credit(&self, key: Key, units: u64) -> Result<LimitStatus, CallError> {
         consume_budget().await;
         let (inner, bound) = (self.limiter.desks.inner(), self.bound());
-        let (account, rule) = (&bound.account, bound.account.rule());
+        let (limit, rule) = (&bound.limit, bound.limit.rule());
         if !rule.credits() {
             return Err(StoreError::Unsupported("the strategy can't credit units").into());
         }
-        let plain = CounterOp::plain(account, key);
+        let plain = CounterOp::plain(limit, key);
         let seen = self.ask(Op::Peek, plain).await?;
-        let line = seen.lines.first().ok_or(NO_LINES)?;
+        let line = seen.counters.first().ok_or(NO_LINES)?;
         let at = seen.at_line(line);
         // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
         // not lessen it.
@@ -166,14 +166,14 @@ impl PolicyHandle {
             remaining: units.saturating_add(most),
             window_id: rule.window_id(&line.snapshot, at),
         };
-        let plain = CounterOp::plain(account, key);
+        let plain = CounterOp::plain(limit, key);
         let line = CounterOp {
             units: Units::new(units),
             receipt,
             ..plain
         };
         let answer = self.ask(Op::Refund, line).await?;
-        let line = answer.lines.first().ok_or(NO_LINES)?;
+        let line = answer.counters.first().ok_or(NO_LINES)?;
         let at = answer.at_line(line);
         let policy = self.index as u32;
         inner.queues.lift(&[(policy, key)]);
@@ -199,7 +199,7 @@ impl PolicyHandle {
     }
 
     async fn ask(&self, op: Op, line: CounterOp<'_>) -> Result<OpResult, StoreError> {
-        match self.limiter.desks.inner().store.ask(op, &[line]) {
+        match self.limiter.desks.inner().store.execute(op, &[line]) {
             StoreResponse::Ready(answer) => answer,
             StoreResponse::Pending(answer) => answer.await,
         }

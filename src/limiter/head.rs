@@ -198,7 +198,7 @@ impl Head {
                     false => 0,
                 };
                 counted.amend(&*part.books, |status| {
-                    status.retry = RetryAfter::Now;
+                    status.retry_after = RetryAfter::Now;
                     status.remaining = status.remaining.saturating_add(later);
                 });
             }
@@ -333,8 +333,9 @@ impl Refusal {
             decision.source = DecisionSource::RejectionCache;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |status| {
-                    if let RetryAfter::In(wait) = status.retry {
-                        status.retry = RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
+                    if let RetryAfter::In(wait) = status.retry_after {
+                        status.retry_after =
+                            RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
                     }
                     status.reset_after = status.reset_after.saturating_sub(since);
                 });

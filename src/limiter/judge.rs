@@ -195,7 +195,7 @@ impl Desk {
         index: usize,
         key: Key,
         cost: u64,
-        by: Option<Box<Key>>,
+        caller: Option<Box<Key>>,
         quota: Option<Quota>,
     ) {
         let bound = &self.policies[index];
@@ -203,10 +203,10 @@ impl Desk {
         let place = (index as u32, bound.part());
         draft
             .items
-            .push(Counted::unasked(place, key, cost, by, tier));
+            .push(Counted::unasked(place, key, cost, caller, tier));
     }
 
-    /// A request's own quota under a policy, and its account.
+    /// A request's own quota under a policy, and its limit.
     #[cold]
     pub(super) fn tier(&self, bound: &Bound, quota: Quota) -> Option<Tier> {
         let own = quota != bound.policy.quota();
@@ -244,17 +244,17 @@ impl Desk {
         let line = |item| {
             let mut line = self.line(item);
             line.units = item.units();
-            line.manner = self.manner(item, items, *retries);
+            line.mode = self.mode(item, items, *retries);
             if *retries && item.part == Part::Ban {
                 line.units = Units::ZERO;
             }
             line
         };
         match &items[..] {
-            [item] => store.ask(*ask, &[line(item)]),
+            [item] => store.execute(*ask, &[line(item)]),
             items => {
                 let lines: SmallVec<[CounterOp<'_>; 4]> = items.iter().map(line).collect();
-                store.ask(*ask, &lines)
+                store.execute(*ask, &lines)
             }
         }
     }

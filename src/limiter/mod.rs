@@ -119,11 +119,11 @@ pub(crate) struct Inner {
     permit_ttl: Duration,
 }
 
-/// A policy, and its account in the store.
+/// A policy, and its limit in the store.
 struct Bound {
     policy: Policy,
     role: Role,
-    account: LimitHandle,
+    limit: LimitHandle,
     /// Quotas other than the policy's own.
     tiers: tiers::Known,
     /// None unless it was told.
@@ -302,15 +302,15 @@ impl Bound {
     }
 
     fn is_permit(&self) -> bool {
-        self.account.permit_ttl().is_some()
+        self.limit.permit_ttl().is_some()
     }
 
     /// Who signs a charge, where charges are signed: the caller, if he is known, or else the key; a permit is told from all
     /// others.
     fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
-        match self.account.permit_ttl() {
+        match self.limit.permit_ttl() {
             Some(_) => Some(Box::new(Key::unique())),
-            None if self.account.records_caller() => caller().map(Box::new),
+            None if self.limit.records_caller() => caller().map(Box::new),
             None => None,
         }
     }

@@ -270,7 +270,7 @@ impl Inner {
         let store = places
             .first()
             .map_or(&*self.store, |place| self.store_of(place));
-        store.ask(Op::Renew, &lines)
+        store.execute(Op::Renew, &lines)
     }
 
     /// The line of what was charged on arrival.
@@ -278,12 +278,12 @@ impl Inner {
     pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> CounterOp<'a> {
         let receipt = counted.receipts.first();
         CounterOp {
-            account: self.account(counted),
+            limit: self.limit(counted),
             key: counted.key,
             units: Units::new(receipt.remaining),
             receipt,
-            by: counted.by.as_deref().copied().unwrap_or(counted.key),
-            manner: CounterMode::Charge,
+            caller: counted.by.as_deref().copied().unwrap_or(counted.key),
+            mode: CounterMode::Charge,
         }
     }
 
@@ -292,12 +292,12 @@ impl Inner {
         &self.policies[policy as usize]
     }
 
-    /// The account of a policy, or of a request's own quota under it.
+    /// The limit of a policy, or of a request's own quota under it.
     #[inline]
-    pub(super) fn account<'a>(&'a self, counted: &'a Counted) -> &'a LimitHandle {
+    pub(super) fn limit<'a>(&'a self, counted: &'a Counted) -> &'a LimitHandle {
         match &counted.tier {
-            Some(tier) => &tier.account,
-            None => &self.bound(counted.policy).account,
+            Some(tier) => &tier.limit,
+            None => &self.bound(counted.policy).limit,
         }
     }
 }

@@ -25,8 +25,8 @@ impl Limiter {
     /// ```
     pub async fn health_check(&self) -> HealthReport {
         let inner = self.desks.inner();
-        let accounts = inner.policies.iter().flat_map(Bound::accounts);
-        let asked = inner.store.health_check(&accounts.collect::<Vec<_>>());
+        let limits = inner.policies.iter().flat_map(Bound::limits);
+        let asked = inner.store.health_check(&limits.collect::<Vec<_>>());
         let mut health = asked.await;
         let dropped = inner.shares.as_ref().map_or(0, Shares::dropped);
         health.add_dropped_write_backs(dropped);
@@ -35,9 +35,9 @@ impl Limiter {
 }
 
 impl Bound {
-    /// Its own account, and those of quotas that requests brought along.
-    fn accounts(&self) -> Vec<LimitHandle> {
-        let tiers = self.tiers.accounts();
-        std::iter::once(self.account.clone()).chain(tiers).collect()
+    /// Its own limit, and those of quotas that requests brought along.
+    fn limits(&self) -> Vec<LimitHandle> {
+        let tiers = self.tiers.limits();
+        std::iter::once(self.limit.clone()).chain(tiers).collect()
     }
 }

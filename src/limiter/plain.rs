@@ -25,9 +25,9 @@ pub(super) fn is_plain(policies: &[Bound], lists: &Lists) -> bool {
     let policy = &only.policy;
     let arrival = policy.charges().when == When::Arrival;
     let charges =
-        matches!(only.role, Role::Live) && arrival && policy.manner() == CounterMode::Charge;
+        matches!(only.role, Role::Live) && arrival && policy.mode() == CounterMode::Charge;
     let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
-    charges && alike && !only.account.records_caller() && only.account.permit_ttl().is_none()
+    charges && alike && !only.limit.records_caller() && only.limit.permit_ttl().is_none()
 }
 
 impl Desk {
@@ -53,7 +53,7 @@ impl Desk {
     #[inline(always)]
     pub(super) fn judge_plain(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
         let bound = self.bound(0);
-        let Some(glance) = self.store.glance(&bound.account, &key, Units::new(cost)) else {
+        let Some(glance) = self.store.glance(&bound.limit, &key, Units::new(cost)) else {
             return self.judge_far(key, cost);
         };
         self.write_back();
@@ -61,7 +61,7 @@ impl Desk {
         if !fits {
             return Judgement::Made(self.refused(key, cost, &glance));
         }
-        let window_id = bound.account.rule().window_id(&snapshot, at);
+        let window_id = bound.limit.rule().window_id(&snapshot, at);
         Judgement::Brief(Brief {
             books: self,
             key,
@@ -75,14 +75,14 @@ impl Desk {
     /// What [`decide`](Desk::decide) makes of a refusal.
     fn refused(self: Arc<Self>, key: Key, cost: u64, glance: &Glance) -> Decision {
         let Glance { at, snapshot, .. } = *glance;
-        let account = &self.bound(0).account;
+        let limit = &self.bound(0).limit;
         let counted = Counted {
             // It will be told more than once.
-            standing: Standing::Told(account.status(&snapshot, at, Units::new(cost))),
+            standing: Standing::Told(limit.status(&snapshot, at, Units::new(cost))),
             receipts: ChargeReceipt {
                 charged_at: at,
                 remaining: 0,
-                window_id: account.rule().window_id(&snapshot, at),
+                window_id: limit.rule().window_id(&snapshot, at),
             }
             .into(),
             ..Counted::unasked((0, Part::Live), key, cost, None, None)

@@ -53,7 +53,7 @@ impl Question {
     pub(super) fn is_shared(&self) -> bool {
         let mut policies = self.desk.policies.iter();
         policies.all(|bound| {
-            !bound.is_permit() && !matches!(bound.policy.manner(), CounterMode::ChargeRejectedToo)
+            !bound.is_permit() && !matches!(bound.policy.mode(), CounterMode::ChargeRejectedToo)
         })
     }
 
@@ -155,8 +155,8 @@ impl Question {
             let cost = own.unwrap_or_else(|| policy.plain_cost());
             let quota = self.own.quota(policy.name());
             let tier = quota.and_then(|quota| self.desk.tier(bound, quota));
-            let account = tier.as_ref().map_or(&bound.account, |tier| &tier.account);
-            if cost > account.rule().capacity() {
+            let limit = tier.as_ref().map_or(&bound.limit, |tier| &tier.limit);
+            if cost > limit.rule().capacity() {
                 return true;
             }
             costs |= cost > 0;
@@ -179,16 +179,18 @@ impl Question {
     /// How long the other policies say that it takes.
     pub(super) fn honest_wait(&self, refused: &Decision) -> Duration {
         let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
-        let timed = timed.filter_map(|counted| match counted.status(&*refused.books).retry {
-            RetryAfter::In(wait) => Some(wait),
-            RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
-        });
+        let timed = timed.filter_map(
+            |counted| match counted.status(&*refused.books).retry_after {
+                RetryAfter::In(wait) => Some(wait),
+                RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
+            },
+        );
         timed.max().unwrap_or_default()
     }
 
     /// Whether what is left after those who were admitted together still counts them.
     pub(super) fn is_charged_on_arrival(&self, policy: u32) -> bool {
-        self.desk.bound(policy).policy.manner() != CounterMode::Check
+        self.desk.bound(policy).policy.mode() != CounterMode::Check
     }
 }
 
@@ -196,7 +198,7 @@ impl Question {
 fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
     let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
     enforced.filter(|counted| {
-        counted.cost > 0 && counted.status(&*refused.books).retry != RetryAfter::Now
+        counted.cost > 0 && counted.status(&*refused.books).retry_after != RetryAfter::Now
     })
 }
 

@@ -28,7 +28,7 @@ impl Books for Desk {
 
     fn counted_at(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
         let bound = self.bound(policy);
-        let format = bound.account.rule().state_format();
+        let format = bound.limit.rule().state_format();
         Some((self.store.id()?, bound.policy.name(), format))
     }
 
@@ -50,16 +50,16 @@ impl Books for Desk {
     fn quota(&self, counted: &Counted) -> (Quota, u64) {
         let own = self.bound(counted.policy).policy.quota();
         let quota = counted.tier.as_ref().map_or(own, |tier| tier.quota);
-        (quota, self.account(counted).rule().capacity())
+        (quota, self.limit(counted).rule().capacity())
     }
 
     fn refills_gradually(&self, counted: &Counted) -> bool {
-        self.account(counted).rule().refills_gradually()
+        self.limit(counted).rule().refills_gradually()
     }
 
     fn status(&self, counted: &Counted, snapshot: &Snapshot) -> QuotaStatus {
-        let account = self.account(counted);
-        account.status(
+        let limit = self.limit(counted);
+        limit.status(
             snapshot,
             counted.receipts.first().charged_at,
             counted.units(),
@@ -68,7 +68,7 @@ impl Books for Desk {
 
     fn judged_at(&self, counted: &Counted) -> Timestamp {
         let at = counted.receipts.first().charged_at;
-        if self.account(counted).follows_wall_clock() {
+        if self.limit(counted).follows_wall_clock() {
             return at;
         }
         self.store_of(counted).wall(at)
@@ -81,29 +81,29 @@ impl Books for Desk {
 
     fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting {
         let counted = lines.iter().map(|line| line.counted);
-        let counted = counted.map(|counted| (self.account(counted).clone(), counted.units()));
+        let counted = counted.map(|counted| (self.limit(counted).clone(), counted.units()));
         let counted: SmallVec<[_; 1]> = counted.collect();
-        let reply = self.with_ops(lines, |store, ops| store.ask(ask, ops));
+        let reply = self.with_ops(lines, |store, ops| store.execute(ask, ops));
         Box::pin(async move {
             let answer = match reply {
                 None => return Ok(AllAdjusted::new()),
                 Some(StoreResponse::Ready(answer)) => answer?,
                 Some(StoreResponse::Pending(answer)) => answer.await?,
             };
-            if answer.lines.len() < counted.len() {
+            if answer.counters.len() < counted.len() {
                 return Err(StoreError::Unsupported("an answer without lines"));
             }
-            let lines = answer.lines.iter().zip(counted);
-            let adjusted = lines.map(|(line, (account, cost))| {
+            let lines = answer.counters.iter().zip(counted);
+            let adjusted = lines.map(|(line, (limit, cost))| {
                 let at = answer.at_line(line);
                 Adjusted {
                     units: line.units,
                     receipt: ChargeReceipt {
                         charged_at: at,
                         remaining: line.units,
-                        window_id: account.rule().window_id(&line.snapshot, at),
+                        window_id: limit.rule().window_id(&line.snapshot, at),
                     },
-                    status: account.status(&line.snapshot, at, cost),
+                    status: limit.status(&line.snapshot, at, cost),
                 }
             });
             Ok(adjusted.collect())
@@ -111,7 +111,7 @@ impl Books for Desk {
     }
 
     fn tell(&self, ask: Op, lines: &[Adjust<'_>]) {
-        self.with_ops(lines, |store, ops| store.tell(ask, ops));
+        self.with_ops(lines, |store, ops| store.execute_detached(ask, ops));
     }
 
     fn give_back(&self, counted: &mut [Counted]) {
@@ -160,7 +160,8 @@ impl Books for Desk {
                     units: counted.units(),
                     ..self.line(counted)
                 };
-                self.store_of(counted).tell(Op::ForceAcquire, &[line]);
+                self.store_of(counted)
+                    .execute_detached(Op::ForceAcquire, &[line]);
             }
             _ => {}
         }
@@ -199,7 +200,7 @@ impl Inner {
             let mut line = self.line(counted);
             line.receipt = *receipt;
             line.units = Units::new(receipt.remaining);
-            self.store_of(counted).tell(Op::Refund, &[line]);
+            self.store_of(counted).execute_detached(Op::Refund, &[line]);
         }
         let left = receipts.iter().map(|receipt| receipt.remaining);
         left.fold(0, u64::saturating_add)

@@ -141,7 +141,7 @@ impl Counted {
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
             self.amend(books, |status| {
-                status.retry = RetryAfter::Now;
+                status.retry_after = RetryAfter::Now;
                 status.remaining += later;
             });
         }
@@ -150,7 +150,7 @@ impl Counted {
     /// What a shadow says of the next one, as it stands.
     pub(super) fn shadow_stands(&mut self, books: &dyn Books) {
         if self.is_shadow() {
-            let refuses = self.cost > 0 && self.status(books).retry != RetryAfter::Now;
+            let refuses = self.cost > 0 && self.status(books).retry_after != RetryAfter::Now;
             self.part = Part::Shadow { refuses };
         }
     }
@@ -160,10 +160,10 @@ impl Desk {
     /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
     /// it is admitted, not each time that it might have been.
     #[inline]
-    pub(super) fn manner(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
+    pub(super) fn mode(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
         let bound = self.bound(item.policy);
         match bound.role {
-            Role::Live => bound.policy.manner(),
+            Role::Live => bound.policy.mode(),
             Role::Ban => CounterMode::CountRejections,
             Role::Shadow { of, .. } => CounterMode::Shadow {
                 replaces: of
@@ -199,7 +199,7 @@ impl Desk {
                 0
             };
             let refuses =
-                charged == 0 && item.cost > 0 && item.status(self).retry != RetryAfter::Now;
+                charged == 0 && item.cost > 0 && item.status(self).retry_after != RetryAfter::Now;
             if let Op::Acquire(times) = draft.ask {
                 let admitted = draft.admitted;
                 let times = if draft.retries {
@@ -250,9 +250,9 @@ impl Desk {
         line.units = item.units();
         // Nothing is in flight that a permit would be of.
         if !bound.charges_on_arrival() || bound.is_permit() {
-            line.manner = CounterMode::Check;
+            line.mode = CounterMode::Check;
         }
-        let answer = match self.store.ask(Op::Acquire(1), &[line]) {
+        let answer = match self.store.execute(Op::Acquire(1), &[line]) {
             StoreResponse::Ready(answer) => answer,
             StoreResponse::Pending(answer) => answer.await,
         };
@@ -261,7 +261,8 @@ impl Desk {
 
     /// Whether a request that was refused would have been without the policy that a shadow would take the place of.
     fn others_refuse(&self, counted: &[Counted], of: Option<u32>) -> bool {
-        let refuses = |item: &Counted| item.cost > 0 && item.status(self).retry != RetryAfter::Now;
+        let refuses =
+            |item: &Counted| item.cost > 0 && item.status(self).retry_after != RetryAfter::Now;
         let enforced = counted.iter().filter(|item| !item.is_shadow());
         let mut others = enforced.filter(|item| of != Some(item.policy));
         of.is_none() || others.any(refuses)

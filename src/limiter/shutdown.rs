@@ -118,8 +118,8 @@ impl Inner {
         let Some(bound) = self.policies.first() else {
             return false;
         };
-        let op = CounterOp::plain(&bound.account, Key::unique());
-        let answer = match self.store.ask(Op::Peek, &[op]) {
+        let op = CounterOp::plain(&bound.limit, Key::unique());
+        let answer = match self.store.execute(Op::Peek, &[op]) {
             StoreResponse::Ready(answer) => answer,
             StoreResponse::Pending(answer) => answer.await,
         };

@@ -54,11 +54,11 @@ impl Known {
         policy: &Policy,
         own: &LimitHandle,
     ) -> Result<(), InvalidValue> {
-        let tiers = self.accounts();
+        let tiers = self.limits();
         let capacities = tiers
             .iter()
             .chain([own])
-            .map(|account| account.rule().capacity());
+            .map(|limit| limit.rule().capacity());
         let (cost, most) = (policy.plain_cost(), capacities.max().unwrap_or(0));
         if cost <= most {
             return Ok(());
@@ -78,7 +78,7 @@ impl Known {
         let rule = self.bind(policy, quota)?;
         Ok(Terms {
             quota,
-            account: store.open(policy.name(), rule)?,
+            limit: store.register(policy.name(), rule)?,
             share_of: None,
         })
     }
@@ -110,11 +110,11 @@ impl Known {
         .ok()
     }
 
-    /// The accounts of all of them.
-    pub(super) fn accounts(&self) -> Vec<LimitHandle> {
+    /// The limits of all of them.
+    pub(super) fn limits(&self) -> Vec<LimitHandle> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         let tiers = known.values().flatten();
-        tiers.map(|tier| tier.account.clone()).collect()
+        tiers.map(|tier| tier.limit.clone()).collect()
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
             let open = || known.open(&policy, &store, quota);
             let tier = known.tier(&policy, quota, open).expect("a tier");
             assert_eq!(tier.quota, quota);
-            let kept = known.accounts().len();
+            let kept = known.limits().len();
             assert!(kept <= MOST_TIERS, "{kept} of {requests}");
         }
     }

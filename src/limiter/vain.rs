@@ -48,7 +48,8 @@ impl Question {
             Judged::Later(mut pending) => answer(&mut pending).await,
         };
         let banned = counted.counted.into_iter();
-        let banned = banned.filter(|item| item.status(&*counted.books).retry != RetryAfter::Now);
+        let banned =
+            banned.filter(|item| item.status(&*counted.books).retry_after != RetryAfter::Now);
         let shadows = refused.counted.partition_point(|item| !item.is_shadow());
         refused.counted.insert_many(shadows, banned);
     }

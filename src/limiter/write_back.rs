@@ -36,13 +36,13 @@ pub(super) struct Shares {
     unwritten: Mutex<Unwritten>,
 }
 
-/// The context of a share's account that is written back: where it is counted in process, and where in the store.
+/// The context of a share's limit that is written back: where it is counted in process, and where in the store.
 struct WrittenBack {
     local: LimitHandle,
     whole: LimitHandle,
 }
 
-/// Charges in process that the store has not been charged for, by the share's account and key.
+/// Charges in process that the store has not been charged for, by the share's limit and key.
 #[derive(Debug, Default)]
 struct Unwritten {
     by_key: HashMap<(u64, Key), Charged>,
@@ -59,7 +59,7 @@ struct Charged {
 }
 
 impl Shares {
-    /// Opens a share. With the account of the `whole` quota, what it counts is charged there afterwards; but not bans, and
+    /// Opens a share. With the limit of the `whole` quota, what it counts is charged there afterwards; but not bans, and
     /// not permits, which are given back in process.
     pub(super) fn open_share(
         &self,
@@ -67,7 +67,7 @@ impl Shares {
         rule: Arc<dyn Rule>,
         whole: Option<&LimitHandle>,
     ) -> Result<LimitHandle, InvalidValue> {
-        let local = self.counts.open(policy, rule.clone())?;
+        let local = self.counts.register(policy, rule.clone())?;
         match whole.filter(|_| rule.permit_ttl().is_none() && !rule.counts_rejections()) {
             None => Ok(local),
             Some(whole) => {
@@ -88,10 +88,10 @@ impl Shares {
     }
 
     /// Notes what became of a line.
-    fn note(&self, ask: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
-        match ask.of_line(line) {
+    fn note(&self, op: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
+        match op.of_line(line) {
             Op::Acquire(times) => {
-                let refused = match line.manner {
+                let refused = match line.mode {
                     CounterMode::ChargeRejectedToo => {
                         u64::from(times).saturating_sub(answer.admitted)
                     }
@@ -112,7 +112,7 @@ impl Shares {
         }
         let mut unwritten = self.unwritten();
         let full = unwritten.by_key.len() >= MAX_UNWRITTEN_KEYS;
-        let key = (line.account.number(), line.key);
+        let key = (line.limit.number(), line.key);
         if full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
@@ -126,7 +126,7 @@ impl Shares {
             return;
         }
         let charged = unwritten.by_key.entry(key).or_insert_with(|| Charged {
-            share: line.account.clone(),
+            share: line.limit.clone(),
             units: 0,
         });
         charged.units = charged.units.saturating_add(units);
@@ -135,14 +135,14 @@ impl Shares {
 
     fn subtract(&self, line: &CounterOp<'_>, units: u64) {
         let mut unwritten = self.unwritten();
-        let key = (line.account.number(), line.key);
+        let key = (line.limit.number(), line.key);
         if let Some(charged) = unwritten.by_key.get_mut(&key) {
             charged.units = charged.units.saturating_sub(units);
         }
     }
 
     fn forget(&self, line: &CounterOp<'_>) {
-        let key = (line.account.number(), line.key);
+        let key = (line.limit.number(), line.key);
         let forgotten = self.unwritten().by_key.remove(&key);
         drop(forgotten);
     }
@@ -165,12 +165,13 @@ impl Shares {
 
     /// How many units count now under a key.
     fn used(&self, local: &LimitHandle, key: Key) -> u64 {
-        let StoreResponse::Ready(Ok(answer)) =
-            self.counts.ask(Op::Peek, &[CounterOp::plain(local, key)])
+        let StoreResponse::Ready(Ok(answer)) = self
+            .counts
+            .execute(Op::Peek, &[CounterOp::plain(local, key)])
         else {
             return 0;
         };
-        let left = answer.lines.first();
+        let left = answer.counters.first();
         let left = left.map(|line| {
             local
                 .status(&line.snapshot, answer.at, Units::ONE)
@@ -188,45 +189,45 @@ impl Shares {
 
 /// Whatever is done to a share is done here, so that nothing is charged and not noted.
 impl Store for Shares {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.open_share(policy, rule, None)
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
-        let written_back = |line: &&CounterOp<'_>| line.account.context::<WrittenBack>().is_some();
-        if ask == Op::Reset {
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        let written_back = |line: &&CounterOp<'_>| line.limit.context::<WrittenBack>().is_some();
+        if op == Op::Reset {
             // First, so that what is charged meanwhile is forgotten with the rest, or written back, and not more than that.
-            lines
+            counters
                 .iter()
                 .filter(written_back)
                 .for_each(|line| self.forget(line));
         }
-        let local = lines.iter().map(|line| CounterOp {
-            account: match line.account.context::<WrittenBack>() {
+        let local = counters.iter().map(|line| CounterOp {
+            limit: match line.limit.context::<WrittenBack>() {
                 Some(share) => &share.local,
-                None => line.account,
+                None => line.limit,
             },
             ..*line
         });
         let local: SmallVec<[CounterOp<'_>; 4]> = local.collect();
-        let reply = self.counts.ask(ask, &local);
+        let reply = self.counts.execute(op, &local);
         if let StoreResponse::Ready(Ok(answer)) = &reply {
-            let lines = lines.iter().zip(&answer.lines);
-            let lines = lines.filter(|(line, _)| written_back(line));
-            lines.for_each(|(line, answered)| self.note(ask, line, answer, answered));
+            let counters = counters.iter().zip(&answer.counters);
+            let counters = counters.filter(|(line, _)| written_back(line));
+            counters.for_each(|(line, answered)| self.note(op, line, answer, answered));
         }
         reply
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
-        let share = account.context::<WrittenBack>();
-        let local = share.map_or(account, |share| &share.local);
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        let share = limit.context::<WrittenBack>();
+        let local = share.map_or(limit, |share| &share.local);
         self.counts.callers(local, key)
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
         // It is done at once.
-        drop(self.ask(ask, lines));
+        drop(self.execute(op, counters));
     }
 }
 
@@ -255,7 +256,7 @@ impl Inner {
                     units: Units::new(units),
                     ..CounterOp::plain(whole, key)
                 };
-                self.store.tell(Op::ForceAcquire, &[line]);
+                self.store.execute_detached(Op::ForceAcquire, &[line]);
             }
         }
     }
@@ -272,8 +273,8 @@ mod tests {
     fn share(shares: &Shares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
         let rule = strategy.bind(&quota).expect("a rule");
         let whole = LimitHandle::new("p", rule.clone(), ());
-        let account = shares.open_share("p", rule, Some(&whole));
-        account.expect("a share")
+        let limit = shares.open_share("p", rule, Some(&whole));
+        limit.expect("a share")
     }
 
     fn unwritten(shares: &Shares) -> Vec<u64> {
@@ -285,13 +286,13 @@ mod tests {
     #[test]
     fn what_is_charged_is_noted_and_what_is_refunded_or_reset_is_not() {
         let (shares, key) = (Shares::default(), Key::global());
-        let account = share(&shares, &FixedWindow, Quota::requests(9).per_month());
+        let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
         let line = |units, receipt| CounterOp {
             units: Units::new(units),
             receipt,
-            ..CounterOp::plain(&account, key)
+            ..CounterOp::plain(&limit, key)
         };
-        for (ask, units, noted) in [
+        for (op, units, noted) in [
             (Op::Peek, 1, vec![]),
             (Op::Reset, 1, vec![]),
             (Op::Acquire(2), 2, vec![4]),
@@ -303,35 +304,35 @@ mod tests {
             (Op::Reset, 1, vec![]),
             (Op::Acquire(1), 5, vec![5]),
         ] {
-            shares.tell(ask, &[line(units, ChargeReceipt::NONE)]);
-            assert_eq!(unwritten(&shares), noted, "{ask:?}");
+            shares.execute_detached(op, &[line(units, ChargeReceipt::NONE)]);
+            assert_eq!(unwritten(&shares), noted, "{op:?}");
         }
         let StoreResponse::Ready(Ok(answer)) =
-            shares.ask(Op::Acquire(1), &[line(3, ChargeReceipt::NONE)])
+            shares.execute(Op::Acquire(1), &[line(3, ChargeReceipt::NONE)])
         else {
             panic!("it is answered at once");
         };
         let receipt = ChargeReceipt {
             charged_at: answer.at,
             remaining: 3,
-            window_id: account
+            window_id: limit
                 .rule()
-                .window_id(&answer.lines[0].snapshot, answer.at),
+                .window_id(&answer.counters[0].snapshot, answer.at),
         };
-        shares.tell(Op::Refund, &[line(2, receipt)]);
+        shares.execute_detached(Op::Refund, &[line(2, receipt)]);
         assert_eq!(unwritten(&shares), [6]);
         assert_eq!(shares.take_some().len(), 1);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
         // It counts in process for as long as it would.
-        let context: &WrittenBack = account.context().expect("one that is written back");
+        let context: &WrittenBack = limit.context().expect("one that is written back");
         assert_eq!(shares.used(&context.local, key), 6);
     }
 
     #[test]
     fn permits_are_counted_in_process_alone() {
         let shares = Shares::default();
-        let account = share(&shares, &Concurrency::new(), Quota::concurrent(9));
-        shares.tell(Op::Acquire(1), &[CounterOp::plain(&account, Key::global())]);
+        let limit = share(&shares, &Concurrency::new(), Quota::concurrent(9));
+        shares.execute_detached(Op::Acquire(1), &[CounterOp::plain(&limit, Key::global())]);
         assert!(unwritten(&shares).is_empty());
     }
 }

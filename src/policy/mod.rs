@@ -434,7 +434,7 @@ impl Policy {
     }
 
     /// What a request's arrival does under this policy, where it is enforced.
-    pub(crate) fn manner(&self) -> CounterMode {
+    pub(crate) fn mode(&self) -> CounterMode {
         match (self.charge.when, self.charge.rejected) {
             (When::Response, _) => CounterMode::Check,
             (_, true) => CounterMode::ChargeRejectedToo,

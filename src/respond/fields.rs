@@ -103,7 +103,7 @@ impl Told<'_> {
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
     /// quota is back.
     fn wait(&self, status: QuotaStatus) -> Duration {
-        match status.retry {
+        match status.retry_after {
             RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
             _ => status.reset_after,
         }
@@ -111,7 +111,7 @@ impl Told<'_> {
 
     /// How long until the full quota is available. Clients that stay away until then are put off like the others.
     fn reset(&self, status: QuotaStatus) -> Duration {
-        match status.retry {
+        match status.retry_after {
             RetryAfter::In(_) => status.reset_after.saturating_add(self.delay.jitter),
             _ => status.reset_after,
         }

@@ -34,22 +34,22 @@ mod room;
 
 /// Where counts live. Built-in stores share their counts among their clones.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Opens an account for what `rule` counts under a policy's name. Rules of one policy (other quotas for other
+    /// Opens a limit for what `rule` counts under a policy's name. Rules of one policy (other quotas for other
     /// callers, say) whose tags are equal share their keys.
     ///
     /// # Errors
     ///
     /// If this store can't count by that rule.
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
 
     /// Asks about one request: all of its lines at one instant, or none.
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse;
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
 
-    /// Takes `units` for one request under one account that doesn't [record callers](Rule::records_caller), if the answer can be known at a
+    /// Takes `units` for one request under one limit that doesn't [record callers](Rule::records_caller), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
-    /// [`ask`](Store::ask) is asked for the same.
-    fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
-        let _ = (account, key, units);
+    /// [`execute`](Store::execute) is asked for the same.
+    fn glance(&self, limit: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
+        let _ = (limit, key, units);
         None
     }
 
@@ -61,12 +61,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// The callers whose charges under a key count now, in order, one for each unit; none where the rule doesn't
     /// [record them](Rule::records_caller).
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture;
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
 
-    /// Looks at itself, and tries each account on a key that nobody else uses, which it removes. A store that can't be wrong
+    /// Looks at itself, and tries each limit on a key that nobody else uses, which it removes. A store that can't be wrong
     /// about anything finds nothing.
-    fn health_check(&self, accounts: &[LimitHandle]) -> HealthFuture {
-        let _ = accounts;
+    fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
+        let _ = limits;
         Box::pin(std::future::ready(HealthReport::default()))
     }
 
@@ -91,8 +91,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         0
     }
 
-    /// Does what [`ask`](Store::ask) does without an answer, and without waiting for one: what is given back when nobody can wait.
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]);
+    /// Does what [`execute`](Store::execute) does without an answer, and without waiting for one: what is given back when nobody can wait.
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 }
 
 /// What a policy's rule is known by in its store. Cheap to clone.
@@ -100,7 +100,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 pub struct LimitHandle(Arc<Opened>);
 
 struct Opened {
-    /// Told from every other's, also of accounts that are no more.
+    /// Told from every other's, also of limits that are no more.
     number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
@@ -111,7 +111,7 @@ struct Opened {
 }
 
 impl LimitHandle {
-    /// An account, and what its store needs to find it again.
+    /// A limit, and what its store needs to find it again.
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
         static ACCOUNTS: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Opened {
@@ -139,12 +139,15 @@ impl LimitHandle {
     /// nothing, also in debt.
     pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
         let status = self.rule().status(snapshot, now, cost.get());
-        let retry = if cost.is_zero() {
+        let retry_after = if cost.is_zero() {
             RetryAfter::Now
         } else {
-            status.retry
+            status.retry_after
         };
-        QuotaStatus { retry, ..status }
+        QuotaStatus {
+            retry_after,
+            ..status
+        }
     }
 
     /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
@@ -167,7 +170,7 @@ impl LimitHandle {
         self.0.context.downcast_ref()
     }
 
-    /// Tells this account from every other.
+    /// Tells this limit from every other.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
@@ -226,7 +229,7 @@ impl Op {
 #[derive(Clone, Copy, Debug)]
 pub struct CounterOp<'a> {
     /// What it is counted by.
-    pub account: &'a LimitHandle,
+    pub limit: &'a LimitHandle,
     /// Who is asking.
     pub key: Key,
     /// How many units of each request: any number up to [`Units::MAX`], also more than there can be room for.
@@ -234,21 +237,21 @@ pub struct CounterOp<'a> {
     /// Only to give back: what was charged.
     pub receipt: ChargeReceipt,
     /// The caller to store with the charge, where the rule [records it](Rule::records_caller).
-    pub by: Key,
+    pub caller: Key,
     /// What a [`Acquire`](Op::Acquire) does under this policy.
-    pub manner: CounterMode,
+    pub mode: CounterMode,
 }
 
 impl<'a> CounterOp<'a> {
     /// The line of a request for one unit, signed with its own key.
-    pub(crate) fn plain(account: &'a LimitHandle, key: Key) -> Self {
+    pub(crate) fn plain(limit: &'a LimitHandle, key: Key) -> Self {
         Self {
-            account,
+            limit,
             key,
             units: Units::ONE,
             receipt: ChargeReceipt::NONE,
-            by: key,
-            manner: CounterMode::Charge,
+            caller: key,
+            mode: CounterMode::Charge,
         }
     }
 }
@@ -401,11 +404,11 @@ pub struct OpResult {
     /// How long ago that is at least: zero, but from the [cache](DecisionSource::RejectionCache).
     pub age: Duration,
     /// How many equal requests were admitted at the same instant after this one. What the lines saw is after these.
-    pub later: u64,
+    pub admitted_after: u64,
     /// Where the answer came from.
     pub source: DecisionSource,
     /// One for each line, in order.
-    pub lines: SmallVec<[CounterResult; 1]>,
+    pub counters: SmallVec<[CounterResult; 1]>,
 }
 
 /// What a store answers about one line.
@@ -417,13 +420,13 @@ pub struct CounterResult {
     pub snapshot: Snapshot,
     /// How much later than [the answer's instant](OpResult::at) it was judged, in microseconds, by its own clock: several keys
     /// may be on several servers, and a rule may [follow the wall clock](Rule::follows_wall_clock).
-    pub lag_us: i64,
+    pub clock_skew_us: i64,
 }
 
 impl OpResult {
     /// The instant at which a line was judged.
     pub(crate) fn at_line(&self, line: &CounterResult) -> Timestamp {
-        self.at.shifted(line.lag_us)
+        self.at.shifted(line.clock_skew_us)
     }
 }
 
@@ -433,7 +436,7 @@ impl CounterResult {
         Self {
             units,
             snapshot,
-            lag_us: 0,
+            clock_skew_us: 0,
         }
     }
 }

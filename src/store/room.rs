@@ -4,7 +4,7 @@ use crate::store::{CounterMode, CounterOp};
 
 /// For how many of `times` equal requests a line has room.
 pub(super) fn fit(line: &CounterOp<'_>, room: u64, times: u64) -> u64 {
-    match line.manner {
+    match line.mode {
         // It refuses whoever is banned, and no units are not for free.
         CounterMode::CountRejections => {
             if room > 0 {
@@ -32,7 +32,7 @@ pub(super) fn fit_without(
 ) -> u64 {
     let lines = lines.iter().zip(rooms).enumerate();
     let others = lines
-        .filter(|(place, (line, _))| *place != without && !line.manner.is_shadow())
+        .filter(|(place, (line, _))| *place != without && !line.mode.is_shadow())
         .map(|(_, (line, room))| fit(line, *room, times));
     others.min().unwrap_or(times)
 }
@@ -41,7 +41,7 @@ pub(super) fn fit_without(
 pub(super) fn judge(lines: &[CounterOp<'_>], rooms: &[u64], times: u64) -> (u64, u64) {
     let (mut admitted, mut banned) = (times, false);
     for (line, room) in lines.iter().zip(rooms) {
-        match line.manner {
+        match line.mode {
             CounterMode::CountRejections => banned |= *room == 0,
             CounterMode::Shadow { .. } => {}
             _ => admitted = fit(line, *room, admitted),
@@ -56,7 +56,7 @@ pub(super) fn judge(lines: &[CounterOp<'_>], rooms: &[u64], times: u64) -> (u64,
 /// How many of so many rejected requests count, one after the other: those before a ban begins. What a ban rejects does not.
 pub(super) fn counted_rejections(lines: &[CounterOp<'_>], rooms: &[u64], rejected: u64) -> u64 {
     let bans = lines.iter().zip(rooms);
-    let bans = bans.filter(|(line, _)| line.manner == CounterMode::CountRejections);
+    let bans = bans.filter(|(line, _)| line.mode == CounterMode::CountRejections);
     let before = bans.map(|(line, room)| match line.units.get() {
         0 if *room > 0 => rejected,
         units => room.div_ceil(units.max(1)),
@@ -67,7 +67,7 @@ pub(super) fn counted_rejections(lines: &[CounterOp<'_>], rooms: &[u64], rejecte
 /// What of `denied` units counts, where there is `room` left after what was admitted. Only a policy that has too little room
 /// refuses, and only its rejections count.
 pub(super) fn denied_charge(line: &CounterOp<'_>, room: i64, denied: u64) -> u64 {
-    let rule = line.account.rule();
+    let rule = line.limit.rule();
     if u64::try_from(room).is_ok_and(|room| room >= line.units.get()) {
         return 0;
     }

@@ -271,13 +271,13 @@ impl Rule for Bans {
         if banned {
             return QuotaStatus {
                 remaining: 0,
-                retry: RetryAfter::In(wait(till)),
+                retry_after: RetryAfter::In(wait(till)),
                 reset_after: wait(till),
             };
         }
         QuotaStatus {
             remaining: (self.refusals as i64 - marks / 100).max(1) as u64,
-            retry: RetryAfter::Now,
+            retry_after: RetryAfter::Now,
             reset_after: if ends > 0 { wait(ends) } else { Duration::ZERO },
         }
     }

@@ -172,7 +172,7 @@ impl Rule for Places {
         let left = self.concurrent as i64 - used;
         QuotaStatus {
             remaining: left.max(0) as u64,
-            retry: match () {
+            retry_after: match () {
                 () if cost > self.concurrent => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
                 () => RetryAfter::In(HINT),

@@ -241,7 +241,7 @@ mod tests {
         );
         let snapshot = LocalRule::snapshot(&meter, &state, NOW, 1);
         assert_eq!(
-            meter.status(&snapshot, NOW, 1).retry,
+            meter.status(&snapshot, NOW, 1).retry_after,
             RetryAfter::In(Duration::from_secs(6))
         );
     }
@@ -265,7 +265,7 @@ mod tests {
             LocalRule::charge(meter, &mut state, now, available, &BY);
             taken += available;
             let snapshot = LocalRule::snapshot(meter, &state, now, 1);
-            now = match meter.status(&snapshot, now, 1).retry {
+            now = match meter.status(&snapshot, now, 1).retry_after {
                 RetryAfter::In(wait) => now + wait,
                 _ => now,
             };

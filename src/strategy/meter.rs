@@ -90,14 +90,14 @@ impl Meter {
         let used = used.max(0) as u64;
         // What would be in use after this request, and how far that is past the tolerance.
         let after = cost.saturating_mul(self.interval).saturating_add(used);
-        let retry = match after.saturating_sub(self.tolerance) {
+        let retry_after = match after.saturating_sub(self.tolerance) {
             _ if cost > self.burst => RetryAfter::Never,
             0 => RetryAfter::Now,
             over => RetryAfter::In(duration(over)),
         };
         QuotaStatus {
             remaining: self.tolerance.saturating_sub(used) / self.interval,
-            retry,
+            retry_after,
             reset_after: duration(used),
         }
     }

@@ -211,7 +211,7 @@ pub struct QuotaStatus {
     /// Whole units left.
     pub remaining: u64,
     /// When one more request of the same cost would pass.
-    pub retry: RetryAfter,
+    pub retry_after: RetryAfter,
     /// The wait until the full quota is available again, were nobody else to ask.
     pub reset_after: Duration,
 }
@@ -220,12 +220,12 @@ impl QuotaStatus {
     /// The status `age` later, if nothing else happened: a wait that has passed is over, and there is room for `cost`.
     pub(crate) fn pass(&mut self, age: Duration, cost: u64) {
         self.reset_after = self.reset_after.saturating_sub(age);
-        if let RetryAfter::In(wait) = self.retry {
-            self.retry = match wait.saturating_sub(age) {
+        if let RetryAfter::In(wait) = self.retry_after {
+            self.retry_after = match wait.saturating_sub(age) {
                 Duration::ZERO => RetryAfter::Now,
                 left => RetryAfter::In(left),
             };
-            if self.retry == RetryAfter::Now {
+            if self.retry_after == RetryAfter::Now {
                 self.remaining = self.remaining.max(cost);
             }
         }

@@ -142,7 +142,7 @@ impl Rule for Log {
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         QuotaStatus {
             remaining: left.max(0) as u64,
-            retry: match () {
+            retry_after: match () {
                 () if cost > self.requests => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
                 () => RetryAfter::In(wait(fits)),

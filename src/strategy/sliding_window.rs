@@ -314,7 +314,7 @@ impl Rule for Sliding {
         let wait = |micros: i64| Duration::from_micros(micros.max(0) as u64);
         QuotaStatus {
             remaining: left.max(0) as u64,
-            retry: match () {
+            retry_after: match () {
                 () if cost > self.requests => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
                 () => RetryAfter::In(wait(fits)),

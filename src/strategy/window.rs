@@ -49,7 +49,7 @@ impl Window {
         let reset_after = self.ends.map_or(Duration::ZERO, |ends| {
             Timestamp::from_micros(ends).since(now)
         });
-        let retry = if cost > self.requests {
+        let retry_after = if cost > self.requests {
             RetryAfter::Never
         } else if left >= cost as i64 {
             RetryAfter::Now
@@ -58,7 +58,7 @@ impl Window {
         };
         QuotaStatus {
             remaining: left.max(0) as u64,
-            retry,
+            retry_after,
             reset_after,
         }
     }

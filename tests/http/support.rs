@@ -141,11 +141,11 @@ pub(crate) fn on_each_store(
 pub(crate) struct FailingStore(MemoryStore);
 
 impl Store for FailingStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.0.open(policy, rule)
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.0.register(policy, rule)
     }
 
-    fn ask(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
         StoreResponse::Ready(Err(Self::error()))
     }
 
@@ -153,7 +153,7 @@ impl Store for FailingStore {
         Box::pin(std::future::ready(Err(Self::error())))
     }
 
-    fn tell(&self, _: Op, _: &[CounterOp<'_>]) {}
+    fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
 }
 
 impl FailingStore {

@@ -67,13 +67,13 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.inner.open(policy, rule)
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.inner.register(policy, rule)
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
-        if ask != Op::Renew {
-            return self.inner.ask(ask, lines);
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        if op != Op::Renew {
+            return self.inner.execute(op, counters);
         }
         let renewals = self.renewals.clone();
         let under_way = renewals.under_way.fetch_add(1, Ordering::SeqCst) + 1;
@@ -83,7 +83,7 @@ impl Store for Slow {
         let fails = renewals.fails.load(Ordering::SeqCst);
         let answer = match fails {
             true => Err(StoreError::Timeout),
-            false => match self.inner.ask(ask, lines) {
+            false => match self.inner.execute(op, counters) {
                 StoreResponse::Ready(answer) => answer,
                 StoreResponse::Pending(_) => unreachable!("it is in process"),
             },
@@ -98,12 +98,12 @@ impl Store for Slow {
         })
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
-        self.inner.callers(account, key)
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.inner.callers(limit, key)
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        if let StoreResponse::Pending(answer) = self.ask(ask, lines) {
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        if let StoreResponse::Pending(answer) = self.execute(op, counters) {
             drop(tokio::spawn(answer));
         }
     }

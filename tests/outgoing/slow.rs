@@ -32,12 +32,12 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.inner.open(policy, rule)
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.inner.register(policy, rule)
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
-        match self.inner.ask(ask, lines) {
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        match self.inner.execute(op, counters) {
             StoreResponse::Ready(answer) => {
                 let mut open = self.open.subscribe();
                 StoreResponse::pending(async move {
@@ -50,32 +50,32 @@ impl Store for Slow {
         }
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
-        self.inner.callers(account, key)
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.inner.callers(limit, key)
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        for line in lines {
-            let (store, account) = (self.inner.clone(), line.account.clone());
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        for line in counters {
+            let (store, limit) = (self.inner.clone(), line.limit.clone());
             let CounterOp {
                 key,
                 units,
                 receipt,
-                by,
-                manner,
+                caller,
+                mode,
                 ..
             } = *line;
             tokio::spawn(async move {
                 tokio::time::sleep(ms(30)).await;
                 let line = CounterOp {
-                    account: &account,
+                    limit: &limit,
                     key,
                     units,
                     receipt,
-                    by,
-                    manner,
+                    caller,
+                    mode,
                 };
-                store.tell(ask, &[line]);
+                store.execute_detached(op, &[line]);
             });
         }
     }

@@ -189,7 +189,7 @@ impl Rule for Bound {
         let left = self.units.saturating_sub(used as u64);
         QuotaStatus {
             remaining: left,
-            retry: match cost <= left {
+            retry_after: match cost <= left {
                 true => tollgate::RetryAfter::Now,
                 false => tollgate::RetryAfter::In(secs(60)),
             },
@@ -326,7 +326,7 @@ impl Rule for Local {
     fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
         QuotaStatus {
             remaining: 1 - used as u64,
-            retry: match used {
+            retry_after: match used {
                 0 => tollgate::RetryAfter::Now,
                 _ => tollgate::RetryAfter::Never,
             },

@@ -18,22 +18,22 @@ use crate::{
 struct Recorder(Arc<Mutex<Vec<Units>>>);
 
 impl Store for Recorder {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         Ok(LimitHandle::new(policy, rule, ()))
     }
 
-    fn ask(&self, _ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute(&self, _op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let mut asked = self.0.lock().expect("a lock");
-        asked.extend(lines.iter().map(|line| line.units));
+        asked.extend(counters.iter().map(|line| line.units));
         StoreResponse::Ready(Err(StoreError::Unsupported("counting")))
     }
 
-    fn callers(&self, _account: &LimitHandle, _key: &Key) -> CallersFuture {
+    fn callers(&self, _limit: &LimitHandle, _key: &Key) -> CallersFuture {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        drop(self.ask(ask, lines));
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        drop(self.execute(op, counters));
     }
 }
 
@@ -79,7 +79,7 @@ impl Rule for OfCapacity {
     fn status(&self, _snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
         QuotaStatus {
             remaining: self.0,
-            retry: RetryAfter::Now,
+            retry_after: RetryAfter::Now,
             reset_after: secs(0),
         }
     }

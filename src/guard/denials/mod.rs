@@ -69,16 +69,16 @@ struct Part {
 /// One line of a question, as far as it matters here.
 #[derive(Clone, Copy)]
 pub(crate) struct Asked<'a> {
-    pub(crate) account: &'a LimitHandle,
+    pub(crate) limit: &'a LimitHandle,
     pub(crate) key: &'a Key,
     pub(crate) units: Units,
-    pub(crate) manner: CounterMode,
+    pub(crate) mode: CounterMode,
 }
 
 impl Asked<'_> {
     /// Whether a rejection may charge something under this line.
     fn counts_rejections(self) -> bool {
-        !matches!(self.manner, CounterMode::Charge | CounterMode::Check)
+        !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
     }
 }
 
@@ -138,9 +138,9 @@ impl Denials {
             admitted: 0,
             at: denial.judged,
             age: now.since(denial.answered),
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::RejectionCache,
-            lines: lines
+            counters: lines
                 .map(|line| CounterResult::of(0, line.snapshot))
                 .collect(),
         })
@@ -172,7 +172,7 @@ impl Denials {
         }
         let (mut counts, mut bans) = (false, false);
         for line in lines {
-            match line.manner {
+            match line.mode {
                 CounterMode::Charge | CounterMode::Check => {}
                 CounterMode::ChargeRejectedToo => counts = true,
                 CounterMode::CountRejections => bans = true,
@@ -194,9 +194,9 @@ impl Denials {
         let asked = answered - age;
         let (mut wait, mut firm) = (None, Duration::MAX);
         let plain = !lines.clone().any(Asked::counts_rejections);
-        for (line, judged) in lines.clone().zip(&answer.lines) {
-            let (account, rule) = (line.account, line.account.rule());
-            let retry = |units| account.status(&judged.snapshot, answer.at, units).retry;
+        for (line, judged) in lines.clone().zip(&answer.counters) {
+            let (limit, rule) = (line.limit, line.limit.rule());
+            let retry = |units| limit.status(&judged.snapshot, answer.at, units).retry_after;
             if line.units.is_zero() {
                 continue;
             }
@@ -214,7 +214,7 @@ impl Denials {
                 },
                 _ => None,
             };
-            if plain || line.manner == CounterMode::CountRejections {
+            if plain || line.mode == CounterMode::CountRejections {
                 wait = wait.max(own);
             }
             firm = firm.min(any.unwrap_or_default());
@@ -222,10 +222,10 @@ impl Denials {
         let Some(wait) = wait else {
             return;
         };
-        let denied = lines.clone().zip(&answer.lines);
+        let denied = lines.clone().zip(&answer.counters);
         let denied = denied.map(|(line, judged)| DeniedLine {
-            account: line.account.number(),
-            any_cost: line.account.rule().snapshot_ignores_cost(),
+            limit: line.limit.number(),
+            any_cost: line.limit.rule().snapshot_ignores_cost(),
             key: *line.key,
             units: line.units,
             snapshot: judged.snapshot,
@@ -288,9 +288,9 @@ impl Denials {
         })
     }
 
-    /// Of the policy and the key: the quota, and with it the account, may be another one for each request.
+    /// Of the policy and the key: the quota, and with it the limit, may be another one for each request.
     fn hash(&self, line: &Asked<'_>) -> u64 {
-        self.hasher.hash_one((line.account.policy(), line.key))
+        self.hasher.hash_one((line.limit.policy(), line.key))
     }
 
     fn counter(&self, hash: u64) -> &AtomicU64 {

@@ -38,7 +38,7 @@ pub(super) struct Denial {
 
 /// One policy of it.
 pub(super) struct DeniedLine {
-    pub(super) account: u64,
+    pub(super) limit: u64,
     pub(super) key: Key,
     pub(super) units: Units,
     pub(super) snapshot: Snapshot,
@@ -49,7 +49,7 @@ pub(super) struct DeniedLine {
 impl Denial {
     fn is_of<'a>(&self, hash: u64, lines: impl Iterator<Item = Asked<'a>> + Clone) -> bool {
         let same = |(line, own): (Asked<'_>, &DeniedLine)| {
-            own.account == line.account.number() && own.key == *line.key
+            own.limit == line.limit.number() && own.key == *line.key
         };
         self.hash == hash
             && self.lines.len() == lines.clone().count()

@@ -1,12 +1,12 @@
-//! Which clock an account is counted by.
+//! Which clock a limit is counted by.
 
 use super::{CounterOp, LimitHandle};
 use crate::clock::{Clock, Timestamp};
 
-/// What the clock shows that an account's rule counts by.
+/// What the clock shows that a limit's rule counts by.
 #[inline]
-pub(super) fn read(clock: &dyn Clock, account: &LimitHandle) -> Timestamp {
-    match account.follows_wall_clock() {
+pub(super) fn read(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
+    match limit.follows_wall_clock() {
         false => clock.now(),
         true => clock.wall(),
     }
@@ -30,14 +30,14 @@ impl Clocks {
     /// Reads the wall clock only if a line follows it.
     pub(super) fn read(clock: &dyn Clock, lines: &[CounterOp<'_>]) -> Self {
         let now = clock.now();
-        let follows = lines.iter().any(|line| line.account.follows_wall_clock());
+        let follows = lines.iter().any(|line| line.limit.follows_wall_clock());
         let wall = if follows { clock.wall() } else { now };
         Self { now, wall }
     }
 
-    /// The clock that an account's rule counts by.
-    pub(super) fn of(&self, account: &LimitHandle) -> Timestamp {
-        match account.follows_wall_clock() {
+    /// The clock that a limit's rule counts by.
+    pub(super) fn of(&self, limit: &LimitHandle) -> Timestamp {
+        match limit.follows_wall_clock() {
             false => self.now,
             true => self.wall,
         }

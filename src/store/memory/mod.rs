@@ -105,33 +105,33 @@ impl MemoryStore {
     /// Answers one request whose lines' shards are locked.
     fn answer(
         &self,
-        ask: Op,
-        lines: &[CounterOp<'_>],
+        op: Op,
+        counters: &[CounterOp<'_>],
         locked: &mut Locked<'_>,
     ) -> Option<OpResult> {
-        let clocks = Clocks::read(&*self.inner.clock, lines);
+        let clocks = Clocks::read(&*self.inner.clock, counters);
         let mut rooms: SmallVec<[u64; 4]> = SmallVec::new();
         let (mut admitted, mut refused) = (0, 0);
-        if let Op::Acquire(times) = ask {
+        if let Op::Acquire(times) = op {
             let times = u64::from(times);
-            for (line, place) in lines.iter().zip(&locked.places) {
+            for (line, place) in counters.iter().zip(&locked.places) {
                 let shard = &mut *locked.guards[place.guard];
-                let now = clocks.of(line.account);
+                let now = clocks.of(line.limit);
                 let available = memory(line)?.available(shard.get(line, place), now);
                 rooms.push(u64::try_from(available).unwrap_or(0));
             }
-            (admitted, refused) = judge(lines, &rooms, times);
+            (admitted, refused) = judge(counters, &rooms, times);
         }
         let mut answers = SmallVec::new();
-        for (index, (line, place)) in lines.iter().zip(&locked.places).enumerate() {
+        for (index, (line, place)) in counters.iter().zip(&locked.places).enumerate() {
             let shard = &mut *locked.guards[place.guard];
-            let (rule, now) = (memory(line)?, clocks.of(line.account));
+            let (rule, now) = (memory(line)?, clocks.of(line.limit));
             let mut charge = 0;
-            let units = match ask.of_line(line) {
+            let units = match op.of_line(line) {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
                     let available = rooms.get(index).copied().unwrap_or(0);
-                    let units = match line.manner {
+                    let units = match line.mode {
                         CounterMode::Check | CounterMode::CountRejections => 0,
                         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
                             line.units.of(admitted)
@@ -139,17 +139,17 @@ impl MemoryStore {
                         CounterMode::Shadow { charges: false, .. } => 0,
                         CounterMode::Shadow { replaces, .. } => {
                             let others = match replaces {
-                                Some(live) => fit_without(lines, &rooms, live, times),
+                                Some(live) => fit_without(counters, &rooms, live, times),
                                 None => admitted,
                             };
                             line.units.of(fit(line, available, others))
                         }
                     };
-                    charge = match line.manner {
+                    charge = match line.mode {
                         CounterMode::CountRejections => line.units.of(refused).min(available),
                         _ => units,
                     };
-                    if line.manner == CounterMode::ChargeRejectedToo && refused > 0 {
+                    if line.mode == CounterMode::ChargeRejectedToo && refused > 0 {
                         let denied = line.units.of(refused);
                         let available = rule.available(shard.get(line, place), now);
                         charge +=
@@ -165,16 +165,17 @@ impl MemoryStore {
                 Op::Reset => 0,
                 Op::ForceAcquire | Op::Settle => {
                     let available = rule.available(shard.get(line, place), now);
-                    let most = available.saturating_add_unsigned(line.account.rule().capacity());
+                    let most = available.saturating_add_unsigned(line.limit.rule().capacity());
                     charge = line.units.get().min(u64::try_from(most).unwrap_or(0));
                     charge
                 }
                 Op::Renew => shard
                     .get(line, place)
-                    .map_or(0, |state| rule.renew(state, now, &line.by)),
+                    .map_or(0, |state| rule.renew(state, now, &line.caller)),
                 Op::Refund => {
                     let state = shard.get(line, place);
-                    let back = rule.refund(state, now, &line.receipt, line.units.get(), &line.by);
+                    let back =
+                        rule.refund(state, now, &line.receipt, line.units.get(), &line.caller);
                     rule.available(shard.get(line, place), now);
                     back
                 }
@@ -182,12 +183,12 @@ impl MemoryStore {
             if charge > 0 {
                 let (state, dropped) = shard.entry(line, place, &*self.inner.clock);
                 // The permits of what was rejected are not the request's to give back or to renew.
-                let unheld = match line.account.permit_ttl() {
+                let unheld = match line.limit.permit_ttl() {
                     Some(_) => charge - units,
                     None => 0,
                 };
                 if charge > unheld {
-                    rule.charge(state, now, charge - unheld, &line.by);
+                    rule.charge(state, now, charge - unheld, &line.caller);
                 }
                 if unheld > 0 {
                     rule.charge(state, now, unheld, &Key::unique());
@@ -198,11 +199,11 @@ impl MemoryStore {
             }
             let state = shard.get(line, place).map(|state| &*state);
             let snapshot = rule.snapshot(state, now, line.units.get());
-            if ask == Op::Reset {
+            if op == Op::Reset {
                 shard.remove(line, place);
             }
             answers.push(CounterResult {
-                lag_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
+                clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
                 ..CounterResult::of(units, snapshot)
             });
         }
@@ -210,9 +211,9 @@ impl MemoryStore {
             admitted,
             at: clocks.now,
             age: Duration::ZERO,
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::Store,
-            lines: answers,
+            counters: answers,
         })
     }
 
@@ -220,15 +221,15 @@ impl MemoryStore {
     #[inline]
     fn try_charge_known(
         &self,
-        account: &LimitHandle,
+        limit: &LimitHandle,
         key: &Key,
         times: u32,
         units: Units,
     ) -> Option<(Timestamp, u64, Snapshot)> {
-        let (shard, place) = self.place(account, key)?;
-        let rule = account.rule().memory()?;
+        let (shard, place) = self.place(limit, key)?;
+        let rule = limit.rule().memory()?;
         let mut shard = lock(&self.inner.shards[shard].0);
-        let now = clocks::read(&*self.inner.clock, account);
+        let now = clocks::read(&*self.inner.clock, limit);
         let (times, units) = (times.into(), units.get());
         let table = shard.table(place.table)?;
         let (admitted, snapshot) =
@@ -236,25 +237,25 @@ impl MemoryStore {
         Some((now, admitted, snapshot))
     }
 
-    /// Which shard an account's key is in, and where.
+    /// Which shard a limit's key is in, and where.
     #[inline]
-    fn place(&self, account: &LimitHandle, key: &Key) -> Option<(usize, Place)> {
+    fn place(&self, limit: &LimitHandle, key: &Key) -> Option<(usize, Place)> {
         let hash = hash(&self.inner.hasher, key);
         // Of its bits, those that a table looks at neither first nor last; scaled, which is no division.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.inner.shards.len() as u64) >> 32) as usize;
-        let Table(table) = *account.context()?;
+        let Table(table) = *limit.context()?;
         let guard = 0;
         Some((shard, Place { guard, table, hash }))
     }
 
-    fn lock<'a>(&'a self, lines: &[CounterOp<'_>]) -> Option<Locked<'a>> {
+    fn lock<'a>(&'a self, counters: &[CounterOp<'_>]) -> Option<Locked<'a>> {
         let inner = &*self.inner;
         let mut shards: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut places: SmallVec<[Place; 4]> = lines
+        let mut places: SmallVec<[Place; 4]> = counters
             .iter()
             .map(|line| {
-                let (shard, place) = self.place(line.account, &line.key)?;
+                let (shard, place) = self.place(line.limit, &line.key)?;
                 shards.push(shard);
                 Some(Place {
                     guard: shard,
@@ -292,7 +293,7 @@ struct Place {
     hash: u64,
 }
 
-/// Which table an account's keys are in.
+/// Which table a limit's keys are in.
 struct Table(usize);
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
@@ -301,11 +302,11 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 fn memory<'a>(line: &'a CounterOp<'_>) -> Option<&'a dyn ErasedLocalRule> {
-    line.account.rule().memory()
+    line.limit.rule().memory()
 }
 
 impl Store for MemoryStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let Some(memory) = rule.memory() else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts on Redis alone"),
@@ -327,7 +328,7 @@ impl Store for MemoryStore {
                         "{rule:?}, whose state format {:?} is another's",
                         rule.state_format()
                     ),
-                    "a tag that no other strategy has",
+                    "a state format that no other strategy has",
                 ));
             }
             Some(place) => place,
@@ -343,46 +344,51 @@ impl Store for MemoryStore {
         Ok(LimitHandle::new(policy, rule, Table(place)))
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
-        if let (Op::Acquire(times), [line]) = (ask, lines)
-            && line.manner == CounterMode::Charge
-            && !line.account.records_caller()
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        if let (Op::Acquire(times), [line]) = (op, counters)
+            && line.mode == CounterMode::Charge
+            && !line.limit.records_caller()
             && let Some((at, admitted, snapshot)) =
-                self.try_charge_known(line.account, &line.key, times, line.units)
+                self.try_charge_known(line.limit, &line.key, times, line.units)
         {
             return StoreResponse::Ready(Ok(OpResult {
                 admitted,
                 at,
                 age: Duration::ZERO,
-                later: 0,
+                admitted_after: 0,
                 source: DecisionSource::Store,
-                lines: SmallVec::from_buf([CounterResult::of(line.units.of(admitted), snapshot)]),
+                counters: SmallVec::from_buf([CounterResult::of(
+                    line.units.of(admitted),
+                    snapshot,
+                )]),
             }));
         }
-        let locked = self.lock(lines);
-        let answer = locked.and_then(|mut locked| self.answer(ask, lines, &mut locked));
-        StoreResponse::Ready(answer.ok_or(StoreError::Unsupported("an account opened elsewhere")))
+        let locked = self.lock(counters);
+        let answer = locked.and_then(|mut locked| self.answer(op, counters, &mut locked));
+        StoreResponse::Ready(answer.ok_or(StoreError::Unsupported(
+            "a limit that another store registered",
+        )))
     }
 
-    fn glance(&self, account: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
-        let (at, admitted, snapshot) = self.try_charge_known(account, key, 1, units)?;
+    fn glance(&self, limit: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
+        let (at, admitted, snapshot) = self.try_charge_known(limit, key, 1, units)?;
         let fits = admitted > 0;
         Some(Glance { fits, at, snapshot })
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
         let line = CounterOp {
-            account,
+            limit,
             key: *key,
             units: Units::ZERO,
             receipt: ChargeReceipt::NONE,
-            by: *key,
-            manner: CounterMode::Charge,
+            caller: *key,
+            mode: CounterMode::Charge,
         };
         let callers = self.lock(&[line]).and_then(|mut locked| {
             let place = &locked.places[0];
             let state = locked.guards[place.guard].get(&line, place)?;
-            let now = clocks::read(&*self.inner.clock, account);
+            let now = clocks::read(&*self.inner.clock, limit);
             Some(memory(&line)?.callers(state, now))
         });
         Box::pin(ready(Ok(callers.unwrap_or_default())))
@@ -396,8 +402,8 @@ impl Store for MemoryStore {
         Some(Arc::as_ptr(&self.inner) as usize as u64)
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        let _ = self.ask(ask, lines);
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        let _ = self.execute(op, counters);
     }
 }
 

@@ -248,7 +248,7 @@ impl Drop for Retrying {
 }
 
 fn is_permit(line: &OwnLine) -> bool {
-    line.account.rule().permit_ttl().is_some()
+    line.limit.rule().permit_ttl().is_some()
 }
 
 #[cfg(test)]
@@ -263,18 +263,18 @@ mod tests {
         strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
 
-    fn give_back(account: &LimitHandle) -> Question {
-        give_back_of(account, ChargeReceipt::NONE)
+    fn give_back(limit: &LimitHandle) -> Question {
+        give_back_of(limit, ChargeReceipt::NONE)
     }
 
-    fn give_back_of(account: &LimitHandle, receipt: ChargeReceipt) -> Question {
+    fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> Question {
         let line = CounterOp {
-            account,
+            limit,
             key: Key::global(),
             units: Units::ONE,
             receipt,
-            by: Key::global(),
-            manner: CounterMode::Charge,
+            caller: Key::global(),
+            mode: CounterMode::Charge,
         };
         let lines = [OwnLine::of(&line)].into();
         Question::told(Matter::new(Op::Refund, lines, Instant::now(), 0))
@@ -283,10 +283,10 @@ mod tests {
     #[test]
     fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::new("p", rule, ());
         let kept = Kept::default();
         for place in 0..MAX_KEPT + 9 {
-            kept.fail(place % 2, give_back(&account), StoreError::Timeout, false);
+            kept.fail(place % 2, give_back(&limit), StoreError::Timeout, false);
         }
         assert_eq!(kept.give_backs().many, MAX_KEPT);
         assert_eq!(kept.dropped(), 9);
@@ -308,10 +308,10 @@ mod tests {
     #[test]
     fn refunds_of_permits_are_kept_however_many_they_are() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
-        let account = LimitHandle::new("p", rule.expect("a rule"), ());
+        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let kept = Kept::default();
         for sent in [true, false].repeat(MAX_KEPT) {
-            kept.fail(0, give_back(&account), StoreError::Timeout, sent);
+            kept.fail(0, give_back(&limit), StoreError::Timeout, sent);
         }
         assert_eq!(kept.give_backs().many, 2 * MAX_KEPT);
         assert_eq!(kept.dropped(), 0);
@@ -320,18 +320,13 @@ mod tests {
     #[test]
     fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::new("p", rule, ());
         let kept = Kept::default();
         let receipt = ChargeReceipt {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
-        kept.fail(
-            0,
-            give_back_of(&account, receipt),
-            StoreError::Timeout,
-            false,
-        );
+        kept.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
         let (_, lines) = kept.take(0).remove(0);
         assert_eq!(lines[0].receipt().remaining, 1);
     }
@@ -339,14 +334,14 @@ mod tests {
     #[test]
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
-        let account = LimitHandle::new("p", rule.expect("a rule"), ());
+        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let kept = Kept::default();
         // The fifth of five.
         let receipt = ChargeReceipt {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
-        let refund = give_back_of(&account, receipt);
+        let refund = give_back_of(&limit, receipt);
         kept.fail(0, refund, StoreError::Timeout, true);
         let (_, lines) = kept.take(0).remove(0);
         assert_eq!((lines[0].receipt().remaining, lines[0].units.get()), (5, 1));

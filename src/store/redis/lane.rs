@@ -305,8 +305,8 @@ mod tests {
         strategy::{Gcra, Strategy},
     };
 
-    fn question(account: &LimitHandle, key: &str) -> Question {
-        let line = CounterOp::plain(account, Key::new(key));
+    fn question(limit: &LimitHandle, key: &str) -> Question {
+        let line = CounterOp::plain(limit, Key::new(key));
         let lines = [OwnLine::of(&line)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key
@@ -356,17 +356,17 @@ mod tests {
     #[test]
     fn one_hot_key_takes_the_room_of_one() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
-        let hot = (0..10_000).map(|_| question(&account, "hot"));
-        let cold = (0..127).map(|key| question(&account, &format!("cold {key}")));
+        let limit = LimitHandle::new("p", rule, ());
+        let hot = (0..10_000).map(|_| question(&limit, "hot"));
+        let cold = (0..127).map(|key| question(&limit, &format!("cold {key}")));
         assert_eq!(trips(hot.chain(cold).collect()), [(128, 10_127)]);
     }
 
     #[test]
     fn who_came_first_goes_first_and_no_trip_holds_too_much() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
-        let all = (0..300).map(|key| question(&account, &format!("{}", key % 150)));
+        let limit = LimitHandle::new("p", rule, ());
+        let all = (0..300).map(|key| question(&limit, &format!("{}", key % 150)));
         assert_eq!(trips(all.collect()), [(128, 128), (128, 128), (44, 44)]);
     }
 }

@@ -362,18 +362,18 @@ mod tests {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
+        let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
         let refused = OpResult {
             admitted: 0,
             at: Timestamp::default(),
             age: Duration::ZERO,
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::Store,
-            lines: [CounterResult::of(0, [1_200_000_000, 0, 0])].into(),
+            counters: [CounterResult::of(0, [1_200_000_000, 0, 0])].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
-            let line = OwnLine::of(&CounterOp::plain(&account, Key::new(key)));
+            let line = OwnLine::of(&CounterOp::plain(&limit, Key::new(key)));
             let lines = Lines::from([line.clone()]);
             let asked = || std::iter::once(line.asked());
             let mark = denials.mark(Op::Acquire(1), asked()).expect("it matters");

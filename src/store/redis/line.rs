@@ -18,10 +18,10 @@ pub(super) type Lines = SmallVec<[OwnLine; 1]>;
 /// A line of a question. It is moved a few times on its way, so it is kept small.
 #[derive(Clone, Debug)]
 pub(super) struct OwnLine {
-    pub(super) account: LimitHandle,
+    pub(super) limit: LimitHandle,
     pub(super) key: Key,
     pub(super) units: Units,
-    pub(super) manner: CounterMode,
+    pub(super) mode: CounterMode,
     /// What most lines don't have.
     more: Option<Box<More>>,
 }
@@ -29,21 +29,21 @@ pub(super) struct OwnLine {
 #[derive(Clone, Debug)]
 struct More {
     receipt: ChargeReceipt,
-    by: Key,
+    caller: Key,
 }
 
 impl OwnLine {
     pub(super) fn of(line: &CounterOp<'_>) -> Self {
-        let plain = line.receipt == ChargeReceipt::NONE && line.by == line.key;
+        let plain = line.receipt == ChargeReceipt::NONE && line.caller == line.key;
         let more = || More {
             receipt: line.receipt,
-            by: line.by,
+            caller: line.caller,
         };
         Self {
-            account: line.account.clone(),
+            limit: line.limit.clone(),
             key: line.key,
             units: line.units,
-            manner: line.manner,
+            mode: line.mode,
             more: (!plain).then(|| Box::new(more())),
         }
     }
@@ -51,37 +51,37 @@ impl OwnLine {
     /// As a store is asked about it.
     pub(super) fn line(&self) -> CounterOp<'_> {
         CounterOp {
-            account: &self.account,
+            limit: &self.limit,
             key: self.key,
             units: self.units,
             receipt: self.receipt(),
-            by: *self.by(),
-            manner: self.manner,
+            caller: *self.caller(),
+            mode: self.mode,
         }
     }
 
     /// Where it may be asked again.
     pub(super) fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.account.context::<Known>()?.lanes.upgrade()
+        self.limit.context::<Known>()?.lanes.upgrade()
     }
 
     /// What the cache of denials has to know of it.
     pub(super) fn asked(&self) -> Asked<'_> {
         Asked {
-            account: &self.account,
+            limit: &self.limit,
             key: &self.key,
             units: self.units,
-            manner: self.manner,
+            mode: self.mode,
         }
     }
 
     /// Whether it is signed: what costs nothing is not.
     pub(super) fn records_caller(&self) -> bool {
-        !self.units.is_zero() && self.account.records_caller()
+        !self.units.is_zero() && self.limit.records_caller()
     }
 
-    pub(super) fn by(&self) -> &Key {
-        self.more.as_ref().map_or(&self.key, |more| &more.by)
+    pub(super) fn caller(&self) -> &Key {
+        self.more.as_ref().map_or(&self.key, |more| &more.caller)
     }
 
     pub(super) fn receipt(&self) -> ChargeReceipt {
@@ -99,7 +99,7 @@ impl OwnLine {
 
     /// Makes it the line of all that so many requests can have taken of a permit.
     pub(super) fn may_hold(&mut self, times: u32) {
-        let capacity = self.account.rule().capacity();
+        let capacity = self.limit.rule().capacity();
         let units = self.units.of(times.into()).min(capacity);
         self.charged(units, &Snapshot::default(), Timestamp::default());
     }
@@ -107,13 +107,13 @@ impl OwnLine {
     /// Makes it the line of a charge of so many units.
     pub(super) fn charged(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);
-        let by = *self.by();
-        let window_id = self.account.rule().window_id(snapshot, at);
+        let caller = *self.caller();
+        let window_id = self.limit.rule().window_id(snapshot, at);
         let receipt = ChargeReceipt {
             charged_at: at,
             remaining: units,
             window_id,
         };
-        self.more = Some(Box::new(More { receipt, by }));
+        self.more = Some(Box::new(More { receipt, caller }));
     }
 }

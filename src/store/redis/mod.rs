@@ -247,14 +247,14 @@ impl RedisStore {
     }
 
     /// The lines, as they wait in a lane.
-    fn own(&self, lines: &[CounterOp<'_>]) -> Result<Lines, StoreError> {
-        let elsewhere = |line: &CounterOp<'_>| line.account.context::<Known>().is_none();
-        match lines {
-            lines if lines.iter().any(elsewhere) => {
-                Err(StoreError::Unsupported("an account opened elsewhere"))
-            }
+    fn own(&self, counters: &[CounterOp<'_>]) -> Result<Lines, StoreError> {
+        let elsewhere = |line: &CounterOp<'_>| line.limit.context::<Known>().is_none();
+        match counters {
+            counters if counters.iter().any(elsewhere) => Err(StoreError::Unsupported(
+                "a limit that another store registered",
+            )),
             [line] => Ok([OwnLine::of(line)].into()),
-            lines => Ok(lines.iter().map(OwnLine::of).collect()),
+            counters => Ok(counters.iter().map(OwnLine::of).collect()),
         }
     }
 }
@@ -271,7 +271,7 @@ const CALLERS: &str = "
 ";
 
 impl Store for RedisStore {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         let Some(script) = rule.script() else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts in process alone"),
@@ -288,23 +288,23 @@ impl Store for RedisStore {
         Ok(LimitHandle::new(policy, rule, known))
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let shared = &self.inner.shared;
-        if let Some(answer) = shared.denials.find(ask, lines.iter().map(asked)) {
+        if let Some(answer) = shared.denials.find(op, counters.iter().map(asked)) {
             shared.keep_denials();
             return StoreResponse::Ready(Ok(answer));
         }
-        let lines = match self.own(lines) {
-            Ok(lines) => lines,
+        let counters = match self.own(counters) {
+            Ok(counters) => counters,
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
         let lanes = &self.inner.lanes;
-        if spread::is_spread(lanes, &lines) {
-            return spread::ask(lanes, ask, lines);
+        if spread::is_spread(lanes, &counters) {
+            return spread::ask(lanes, op, counters);
         }
         let deadline = lanes.deadline();
-        let mark = shared.denials.mark(ask, lines.iter().map(OwnLine::asked));
-        match lanes.ask(ask, lines, deadline, mark) {
+        let mark = shared.denials.mark(op, counters.iter().map(OwnLine::asked));
+        match lanes.ask(op, counters, deadline, mark) {
             Ok(awaited) => StoreResponse::Pending(PendingResponse::asked(awaited)),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
@@ -314,9 +314,9 @@ impl Store for RedisStore {
         self.inner.lanes.tags().map_or(0, |tags| tags.of(key))
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
-        let rule = account.rule();
-        let name = account
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        let rule = limit.rule();
+        let name = limit
             .context::<Known>()
             .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
             .map(|known| known.names.of(key));
@@ -339,10 +339,10 @@ impl Store for RedisStore {
         })
     }
 
-    fn health_check(&self, accounts: &[LimitHandle]) -> HealthFuture {
-        let (store, accounts) = (self.clone(), accounts.to_vec());
+    fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
+        let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
-            let report = store.look(&accounts).await;
+            let report = store.look(&limits).await;
             report.with_dropped_refunds(store.inner.shared.kept.dropped())
         })
     }
@@ -370,23 +370,23 @@ impl Store for RedisStore {
         self.inner.shared.kept.queued() as u64
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        let Ok(lines) = self.own(lines) else {
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        let Ok(counters) = self.own(counters) else {
             return;
         };
         let lanes = &self.inner.lanes;
-        for part in spread::parts(lanes, lines) {
-            lanes.tell(ask, part.lines);
+        for part in spread::parts(lanes, counters) {
+            lanes.tell(op, part.lines);
         }
     }
 }
 
 fn asked<'a>(line: &'a CounterOp<'_>) -> Asked<'a> {
     Asked {
-        account: line.account,
+        limit: line.limit,
         key: &line.key,
         units: line.units,
-        manner: line.manner,
+        mode: line.mode,
     }
 }
 

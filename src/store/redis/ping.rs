@@ -29,8 +29,8 @@ pub(super) struct Place {
 }
 
 impl RedisStore {
-    /// Asks each server, and tries each account there.
-    pub(super) async fn look(&self, accounts: &[LimitHandle]) -> HealthReport {
+    /// Asks each server, and tries each limit there.
+    pub(super) async fn look(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
         if Handle::try_current().is_err() {
             let server = "the server".into();
@@ -58,8 +58,8 @@ impl RedisStore {
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
-            for account in accounts {
-                self.try_out(place, account, &mut health).await;
+            for limit in limits {
+                self.try_out(place, limit, &mut health).await;
             }
         }
         health

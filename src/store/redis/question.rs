@@ -216,7 +216,7 @@ impl Matter {
             return;
         };
         let mut lines = self.lines.clone();
-        for (line, charged) in lines.iter_mut().zip(&answer.lines) {
+        for (line, charged) in lines.iter_mut().zip(&answer.counters) {
             line.charged(charged.units, &charged.snapshot, answer.at);
         }
         lanes.tell(Op::Refund, lines);
@@ -265,8 +265,8 @@ mod tests {
 
     fn asked(ask: Op) -> (Question, Awaited) {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
-        let account = LimitHandle::new("p", rule, ());
-        let lines = [OwnLine::of(&CounterOp::plain(&account, Key::global()))].into();
+        let limit = LimitHandle::new("p", rule, ());
+        let lines = [OwnLine::of(&CounterOp::plain(&limit, Key::global()))].into();
         Question::asked(Matter::new(ask, lines, Instant::now(), 0), None)
     }
 
@@ -275,9 +275,9 @@ mod tests {
             admitted: 1,
             at: Timestamp::default(),
             age: std::time::Duration::ZERO,
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::Store,
-            lines: SmallVec::new(),
+            counters: SmallVec::new(),
         }
     }
 

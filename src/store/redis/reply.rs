@@ -96,16 +96,16 @@ fn hand_out(
     let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
     for question in entry.questions.drain(..) {
         let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
-        let (mut own, mut later) = (0, 0);
+        let (mut own, mut admitted_after) = (0, 0);
         if let Op::Acquire(times) = question.ask {
             let times = u64::from(times);
             own = times.min(admitted);
             admitted -= own;
-            later = admitted;
+            admitted_after = admitted;
             // What moved is what all of them took.
             let shadows = shadows.iter_mut();
             for ((line, asked), shadow) in lines.iter_mut().zip(&question.lines).zip(shadows) {
-                line.units = match asked.manner {
+                line.units = match asked.mode {
                     CounterMode::Check | CounterMode::CountRejections => 0,
                     CounterMode::Charge | CounterMode::ChargeRejectedToo => asked.units.of(own),
                     CounterMode::Shadow { .. } => asked.units.of(times).min(*shadow),
@@ -117,9 +117,9 @@ fn hand_out(
             admitted: own,
             at,
             age: Duration::ZERO,
-            later,
+            admitted_after,
             source: DecisionSource::Store,
-            lines,
+            counters: lines,
         };
         question.answer(answer);
     }
@@ -139,12 +139,9 @@ impl Reply<'_> {
 
     fn line(&mut self, line: &OwnLine, takes: bool) -> Result<CounterResult, StoreError> {
         // What a take moved is known from how many it admitted, but for a shadow, which counts by itself.
-        let known = takes && !line.manner.is_shadow();
+        let known = takes && !line.mode.is_shadow();
         let units = if known { 0 } else { self.int()?.max(0) as u64 };
-        let words = line
-            .account
-            .context::<Known>()
-            .map_or(0, |known| known.words);
+        let words = line.limit.context::<Known>().map_or(0, |known| known.words);
         let mut snapshot = Snapshot::default();
         for word in &mut snapshot[..words] {
             *word = self.int()?;
@@ -169,7 +166,7 @@ impl Reply<'_> {
         let keys: Vec<_> = entry
             .lines()
             .iter()
-            .filter_map(|line| Some(line.account.context::<Known>()?.names.of(&line.key)))
+            .filter_map(|line| Some(line.limit.context::<Known>()?.names.of(&line.key)))
             .collect();
         Ok(StoreError::CorruptKey {
             key: keys.join(" or ").into(),

@@ -37,16 +37,16 @@ struct Scripted {
 }
 
 impl Store for Scripted {
-    fn open(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        self.store.open(policy, rule)
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        self.store.register(policy, rule)
     }
 
-    fn ask(&self, ask: Op, lines: &[CounterOp<'_>]) -> StoreResponse {
+    fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let mut batch = Batch::default();
-        let lines = lines.iter().map(OwnLine::of).collect();
+        let counters = counters.iter().map(OwnLine::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
         let (mut question, mut awaited) =
-            Question::asked(Matter::new(ask, lines, deadline, 0), None);
+            Question::asked(Matter::new(op, counters, deadline, 0), None);
         question.told_time = true;
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +65,12 @@ impl Store for Scripted {
         })
     }
 
-    fn callers(&self, account: &LimitHandle, key: &Key) -> CallersFuture {
-        self.store.callers(account, key)
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+        self.store.callers(limit, key)
     }
 
-    fn tell(&self, ask: Op, lines: &[CounterOp<'_>]) {
-        drop(self.ask(ask, lines));
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        drop(self.execute(op, counters));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Trying an account out, on a key that nobody else uses.
+//! Trying a limit out, on a key that nobody else uses.
 
 use std::sync::Arc;
 
@@ -25,24 +25,24 @@ use crate::{
 const UNNAMED: &str = "user executing the script can't run this command";
 
 impl RedisStore {
-    /// Asks all that may be asked about a key under an account, looks whether the user may run each command that takes, and
+    /// Asks all that may be asked about a key under a limit, looks whether the user may run each command that takes, and
     /// removes the key.
     pub(super) async fn try_out(
         &self,
         place: &Place,
-        account: &LimitHandle,
+        limit: &LimitHandle,
         health: &mut HealthReport,
     ) {
-        let Some(known) = account.context::<Known>() else {
+        let Some(known) = limit.context::<Known>() else {
             return;
         };
         let key = self.key_at(place);
-        let tried = self.ask_all(place, account, key).await;
-        let script = account.rule().script();
+        let tried = self.ask_all(place, limit, key).await;
+        let script = limit.rule().script();
         let sources = script.map(|script| [script.source, script.shortcut.unwrap_or_default()]);
         let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
-        let (policy, server): (Arc<str>, _) = (account.policy().into(), place.name.clone());
+        let (policy, server): (Arc<str>, _) = (limit.policy().into(), place.name.clone());
         let right = |message: Arc<str>| HealthIssue::MissingPermission {
             policy: policy.clone(),
             server: server.clone(),
@@ -94,13 +94,13 @@ impl RedisStore {
     async fn ask_all(
         &self,
         place: &Place,
-        account: &LimitHandle,
+        limit: &LimitHandle,
         key: Key,
     ) -> Result<(), StoreError> {
-        let line = OwnLine::of(&CounterOp::plain(account, key));
+        let line = OwnLine::of(&CounterOp::plain(limit, key));
         let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
-        if account.permit_ttl().is_some() {
+        if limit.permit_ttl().is_some() {
             self.ask_apart(place, Op::Renew, &charged).await?;
         }
         self.ask_apart(place, Op::Refund, &charged).await?;
@@ -200,7 +200,7 @@ fn read(mut delivery: Delivery) -> Result<OpResult, StoreError> {
 /// The line that gives back what was charged.
 fn charged(line: &OwnLine, answer: &OpResult) -> OwnLine {
     let mut line = line.clone();
-    if let Some(snapshot) = answer.lines.first().map(|line| &line.snapshot) {
+    if let Some(snapshot) = answer.counters.first().map(|line| &line.snapshot) {
         line.charged(1, snapshot, answer.at);
     }
     line

@@ -14,11 +14,11 @@ mod several;
 
 const BOUND: Duration = Duration::from_secs(1);
 
-/// A cache, its clock, and an account of one per minute.
+/// A cache, its clock, and a limit of one per minute.
 struct World {
     clock: ManualClock,
     denials: Denials,
-    account: LimitHandle,
+    limit: LimitHandle,
 }
 
 impl World {
@@ -27,17 +27,17 @@ impl World {
         let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
         Self {
             denials: Denials::new(BOUND, most, Arc::new(clock.clone())),
-            account: LimitHandle::new("p", rule, ()),
+            limit: LimitHandle::new("p", rule, ()),
             clock,
         }
     }
 
     fn line<'a>(&'a self, key: &'a Key, units: u64) -> std::iter::Once<Asked<'a>> {
         std::iter::once(Asked {
-            account: &self.account,
+            limit: &self.limit,
             key,
             units: Units::new(units),
-            manner: CounterMode::Charge,
+            mode: CounterMode::Charge,
         })
     }
 
@@ -54,9 +54,9 @@ impl World {
             admitted: 0,
             at: self.clock.now(),
             age: Duration::ZERO,
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::Store,
-            lines: SmallVec::from_buf([CounterResult::of(0, [tolerance, 0, 0])]),
+            counters: SmallVec::from_buf([CounterResult::of(0, [tolerance, 0, 0])]),
         };
         self.denials.note(self.line(key, units), &answer, mark, age);
     }
@@ -74,10 +74,10 @@ impl World {
             (0, DecisionSource::RejectionCache)
         );
         let mut status =
-            self.account
-                .status(&answer.lines[0].snapshot, answer.at, Units::new(units));
+            self.limit
+                .status(&answer.counters[0].snapshot, answer.at, Units::new(units));
         status.pass(answer.age, units);
-        match status.retry {
+        match status.retry_after {
             RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),
         }
@@ -250,7 +250,7 @@ fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
     assert_eq!(world.wait(&key, 1), None, "it may have been judged before");
 }
 
-/// A quota of its own, and so an account of its own, and the books of the same policy.
+/// A quota of its own, and so a limit of its own, and the books of the same policy.
 #[test]
 fn giving_back_ends_the_denials_of_every_quota_of_the_key() {
     let (world, other) = (World::new(100), World::new(100));
@@ -305,10 +305,10 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
     let key = Key::new("a");
     world.refuse(&key, 1);
     let counts = std::iter::once(Asked {
-        account: &world.account,
+        limit: &world.limit,
         key: &key,
         units: Units::ONE,
-        manner: CounterMode::ChargeRejectedToo,
+        mode: CounterMode::ChargeRejectedToo,
     });
     assert!(world.denials.find(Op::Acquire(1), counts.clone()).is_none());
     assert!(world.denials.mark(Op::Acquire(1), counts).is_none());

@@ -5,33 +5,30 @@ use super::*;
 /// A request under several policies, some of which reject a unit for a while.
 struct Several<'a> {
     world: &'a World,
-    accounts: Vec<LimitHandle>,
+    limits: Vec<LimitHandle>,
     key: Key,
 }
 
 impl<'a> Several<'a> {
     fn new(world: &'a World, policies: &[&str]) -> Self {
-        let account = |name: &&str| {
+        let limit = |name: &&str| {
             let rule = FixedWindow.bind(&Quota::requests(6).per_minute());
             LimitHandle::new(name, rule.expect("a rule"), ())
         };
         Self {
             world,
-            accounts: policies.iter().map(account).collect(),
+            limits: policies.iter().map(limit).collect(),
             key: Key::new("a"),
         }
     }
 
     fn lines<'b>(&'b self, units: &'b [u64]) -> impl Iterator<Item = Asked<'b>> + Clone {
-        self.accounts
-            .iter()
-            .zip(units)
-            .map(|(account, units)| Asked {
-                account,
-                key: &self.key,
-                units: Units::new(*units),
-                manner: CounterMode::Charge,
-            })
+        self.limits.iter().zip(units).map(|(limit, units)| Asked {
+            limit,
+            key: &self.key,
+            units: Units::new(*units),
+            mode: CounterMode::Charge,
+        })
     }
 
     /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
@@ -47,9 +44,9 @@ impl<'a> Several<'a> {
             admitted: 0,
             at,
             age: Duration::ZERO,
-            later: 0,
+            admitted_after: 0,
             source: DecisionSource::Store,
-            lines: snapshot.collect(),
+            counters: snapshot.collect(),
         };
         let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
         denials.note(self.lines(units), &answer, &mark, after);
@@ -59,11 +56,11 @@ impl<'a> Several<'a> {
     fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
         let lines = self.lines(units);
         let answer = self.world.denials.find(Op::Acquire(1), lines.clone())?;
-        let waits = lines.zip(&answer.lines).map(|(line, judged)| {
-            let account = line.account;
-            let mut status = account.status(&judged.snapshot, answer.at, line.units);
+        let waits = lines.zip(&answer.counters).map(|(line, judged)| {
+            let limit = line.limit;
+            let mut status = limit.status(&judged.snapshot, answer.at, line.units);
             status.pass(answer.age, line.units.get());
-            status.retry
+            status.retry_after
         });
         Some(waits.collect())
     }
@@ -96,12 +93,12 @@ fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
         assert_eq!(both.waits(other), None, "a smaller cost");
     }
     let one = Several {
-        accounts: both.accounts[..1].to_vec(),
+        limits: both.limits[..1].to_vec(),
         ..Several::new(&world, &[])
     };
     assert_eq!(one.waits(&[1]), None, "by itself");
     let turned = Several {
-        accounts: both.accounts.iter().rev().cloned().collect(),
+        limits: both.limits.iter().rev().cloned().collect(),
         ..Several::new(&world, &[])
     };
     assert_eq!(turned.waits(&[1, 1]), None, "in another order");

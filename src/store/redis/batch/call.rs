@@ -33,17 +33,17 @@ impl Batch {
         let mut name = Name::default();
         let mut policies = Policies::new();
         for segment in &self.segments {
-            for account in &segment.accounts {
+            for limit in &segment.limits {
                 if policies
                     .iter()
-                    .all(|policy| policy.number() != account.number())
+                    .all(|policy| policy.number() != limit.number())
                 {
-                    policies.push(account);
+                    policies.push(limit);
                 }
             }
             for entry in &segment.entries {
                 for line in entry.lines() {
-                    if let Some(known) = line.account.context::<Known>() {
+                    if let Some(known) = line.limit.context::<Known>() {
                         cmd.arg(known.names.write(&line.key, &mut name));
                     }
                 }
@@ -73,7 +73,7 @@ impl Batch {
 
 type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
 
-/// Where the policy of an account stands among the values.
+/// Where the policy of a limit stands among the values.
 type Places = SmallVec<[(u64, usize); 4]>;
 
 impl Segment {
@@ -82,7 +82,7 @@ impl Segment {
         let has_receipts = matches!(self.ask, Op::Refund | Op::Renew | Op::Settle);
         let own = |entry: &Entry| {
             let receipts = if has_receipts {
-                3 * self.accounts.len()
+                3 * self.limits.len()
             } else {
                 0
             };
@@ -91,13 +91,13 @@ impl Segment {
         let own: usize = self.entries.iter().map(own).sum();
         plan.uint(number(self.ask));
         plan.uint(self.entries.len() as u64);
-        plan.uint(self.accounts.len() as u64);
-        for (account, (units, manner)) in self.accounts.iter().zip(&self.units) {
+        plan.uint(self.limits.len() as u64);
+        for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
             let mut places = places.iter();
-            let place = places.find(|(number, _)| *number == account.number());
+            let place = places.find(|(number, _)| *number == limit.number());
             plan.uint(place.map_or(0, |(_, place)| *place as u64));
             plan.uint(units.get());
-            plan.uint(manner_number(*manner, account.rule()));
+            plan.uint(mode_number(*mode, limit.rule()));
         }
         plan.uint(listed.into());
         if own == 0 {
@@ -134,8 +134,8 @@ fn number(ask: Op) -> u64 {
 }
 
 /// What the driver calls it.
-fn manner_number(manner: CounterMode, rule: &dyn Rule) -> u64 {
-    match manner {
+fn mode_number(mode: CounterMode, rule: &dyn Rule) -> u64 {
+    match mode {
         CounterMode::Charge => 0,
         CounterMode::Check => 1,
         CounterMode::ChargeRejectedToo if rule.stores_each_unit() => 3,

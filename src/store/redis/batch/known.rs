@@ -9,7 +9,7 @@ use crate::{
 /// Parameters that are sent without a list around them, at most: Lua has room for some thousand values at once.
 const MOST_FLAT: usize = 24;
 
-/// What a Redis store knows of an account.
+/// What a Redis store knows of a limit.
 #[derive(Debug)]
 pub(in crate::store::redis) struct Known {
     pub(in crate::store::redis) names: Names,

@@ -44,7 +44,7 @@ pub(super) struct Batch {
 #[derive(Debug)]
 struct Segment {
     ask: Op,
-    accounts: SmallVec<[LimitHandle; 2]>,
+    limits: SmallVec<[LimitHandle; 2]>,
     units: SmallVec<[(Units, CounterMode); 2]>,
     entries: Vec<Entry>,
     /// Which entry is of which keys.
@@ -151,7 +151,7 @@ impl Batch {
             asks && !question.is_awaited() && question.deadline <= now
         };
         for segment in &mut self.segments {
-            let width = segment.accounts.len();
+            let width = segment.limits.len();
             segment.entries.retain_mut(|entry| {
                 entry.questions.retain(|question| !gone(question));
                 let stays = !entry.questions.is_empty();
@@ -195,7 +195,7 @@ impl Default for Segment {
     fn default() -> Self {
         Self {
             ask: Op::Peek,
-            accounts: SmallVec::new(),
+            limits: SmallVec::new(),
             units: SmallVec::new(),
             entries: Vec::with_capacity(MOST_KEYS),
             places: HashTable::with_capacity(MOST_KEYS),
@@ -208,13 +208,12 @@ impl Segment {
     fn begin(&mut self, question: &Question) {
         let lines = question.lines.iter();
         self.ask = question.ask;
-        self.accounts.clear();
+        self.limits.clear();
         self.units.clear();
         self.places.clear();
-        self.accounts
-            .extend(lines.clone().map(|line| line.account.clone()));
-        self.units
-            .extend(lines.map(|line| (line.units, line.manner)));
+        self.limits
+            .extend(lines.clone().map(|line| line.limit.clone()));
+        self.units.extend(lines.map(|line| (line.units, line.mode)));
     }
 
     /// The entry of equal questions.
@@ -242,13 +241,13 @@ impl Segment {
 
     fn takes(&self, question: &Question) -> bool {
         mem::discriminant(&self.ask) == mem::discriminant(&question.ask)
-            && self.accounts.len() == question.lines.len()
+            && self.limits.len() == question.lines.len()
             && question
                 .lines
                 .iter()
-                .zip(self.accounts.iter().zip(&self.units))
-                .all(|(line, (account, units))| {
-                    line.account.number() == account.number() && (line.units, line.manner) == *units
+                .zip(self.limits.iter().zip(&self.units))
+                .all(|(line, (limit, units))| {
+                    line.limit.number() == limit.number() && (line.units, line.mode) == *units
                 })
     }
 }
@@ -256,8 +255,8 @@ impl Segment {
 impl Segment {
     /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
-        let remembered = |account: &LimitHandle| account.permit_ttl().is_none();
-        self.ask.lifts() && self.accounts.iter().any(remembered)
+        let remembered = |limit: &LimitHandle| limit.permit_ttl().is_none();
+        self.ask.lifts() && self.limits.iter().any(remembered)
     }
 }
 
@@ -289,10 +288,10 @@ impl Entry {
         let signing = signing.filter(|(_, line)| line.records_caller());
         signing.flat_map(move |(place, line)| {
             let each = self.questions.iter().flat_map(move |question| {
-                let by = question.lines[place].by().as_str();
+                let by = question.lines[place].caller().as_str();
                 (0..times(question)).map(move |_| by)
             });
-            let known = line.account.context::<Known>();
+            let known = line.limit.context::<Known>();
             each.take(known.map_or(0, Known::capacity))
         })
     }

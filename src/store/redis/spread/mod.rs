@@ -90,10 +90,10 @@ impl Part {
             if let CounterMode::Shadow {
                 replaces: Some(live),
                 charges,
-            } = line.manner
+            } = line.mode
             {
                 let replaces = self.places.iter().position(|place| *place == live);
-                line.manner = CounterMode::Shadow { replaces, charges };
+                line.mode = CounterMode::Shadow { replaces, charges };
             }
         }
     }
@@ -185,9 +185,9 @@ fn join(answered: &mut [Answered], count: usize) -> OpResult {
         admitted: u64::MAX,
         at: Timestamp::default(),
         age: Default::default(),
-        later: u64::MAX,
+        admitted_after: u64::MAX,
         source: DecisionSource::Store,
-        lines: SmallVec::from_elem(CounterResult::of(0, [0; 3]), count),
+        counters: SmallVec::from_elem(CounterResult::of(0, [0; 3]), count),
     };
     let instants = answered.iter_mut();
     let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));
@@ -197,21 +197,24 @@ fn join(answered: &mut [Answered], count: usize) -> OpResult {
             continue;
         };
         whole.admitted = whole.admitted.min(answer.admitted);
-        whole.later = whole.later.min(answer.later);
-        for (place, line) in part.places.iter().zip(answer.lines) {
-            whole.lines[*place] = late(line, &whole, answer.at);
+        whole.admitted_after = whole.admitted_after.min(answer.admitted_after);
+        for (place, line) in part.places.iter().zip(answer.counters) {
+            whole.counters[*place] = late(line, &whole, answer.at);
         }
     }
     if whole.admitted == 0 {
-        whole.later = 0;
+        whole.admitted_after = 0;
     }
     whole
 }
 
 /// A line of an answer that was given at another instant than the whole.
 fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
-    let lag_us = at.as_micros().saturating_sub(whole.at.as_micros());
-    CounterResult { lag_us, ..line }
+    let clock_skew_us = at.as_micros().saturating_sub(whole.at.as_micros());
+    CounterResult {
+        clock_skew_us,
+        ..line
+    }
 }
 
 /// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
@@ -220,7 +223,7 @@ fn charged(part: &Part, answer: &OpResult, share: u64, admitted: u64) -> Part {
         lines: Lines::new(),
         places: SmallVec::new(),
     };
-    let lines = part.lines.iter().zip(&answer.lines);
+    let lines = part.lines.iter().zip(&answer.counters);
     for ((line, charged), place) in lines.zip(&part.places) {
         if charged.units > 0 {
             let mut line = line.clone();

@@ -27,7 +27,7 @@ impl<'a> Stood<'a> {
             let Some(answer) = delivery.answer() else {
                 continue;
             };
-            let lines = part.lines.iter().zip(&answer.lines);
+            let lines = part.lines.iter().zip(&answer.counters);
             for ((line, snapshot), place) in lines.zip(&part.places) {
                 stood.own.push((*place, line));
                 stood.lines.push(line.line());
@@ -56,7 +56,7 @@ impl<'a> Stood<'a> {
             .zip(&self.lines)
             .filter_map(move |((own, room), line)| {
                 let rejected = line.units.of(rejected);
-                let units = match line.manner {
+                let units = match line.mode {
                     CounterMode::CountRejections => rejected,
                     CounterMode::ChargeRejectedToo => {
                         let left = room.saturating_sub(line.units.of(admitted));
@@ -65,7 +65,7 @@ impl<'a> Stood<'a> {
                     CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => 0,
                 };
                 let (place, mut line) = (own.0, own.1.clone());
-                line.manner = CounterMode::Charge;
+                line.mode = CounterMode::Charge;
                 line.units = Units::new(units);
                 (units > 0).then_some((place, line))
             })
@@ -75,12 +75,12 @@ impl<'a> Stood<'a> {
 fn room_before(line: &OwnLine, answered: &CounterResult, answer: &OpResult) -> u64 {
     let at = answer.at_line(answered);
     let left = line
-        .account
+        .limit
         .status(&answered.snapshot, at, line.units)
         .remaining;
-    let charged = match line.manner {
+    let charged = match line.mode {
         CounterMode::Charge | CounterMode::ChargeRejectedToo => {
-            line.units.of(answer.admitted + answer.later)
+            line.units.of(answer.admitted + answer.admitted_after)
         }
         CounterMode::Check | CounterMode::CountRejections | CounterMode::Shadow { .. } => 0,
     };

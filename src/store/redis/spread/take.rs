@@ -56,10 +56,10 @@ pub(super) fn ask(
         if let CounterMode::Shadow {
             replaces: of,
             charges,
-        } = line.manner
+        } = line.mode
         {
             let mut line = line.clone();
-            line.manner = CounterMode::Shadow {
+            line.mode = CounterMode::Shadow {
                 replaces: None,
                 charges,
             };
@@ -97,7 +97,7 @@ async fn read(
 
 /// Whether a rejection charges something under this line.
 fn counts_rejections(line: &OwnLine) -> bool {
-    match line.manner {
+    match line.mode {
         CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
         CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
     }
@@ -106,8 +106,8 @@ fn counts_rejections(line: &OwnLine) -> bool {
 /// The line without what it charges for rejections: whether they count is known only once all parts have answered.
 fn without_rejections(line: &OwnLine) -> OwnLine {
     let mut line = line.clone();
-    match line.manner {
-        CounterMode::ChargeRejectedToo => line.manner = CounterMode::Charge,
+    match line.mode {
+        CounterMode::ChargeRejectedToo => line.mode = CounterMode::Charge,
         CounterMode::CountRejections => line.units = Units::ZERO,
         CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
     }
@@ -117,9 +117,9 @@ fn without_rejections(line: &OwnLine) -> OwnLine {
 impl Part {
     fn drop_shadows(&mut self) {
         let Self { lines, places } = self;
-        let mut kept = lines.iter().map(|line| !line.manner.is_shadow());
+        let mut kept = lines.iter().map(|line| !line.mode.is_shadow());
         places.retain(|_| kept.next().unwrap_or(false));
-        lines.retain(|line| !line.manner.is_shadow());
+        lines.retain(|line| !line.mode.is_shadow());
     }
 
     fn of(place: usize, line: OwnLine) -> Self {
@@ -162,11 +162,11 @@ impl Taking {
             let over = answer.admitted - admitted;
             if over > 0 {
                 let given = charged(part, answer, over, answer.admitted);
-                for line in &mut answer.lines {
+                for line in &mut answer.counters {
                     line.units = line.units / answer.admitted * admitted;
                 }
                 answer.admitted = admitted;
-                answer.later = 0;
+                answer.admitted_after = 0;
                 back.push(given);
             }
         }
@@ -181,11 +181,11 @@ impl Taking {
             let Some(now) = delivery.read() else {
                 continue;
             };
-            for (place, line) in part.places.iter().zip(now.lines) {
+            for (place, line) in part.places.iter().zip(now.counters) {
                 let theirs = parts.iter_mut().find_map(|answered| {
                     let mut places = answered.part.places.iter();
                     let here = places.position(|its| its == place)?;
-                    answered.delivery.answer_mut()?.lines.get_mut(here)
+                    answered.delivery.answer_mut()?.counters.get_mut(here)
                 });
                 if let Some(theirs) = theirs {
                     theirs.snapshot = line.snapshot;
@@ -231,16 +231,17 @@ impl Taken {
                 continue;
             };
             let at = told.at;
-            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.lines) {
+            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.counters) {
                 // What rejections charge is no part of the request's own charge, and doesn't date that anew.
-                let is_shadow = line.manner.is_shadow();
-                let own = &mut answer.lines[*place];
+                let is_shadow = line.mode.is_shadow();
+                let own = &mut answer.counters[*place];
                 if !is_shadow && own.units > 0 {
                     own.snapshot = told.snapshot;
                     continue;
                 }
                 let units = if is_shadow { told.units } else { 0 };
-                answer.lines[*place] = late(CounterResult::of(units, told.snapshot), &answer, at);
+                answer.counters[*place] =
+                    late(CounterResult::of(units, told.snapshot), &answer, at);
             }
         }
         answer

@@ -36,7 +36,7 @@ struct Asked {
     cost: u64,
     ask: Op,
     /// Of the last policy.
-    manner: CounterMode,
+    mode: CounterMode,
     /// Which of the decisions so far is given back, if one is.
     of: Index,
 }
@@ -63,17 +63,17 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => Just(Op::Peek), 1 => Just(Op::ForceAcquire), 1 => Just(Op::Refund), 1 => Just(Op::Reset),
     ];
     let cost = prop_oneof![8 => Just(1), 2 => 0..5_u64, 1 => 10..45_u64];
-    let manner = prop_oneof![
+    let mode = prop_oneof![
         12 => Just(CounterMode::Charge), 1 => Just(CounterMode::Check), 1 => Just(CounterMode::ChargeRejectedToo),
         1 => Just(CounterMode::Shadow { replaces: None, charges: true }),
     ];
-    (policies, 0..KEYS, cost, ask, manner, any::<Index>()).prop_map(
-        |(policies, key, cost, ask, manner, of)| Asked {
+    (policies, 0..KEYS, cost, ask, mode, any::<Index>()).prop_map(
+        |(policies, key, cost, ask, mode, of)| Asked {
             policies,
             key,
             cost,
             ask,
-            manner,
+            mode,
             of,
         },
     )
@@ -111,10 +111,10 @@ impl World {
     fn lines(&self, asked: &Asked) -> Lines {
         let last = asked.policies.len() - 1;
         let line = |(place, policy): (usize, &usize)| {
-            let mut line = CounterOp::plain(&self.accounts[*policy], key(asked.key));
+            let mut line = CounterOp::plain(&self.limits[*policy], key(asked.key));
             line.units = Units::new(asked.cost);
             if place == last && matches!(asked.ask, Op::Acquire(_)) {
-                line.manner = asked.manner;
+                line.mode = asked.mode;
             }
             OwnLine::of(&line)
         };

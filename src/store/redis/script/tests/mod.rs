@@ -53,7 +53,7 @@ fn key(number: u64) -> Key {
 struct World {
     server: Server,
     clock: Clock,
-    accounts: Vec<LimitHandle>,
+    limits: Vec<LimitHandle>,
     /// With short cuts, and without.
     scripts: [Script; 2],
     sides: [Connection; 2],
@@ -64,7 +64,7 @@ impl World {
         let clock = Clock::at(START);
         let server = Server::builder().clock(&clock);
         let server = server.arg("maxmemory-policy", "noeviction").start();
-        let (mut halves, mut accounts) = (Vec::new(), Vec::new());
+        let (mut halves, mut limits) = (Vec::new(), Vec::new());
         for (place, quota) in QUOTAS.iter().enumerate() {
             let quota: Quota = quota.parse().expect("a quota");
             let rule = match place {
@@ -80,7 +80,7 @@ impl World {
             let policy = format!("p{place}");
             let names = Names::new("tg:", None, &*rule, &policy);
             let known = Known::new(names, halves.len(), &*rule, &script, Weak::new());
-            accounts.push(LimitHandle::new(&policy, rule, known));
+            limits.push(LimitHandle::new(&policy, rule, known));
         }
         let without = |half: &Half| Half {
             shortcut: None,
@@ -97,13 +97,13 @@ impl World {
         Self {
             server,
             clock,
-            accounts,
+            limits,
             scripts,
             sides,
         }
     }
 
-    /// Opens one more account of the first quota, with so many parameters in all, and tells its place.
+    /// Opens one more limit of the first quota, with so many parameters in all, and tells its place.
     fn open(&mut self, policy: &str, params: usize) -> usize {
         let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"));
         let rule = rule.expect("a rule");
@@ -112,8 +112,8 @@ impl World {
         script.params.resize(params, 1 << 52);
         let names = Names::new("tg:", None, &*rule, policy);
         let known = Known::new(names, 1, &*rule, &script, Weak::new());
-        self.accounts.push(LimitHandle::new(policy, rule, known));
-        self.accounts.len() - 1
+        self.limits.push(LimitHandle::new(policy, rule, known));
+        self.limits.len() - 1
     }
 
     /// Sends a trip to a side, to be judged by one of the scripts.
@@ -147,7 +147,7 @@ impl World {
     fn stand(&mut self, side: usize) -> Vec<Told> {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
         let look = |(policy, number)| {
-            let line = CounterOp::plain(&self.accounts[policy], key(number));
+            let line = CounterOp::plain(&self.limits[policy], key(number));
             (Op::Peek, Lines::from_iter([OwnLine::of(&line)]))
         };
         let looks: Vec<_> = all.map(look).collect();
@@ -162,7 +162,7 @@ impl World {
     }
 
     fn name(&self, policy: usize, number: u64) -> String {
-        let known = self.accounts[policy].context::<Known>();
+        let known = self.limits[policy].context::<Known>();
         known.expect("our own").names.of(&key(number))
     }
 
@@ -188,9 +188,12 @@ impl World {
 type Told = Result<(u64, i64, u64, Vec<(u64, [i64; 3])>), String>;
 
 fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, [i64; 3])>) {
-    let lines = answer.lines.iter().map(|line| (line.units, line.snapshot));
+    let lines = answer
+        .counters
+        .iter()
+        .map(|line| (line.units, line.snapshot));
     let at = answer.at.as_micros();
-    (answer.admitted, at, answer.later, lines.collect())
+    (answer.admitted, at, answer.admitted_after, lines.collect())
 }
 
 fn order(connection: &mut Connection, words: &[&str]) -> Value {
@@ -204,7 +207,7 @@ fn parameters_that_are_too_many_to_stand_alone_are_read_all_the_same() {
     let many = world.open("many", 48);
     let ask = |world: &mut World, policies: [usize; 2], number| {
         let line =
-            |policy: usize| OwnLine::of(&CounterOp::plain(&world.accounts[policy], key(number)));
+            |policy: usize| OwnLine::of(&CounterOp::plain(&world.limits[policy], key(number)));
         let question = |policies: &[usize]| policies.iter().map(|policy| line(*policy)).collect();
         let questions = [
             (Op::Acquire(3), question(&policies)),
@@ -228,7 +231,7 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
             (0..MOST_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
         let ask = |policy: &usize| {
-            let line = CounterOp::plain(&world.accounts[*policy], key(0));
+            let line = CounterOp::plain(&world.limits[*policy], key(0));
             (Op::Acquire(11), Lines::from_iter([OwnLine::of(&line)]))
         };
         let questions: Vec<_> = policies.iter().map(ask).collect();
@@ -247,7 +250,7 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
 fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_is_over() {
     let mut world = World::new();
     let question = |world: &World, ask, number| {
-        let line = CounterOp::plain(&world.accounts[0], key(number));
+        let line = CounterOp::plain(&world.limits[0], key(number));
         (ask, Lines::from_iter([OwnLine::of(&line)]))
     };
     for others in [1, 5] {
