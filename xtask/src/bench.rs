@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use crate::Outcome;
-use crate::run::{cargo, succeed, target_directory};
+use crate::run::{Outcome, cargo, succeed, target_directory};
 
 /// What the measuring programs take besides `--peers`, and whether a value follows.
 const OPTIONS: [(&str, bool); 4] = [

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::Outcome;
-use crate::run::{capture, cargo, line, succeed, target_directory};
+use crate::run::{Outcome, capture, cargo, line, succeed, target_directory};
 
 const SECONDS: u64 = 60;
 

@@ -1,7 +1,9 @@
 //! The project's chores, run as `cargo xtask COMMAND`: the command line.
 
 mod bench;
+mod folders;
 mod fuzz;
+mod imports;
 mod python;
 mod run;
 mod soak;
@@ -13,8 +15,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// What a chore ends with; the error is one line, fit to be the last one printed.
-type Outcome<T = ()> = Result<T, String>;
+use crate::run::Outcome;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args_os()

@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::run::{capture, command, succeed, target_directory};
-use crate::{Outcome, tools};
+use crate::run::{Outcome, capture, command, succeed, target_directory};
+use crate::tools;
 
 const ENVIRONMENT: &str = "peers-venv";
 const PACKAGES: &str = "tests/peers/requirements.txt";

@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::Outcome;
+/// What a command ends with: the error is one line, the last one printed.
+pub(crate) type Outcome<T = ()> = Result<T, String>;
 
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use crate::Outcome;
-use crate::run::{cargo, succeed};
+use crate::run::{Outcome, cargo, succeed};
 
 /// How long it takes unless said otherwise, and as one of the checks of every change.
 const SECONDS: u64 = 600;

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::run::{capture, cargo, line, succeed};
-use crate::{Outcome, fuzz, soak, tools, tree};
+use crate::run::{Outcome, capture, cargo, line, succeed};
+use crate::{folders, fuzz, imports, python, soak, tools, tree};
 
 const PACKAGE: &str = "tollgate";
 
@@ -16,11 +16,11 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 10] = [
+pub(crate) static STEPS: [Step; 11] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
-        run: tools::ready,
+        run: programs,
     },
     Step {
         name: "fmt",
@@ -67,6 +67,11 @@ pub(crate) static STEPS: [Step; 10] = [
         about: "the sources stand alone and keep the house rules",
         run: tree::check,
     },
+    Step {
+        name: "layout",
+        about: "no imports in a circle, and no crowded folders",
+        run: layout,
+    },
 ];
 
 /// The steps the options ask for, always in the order of [`STEPS`].
@@ -105,6 +110,16 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
     }
     println!("cargo xtask test: passed, {count} steps in {}", elapsed());
     Ok(())
+}
+
+fn programs(root: &Path) -> Outcome {
+    tools::ready(root)?;
+    python::ready(root)
+}
+
+fn layout(root: &Path) -> Outcome {
+    let cycles = imports::check(root);
+    folders::check(root).and(cycles)
 }
 
 fn fmt(root: &Path) -> Outcome {

@@ -3,8 +3,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use crate::run::{capture, cargo, command, line, succeed};
-use crate::{Outcome, python};
+use crate::run::{Outcome, capture, cargo, command, line, succeed};
 
 struct Tool {
     /// Any one of these will do.
@@ -85,7 +84,6 @@ pub(crate) fn ready(root: &Path) -> Outcome {
         let program = find(tool).ok_or_else(|| absent(tool))?;
         println!("    {program}: {}", tool.why);
     }
-    python::ready(root)?;
     redis_version()
 }
 

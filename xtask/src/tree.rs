@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::Outcome;
-use crate::run::{capture, command, line};
+use crate::run::{Outcome, capture, command, line};
 
 /// A source file longer than this likely holds more than one idea.
 const LONG: usize = 400;
