@@ -1,0 +1,49 @@
+//! The scenes of the fixture: policies, calls that leave keys, and calls that go on from them.
+
+use std::time::Duration;
+
+use tollgate::{Policy, Quota, RedisStoreBuilder, strategy::Strategy};
+
+use super::calls::Call;
+
+mod requests;
+mod strategies;
+
+pub(crate) struct Scene {
+    /// As it stands in the fixture.
+    pub(crate) name: &'static str,
+    pub(crate) cluster: bool,
+    pub(crate) store: fn(RedisStoreBuilder) -> RedisStoreBuilder,
+    pub(crate) policies: fn() -> Vec<Policy>,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) later: Vec<Call>,
+}
+
+pub(crate) fn all() -> Vec<Scene> {
+    let mut all = Vec::new();
+    all.extend(strategies::all());
+    all.extend(requests::all());
+    all
+}
+
+fn scene<const N: usize, const M: usize>(
+    name: &'static str,
+    policies: fn() -> Vec<Policy>,
+    calls: [Call; N],
+    later: [Call; M],
+) -> Scene {
+    Scene {
+        name,
+        cluster: false,
+        // Rejections are cached by this process's clock, and the server's stands still.
+        store: |store| store.rejection_cache_staleness(Duration::ZERO),
+        policies,
+        calls: calls.into(),
+        later: later.into(),
+    }
+}
+
+#[track_caller]
+fn policy(name: &str, quota: &str, strategy: impl Strategy) -> Policy {
+    Policy::new(name, quota.parse::<Quota>().expect(quota)).strategy(strategy)
+}
