@@ -143,39 +143,30 @@ pub mod strategy;
 pub mod fuzzing {
     //! Doors for fuzz targets to what no caller reaches.
 
-    pub use crate::store::redis::scripted::{other_reply, script_reply};
+    pub use crate::store::redis::testing::{other_reply, script_reply};
 }
 
+mod access;
 mod admission;
-#[cfg(feature = "axum")]
-mod axum;
 mod charge;
 mod clock;
 mod decision;
 mod error;
-#[cfg(feature = "redis")]
-mod guard;
-mod handles;
-mod health;
+mod integrations;
 mod key;
 mod limiter;
-mod lists;
 mod log;
-mod meter;
-mod on_store_error;
 mod policy;
 mod quota;
 mod respond;
-mod settle;
-mod skip;
-mod tier;
-#[cfg(feature = "tonic")]
-mod tonic;
-mod units;
+mod sync;
 
-#[cfg(feature = "axum")]
-pub use self::axum::MissingAdmission;
-pub use admission::{Admission, PermitGuard, Rejected};
+pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
+pub use admission::{
+    Admission, PermitGuard, Rejected,
+    meter::UnitMeter,
+    settle::{PolicyAdmission, SettleError},
+};
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
 /// The connection pool of [`RedisStore`], in the version that this crate uses.
 #[cfg(feature = "redis")]
@@ -184,7 +175,8 @@ pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
 pub use error::{CallError, ConfigError, InvalidValue, StoreError, UnknownPolicy};
 #[doc(inline)]
 pub use extract::{KeyExtractor, MissingKey, PeerAddr};
-pub use health::{HealthIssue, HealthReport};
+#[cfg(feature = "axum")]
+pub use integrations::axum::MissingAdmission;
 pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
@@ -192,19 +184,19 @@ pub use limiter::{
     Check, CheckFuture, Keys, LimitStatus, Limiter, LimiterBuilder, PolicyHandle, ShadowStats,
     ShutdownError, Wait, WaitFuture,
 };
-pub use lists::{AccessList, AddressList, KeyList, OnUnknownAddress};
-pub use meter::UnitMeter;
-pub use on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError};
 #[doc(inline)]
 pub use outcome::Outcome;
 #[doc(inline)]
 pub use outgoing::OutgoingLayer;
-pub use policy::{Cost, Policy};
+pub use policy::{
+    Cost, Policy,
+    on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
+};
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
 pub use respond::{RateLimitHeaders, exposed_headers};
-pub use settle::{PolicyAdmission, SettleError};
 #[doc(inline)]
 pub use store::DecisionSource;
+pub use store::health::{HealthIssue, HealthReport};
 #[doc(inline)]
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};
 #[cfg(feature = "redis")]

@@ -14,7 +14,9 @@ use crate::{
 };
 
 mod judged;
+pub(crate) mod meter;
 mod refused;
+pub(crate) mod settle;
 
 use judged::{Judged, Turn};
 pub use refused::Rejected;

@@ -14,20 +14,21 @@ use crate::{
 };
 
 mod brief;
-mod counted;
+pub(crate) mod entry;
 mod permit;
+pub(crate) mod policy_decision;
+pub(crate) mod quota_override;
 mod receipts;
 mod refund;
-mod said;
-mod verdict;
+pub(crate) mod response_cache;
 
+pub(crate) use self::entry::{Counted, Part, Standing};
+pub use self::policy_decision::PolicyDecision;
+pub(crate) use self::response_cache::{Problem, Said};
 pub(crate) use brief::Brief;
-pub(crate) use counted::{Counted, Part, Standing};
 pub(crate) use permit::{DecisionPermit, Permit};
 pub(crate) use receipts::{Piece, Receipts};
 pub use refund::Refund;
-pub(crate) use said::{Problem, Said};
-pub use verdict::PolicyDecision;
 
 /// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
 ///

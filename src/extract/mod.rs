@@ -82,35 +82,35 @@ use http::request::Parts;
 use crate::{error::InvalidValue, key::Key};
 
 mod client;
-mod combine;
 mod cookie;
 mod credentials;
 mod extension;
-mod first_of;
 mod forwarded;
 mod grpc;
 mod host;
 mod missing;
 mod networks;
+pub(crate) mod or_else;
 mod peer;
 mod query;
-mod target;
+pub(crate) mod tuple;
+pub(crate) mod uri;
 
+pub use self::or_else::OrElse;
+pub use self::tuple::{FromFn, from_fn};
+pub use self::uri::{Global, Method, Path, global, method, original_path, path};
+#[cfg(feature = "axum")]
+pub use self::uri::{RoutePath, matched_path};
 pub use client::{ClientIp, client_ip};
-pub use combine::{FromFn, from_fn};
 pub use cookie::{Cookie, cookie};
 pub use credentials::{Bearer, Header, bearer, header};
 pub use extension::{Extension, extension};
-pub use first_of::OrElse;
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub(crate) use networks::network;
 pub(crate) use peer::NO_PEER;
 pub use peer::{Peer, PeerAddr, peer};
 pub use query::{Query, query};
-pub use target::{Global, Method, Path, global, method, original_path, path};
-#[cfg(feature = "axum")]
-pub use target::{RoutePath, matched_path};
 
 /// What to do with a request in which a policy finds no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

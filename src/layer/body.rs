@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::ticket::Ticket;
+use super::in_flight::Ticket;
 use crate::{outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {

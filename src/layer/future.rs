@@ -14,8 +14,8 @@ use tower_service::Service;
 
 use super::{
     ResponseBody,
-    gate::{Gate, Pass, Told},
-    ticket::Ticket,
+    in_flight::Ticket,
+    shared::{Gate, Pass, Told},
 };
 use crate::{limiter::Pending, outcome::RequestEnd, respond::RefusalBody};
 

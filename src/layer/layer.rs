@@ -7,13 +7,13 @@ use tower_layer::Layer;
 
 use super::{
     RateLimit,
-    gate::{Gate, Held},
+    shared::{Gate, Held},
 };
 use crate::{
     admission::Rejected,
-    handles::Handles,
     limiter::{Limiter, LimiterBuilder},
     respond::{Answers, RateLimitHeaders},
+    sync::Handles,
 };
 
 /// Limits the requests that reach a service.

@@ -49,11 +49,11 @@
 
 mod body;
 mod future;
-mod gate;
+pub(crate) mod in_flight;
 #[expect(clippy::module_inception, reason = "a file for each of tower's parts")]
 mod layer;
 mod service;
-mod ticket;
+pub(crate) mod shared;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;

@@ -8,7 +8,7 @@ use tower_service::Service;
 
 use super::{
     ResponseBody, ResponseFuture,
-    gate::{Held, Pass},
+    shared::{Held, Pass},
 };
 use crate::{admission::Admission, limiter::Judgement};
 

@@ -13,17 +13,16 @@ use super::{
     missing::MissingKeys,
     permit::Held,
     plain,
-    queue::Queues,
     shadow::{self, Comparison},
     tiers::Known,
+    wait::queue::Queues,
     write_back::Shares,
 };
 use crate::{
+    access::{AccessList, Lists, OnUnknownAddress},
     error::ConfigError,
-    lists::{AccessList, Lists, OnUnknownAddress},
     log::Seldom,
-    policy::Policy,
-    skip::Skips,
+    policy::{Policy, skip::Skips},
     store::{Store, memory::MemoryStore},
 };
 

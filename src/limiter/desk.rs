@@ -3,7 +3,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use super::{Inner, Role};
-use crate::{decision::Said, handles::Handles};
+use crate::{decision::Said, sync::Handles};
 
 /// Each decision holds on to its limiter, by the desk of the thread that asked.
 pub(super) type Desks = Handles<Desk>;

@@ -6,11 +6,11 @@ use http::request::Parts;
 
 use super::{Bound, Desk, Keys, judge::Own};
 use crate::{
+    access::{AddressList, Asker, Listed, Request},
     decision::DecisionKind,
     error::CallError,
     key::Key,
-    lists::{AddressList, Asker, Listed, Request},
-    skip::is_preflight,
+    policy::skip::is_preflight,
     store::Op,
 };
 

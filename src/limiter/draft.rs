@@ -32,7 +32,7 @@ pub(super) struct Draft {
 }
 
 /// A decision, at once or later.
-pub(super) enum Judged {
+pub(crate) enum Judged {
     Now(Decision),
     Later(Pending),
 }

@@ -7,14 +7,15 @@ use super::{
     write_back::Shares,
 };
 use crate::{
-    decision::{Counted, Decision, DecisionKind},
+    decision::{
+        Counted, Decision, DecisionKind,
+        quota_override::{Terms, Tier},
+    },
     error::{InvalidValue, StoreError},
-    on_store_error::LocalFallback,
-    policy::Policy,
+    policy::{Policy, on_store_error::LocalFallback},
     quota::Quota,
     store::{DecisionSource, LimitHandle, Op, Store, StoreResponse},
     strategy::RetryAfter,
-    tier::{Terms, Tier},
 };
 
 /// What somebody is to wait whose request costs more than a process's share: the store may be back by then.

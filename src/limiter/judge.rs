@@ -11,17 +11,16 @@ use super::{
     pending::{self, Waits},
 };
 use crate::{
-    decision::{Brief, Counted, Decision, DecisionKind, Part},
+    decision::{Brief, Counted, Decision, DecisionKind, Part, quota_override::Tier},
     key::Key,
     policy::Tiers,
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
-    tier::Tier,
 };
 
 /// What a question says in place of what the policies say.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Own {
+pub(crate) struct Own {
     pub(super) cost: Option<u64>,
     pub(super) costs: Vec<(String, u64)>,
     pub(super) quotas: Vec<(String, Quota)>,

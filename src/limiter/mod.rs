@@ -9,15 +9,17 @@ use std::{
 use http::request::Parts;
 
 use crate::{
+    access::Lists,
     admission::{Admission, Rejected},
     decision::{Decision, Part},
     error::{CallError, UnknownPolicy},
     key::Key,
-    lists::Lists,
     log::Seldom,
-    on_store_error::{OnMisconfiguration, OnStoreError},
-    policy::Policy,
-    skip::Skips,
+    policy::{
+        Policy,
+        on_store_error::{OnMisconfiguration, OnStoreError},
+        skip::Skips,
+    },
     store::{LimitHandle, Op, Store},
 };
 
@@ -29,9 +31,7 @@ mod desk;
 mod door;
 mod draft;
 mod fallback;
-mod grant;
 mod handle;
-mod head;
 mod judge;
 mod keys;
 mod missing;
@@ -39,8 +39,6 @@ mod pending;
 mod permit;
 mod ping;
 mod plain;
-mod question;
-mod queue;
 mod settle;
 mod shadow;
 mod shutdown;
@@ -114,7 +112,7 @@ pub(crate) struct Inner {
     /// Of calls that can't be carried out.
     misuse: Seldom,
     held: permit::Held,
-    queues: queue::Queues,
+    queues: wait::queue::Queues,
     /// The shortest permit TTL of any policy.
     permit_ttl: Duration,
 }

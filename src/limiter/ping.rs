@@ -1,5 +1,5 @@
 use super::{Bound, Limiter, write_back::Shares};
-use crate::{health::HealthReport, store::LimitHandle};
+use crate::store::{LimitHandle, health::HealthReport};
 
 impl Limiter {
     /// Asks the store how it is, and tries every policy on a key of its own, which is removed at once: all that may be asked

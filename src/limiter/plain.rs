@@ -7,12 +7,11 @@ use http::request::Parts;
 
 use super::{Bound, Desk, Judgement, Pending, Role, draft::Draft};
 use crate::{
+    access::Lists,
     charge::When,
     decision::{Brief, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing},
     key::Key,
-    lists::Lists,
-    policy::Tiers,
-    skip::is_preflight,
+    policy::{Tiers, skip::is_preflight},
     store::{CounterMode, DecisionSource, Glance, Op, Units},
     strategy::ChargeReceipt,
 };

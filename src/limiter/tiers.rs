@@ -7,13 +7,13 @@ use std::{
 
 use super::Bound;
 use crate::{
+    decision::quota_override::{Terms, Tier},
     error::{ConfigError, InvalidValue},
     log::Seldom,
     policy::Policy,
     quota::Quota,
     store::{LimitHandle, Store},
     strategy::{Rule, TierRefills},
-    tier::{Terms, Tier},
 };
 
 /// How many are kept. A caller who could choose his quota must not fill the memory.

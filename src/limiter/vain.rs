@@ -3,7 +3,7 @@
 use super::{
     Judged, Keys,
     judge::Own,
-    question::{Question, answer},
+    wait::request::{Question, answer},
 };
 use crate::{
     decision::{Decision, DecisionKind, Part},

@@ -8,7 +8,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{AttachAdmission, BoxError, ticket::Ticket};
+use super::{AttachAdmission, BoxError, in_flight::Ticket};
 use crate::{admission::Admission, limiter::WaitFuture};
 
 pin_project! {

@@ -89,17 +89,17 @@
 //! # }
 //! ```
 
+pub(crate) mod attach;
 mod future;
-mod hand_over;
+pub(crate) mod in_flight;
+pub(crate) mod keys;
 mod layer;
-mod question;
 mod service;
-mod ticket;
 
+pub use self::attach::{AsTuple, AttachAdmission, Discard, InExtensions};
+pub use self::keys::{KeysFn, RequestKeys, StaticKeys};
 pub use future::ResponseFuture;
-pub use hand_over::{AsTuple, AttachAdmission, Discard, InExtensions};
 pub use layer::OutgoingLayer;
-pub use question::{KeysFn, RequestKeys, StaticKeys};
 pub use service::Outgoing;
 
 /// The error of a service behind an [`OutgoingLayer`]: tower's own.

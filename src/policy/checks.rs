@@ -7,12 +7,12 @@ use crate::{
     charge::When,
     error::InvalidValue,
     quota::Quota,
+    store::units::MAX_CAPACITY,
     strategy::{Rule, TierRefills, format},
-    units::MAX_CAPACITY,
 };
 
 impl Policy {
-    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::units::Units) still, and if the state
+    /// The rule of its strategy for `quota`, if costs and debts are [`Units`](crate::store::units::Units) still, and if the state
     /// format is the strategy's own.
     pub(crate) fn bind(
         &self,

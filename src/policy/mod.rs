@@ -4,18 +4,19 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use http::{Method, request::Parts};
 
+use self::{on_store_error::OnStoreError, skip::Skips};
 use crate::{
     charge::{Charge, When},
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
-    on_store_error::OnStoreError,
     quota::Quota,
-    skip::Skips,
     store::CounterMode,
     strategy::{Concurrency, Gcra, Strategy},
 };
 
 mod checks;
+pub(crate) mod on_store_error;
+pub(crate) mod skip;
 
 /// A named rule: a quota, how it is counted, who is asking, and what a request costs.
 ///

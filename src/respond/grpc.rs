@@ -120,7 +120,7 @@ fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
     }
     #[cfg(feature = "tonic")]
     {
-        let status = crate::tonic::status(&problem, delay);
+        let status = crate::integrations::tonic::status(&problem, delay);
         let details = base64::prelude::BASE64_STANDARD_NO_PAD.encode(status.details());
         if let Ok(details) = HeaderValue::try_from(details) {
             trailers.insert(DETAILS, details);

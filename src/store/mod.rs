@@ -18,19 +18,21 @@ use std::{
 
 use smallvec::SmallVec;
 
-pub use crate::units::Units;
+use self::health::HealthReport;
+pub use self::units::Units;
 use crate::{
     clock::Timestamp,
     error::{InvalidValue, StoreError},
-    health::HealthReport,
     key::Key,
     strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Rule, Snapshot},
 };
 
+pub(crate) mod health;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod room;
+pub(crate) mod units;
 
 /// Where counts live. Built-in stores share their counts among their clones.
 pub trait Store: fmt::Debug + Send + Sync + 'static {

@@ -4,16 +4,16 @@ use deadpool_redis::{Config, Pool};
 
 use super::{
     Inner, RedisStore, Shared,
-    connect::{Connect, Connections},
-    epoch::EpochKey,
-    lanes::Lanes,
-    names,
+    breaker::Breaker,
+    connection::config::{Connect, Connections},
+    key_names,
+    rejection_cache::{Denials, epoch_key::EpochKey},
     script::Scripts,
+    worker::pool::Lanes,
 };
 use crate::{
     clock::{Clock, SystemClock},
     error::ConfigError,
-    guard::{breaker::Breaker, denials::Denials},
 };
 
 /// The longest timeout. Past all time, adding it to an instant would panic.
@@ -247,7 +247,7 @@ impl RedisStoreBuilder {
     /// connections, a circuit breaker with a threshold of zero, a staleness of rejections of more than an hour, or a prefix that keys can't
     /// begin with.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
-        names::check_prefix(&self.prefix)?;
+        key_names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=LONGEST).contains(&self.timeout) {
             return Err(ConfigError::new(
                 format!("a timeout of {:?}", self.timeout),

@@ -13,13 +13,14 @@ use tokio::runtime::Handle;
 
 use self::{
     batch::Known,
-    epoch::EpochKey,
-    kept::Kept,
-    lanes::Lanes,
-    line::{Lines, OwnLine},
-    names::Names,
-    route::Servers,
+    breaker::Breaker,
+    key_names::Names,
+    pending_refunds::Kept,
+    rejection_cache::{Asked, Denials, epoch_key::EpochKey},
+    request::op::{Lines, OwnLine},
     script::{Half, Script, Scripts},
+    topology::Servers,
+    worker::pool::Lanes,
 };
 use super::{
     CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, PendingResponse, Store,
@@ -28,52 +29,33 @@ use super::{
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::{ConfigError, InvalidValue, StoreError},
-    guard::{
-        breaker::Breaker,
-        denials::{Asked, Denials},
-    },
     key::Key,
     log::Seldom,
     strategy::Rule,
 };
 
-mod alarm;
-mod awaited;
 mod batch;
+pub(crate) mod breaker;
 mod builder;
 mod cluster;
-mod connect;
-mod epoch;
-mod fault;
-mod kept;
-mod lane;
-mod lanes;
-mod line;
-mod link;
-mod names;
-mod nodes;
-mod packed;
-mod ping;
-mod place;
-mod probe;
-mod question;
-mod queue;
-mod relay;
-mod reply;
-mod route;
+pub(crate) mod connection;
+pub(crate) mod cross_slot;
+pub(crate) mod error_class;
+pub(crate) mod hash_tags;
+pub(crate) mod health;
+pub(crate) mod key_names;
+pub(crate) mod limit;
+pub(crate) mod pending_refunds;
+pub(crate) mod rejection_cache;
+pub(crate) mod request;
 mod script;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
-pub(crate) mod scripted;
-mod sentinel;
-mod spread;
-mod steal;
-mod tags;
-mod tls;
-mod trial;
-mod trip;
+pub(crate) mod testing;
+pub(crate) mod topology;
+pub(crate) mod worker;
 
-pub(crate) use awaited::Awaited;
+pub(crate) use self::request::response_handle::Awaited;
 pub use builder::RedisStoreBuilder;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
@@ -111,7 +93,7 @@ struct Inner {
 
 /// What the lanes share.
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     /// Equal for stores that were opened alike.
     id: u64,
     servers: Servers,
@@ -299,8 +281,8 @@ impl Store for RedisStore {
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
         let lanes = &self.inner.lanes;
-        if spread::is_spread(lanes, &counters) {
-            return spread::ask(lanes, op, counters);
+        if cross_slot::is_spread(lanes, &counters) {
+            return cross_slot::ask(lanes, op, counters);
         }
         let deadline = lanes.deadline();
         let mark = shared.denials.mark(op, counters.iter().map(OwnLine::asked));
@@ -375,7 +357,7 @@ impl Store for RedisStore {
             return;
         };
         let lanes = &self.inner.lanes;
-        for part in spread::parts(lanes, counters) {
+        for part in cross_slot::parts(lanes, counters) {
             lanes.tell(op, part.lines);
         }
     }

@@ -6,16 +6,18 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::{alarm::Alarm, line::OwnLine, question::Question};
-use crate::{
-    guard::denials::Asked,
-    store::{CounterMode, LimitHandle, Op, Units},
+use super::{
+    rejection_cache::Asked,
+    request::{Question, op::OwnLine},
+    worker::deadline_timer::Alarm,
 };
+use crate::store::{CounterMode, LimitHandle, Op, Units};
 
-mod call;
-mod known;
+pub(super) use super::limit::Known;
 
-pub(super) use known::Known;
+pub(crate) mod decode;
+pub(crate) mod encode;
+pub(crate) mod msgpack;
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MOST_KEYS: usize = 128;
@@ -25,7 +27,7 @@ const MOST_TIMES: u64 = 1 << 52;
 
 /// Questions on one trip: like ones in segments, equal ones merged.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     segments: Vec<Segment>,
     /// Segments of trips that are over: their memory is used again.
     spare: Vec<Segment>,

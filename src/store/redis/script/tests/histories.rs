@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     store::{
         CounterMode, CounterOp, Op, Units,
-        redis::line::{Lines, OwnLine},
+        redis::request::op::{Lines, OwnLine},
     },
 };
 

@@ -19,12 +19,13 @@ use crate::{
     store::{
         CounterOp, LimitHandle, Op, OpResult,
         redis::{
-            awaited::Awaited,
-            batch::{Batch, Known, MOST_KEYS},
-            line::{Lines, OwnLine},
-            names::Names,
-            question::{Matter, Question},
-            reply,
+            batch::{Batch, Known, MOST_KEYS, decode},
+            key_names::Names,
+            request::{
+                Matter, Question,
+                op::{Lines, OwnLine},
+                response_handle::Awaited,
+            },
         },
     },
     strategy::{Gcra, Strategy as _, TokenBucket},
@@ -131,7 +132,7 @@ impl World {
         }
         let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
         let reply: Value = call.query(&mut self.sides[side]).expect("an answer");
-        assert!(reply::deliver(&mut batch, reply).is_ok(), "a whole answer");
+        assert!(decode::deliver(&mut batch, reply).is_ok(), "a whole answer");
         let tell = |mut answer: Awaited| {
             let answered = answer.poll_answer(&Context::from_waker(Waker::noop()));
             let Poll::Ready(answer) = answered else {

@@ -1,0 +1,225 @@
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use http::request::Parts;
+use ipnet::IpNet;
+
+use super::{entries, no_file};
+use crate::{
+    error::{ConfigError, InvalidValue},
+    extract::{ClientIp, client_ip, network},
+};
+
+/// Client addresses and networks, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny).
+///
+/// An entry is a CIDR (`10.0.0.0/8`, `2001:db8::/32`) or a single address; IPv4 that is mapped into IPv6 is IPv4. Clones
+/// are the same list: [`replace`](AddressList::replace) through one of them changes it for all, also while requests are
+/// served. A request sees the list before or after, never a part, and doesn't wait for it.
+///
+/// The address is the socket's peer unless [`client_ip`](AddressList::client_ip) says otherwise. A request whose address isn't known
+/// is on no such list; nor is a [`check`](crate::Limiter::check), unless it is told the
+/// [address](crate::Check::address).
+///
+/// ```
+/// use tollgate::{AddressList, Key, Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let blocked = AddressList::new(["192.0.2.0/24"])?;
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+///     .deny(blocked.clone())
+///     .build()?;
+/// let address = "192.0.2.7".parse().unwrap();
+/// assert!(!limiter.check(Key::ip(address)).address(address).await.is_admitted());
+///
+/// blocked.replace(["198.51.100.0/24"])?;
+/// assert!(limiter.check(Key::ip(address)).address(address).await.is_admitted());
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct AddressList {
+    shared: Arc<Shared>,
+    client: ClientIp,
+}
+
+#[derive(Debug)]
+struct Shared {
+    networks: ArcSwap<Networks>,
+    file: Option<PathBuf>,
+}
+
+/// Networks in order, none of which contains another, by family.
+#[derive(Debug, Default)]
+struct Networks {
+    v4: Box<[IpNet]>,
+    v6: Box<[IpNet]>,
+}
+
+impl AddressList {
+    /// A list of these networks and addresses: text, or what is displayed as such.
+    ///
+    /// # Errors
+    ///
+    /// If an entry isn't one.
+    pub fn new(entries: impl IntoIterator<Item = impl ToString>) -> Result<Self, ConfigError> {
+        Ok(Self::of(read(entries)?, None))
+    }
+
+    /// The list in a file: one entry a line; what follows a `#` is a comment.
+    ///
+    /// # Errors
+    ///
+    /// If the file can't be read, or an entry isn't one: it says on which line.
+    pub fn from_file(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
+        let path = path.into();
+        Ok(Self::of(read_file(&path)?, Some(path)))
+    }
+
+    fn of(networks: Networks, file: Option<PathBuf>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                networks: ArcSwap::from_pointee(networks),
+                file,
+            }),
+            client: client_ip(),
+        }
+    }
+
+    /// Finds a request's address so, in place of its socket's peer: behind proxies.
+    #[must_use]
+    pub fn client_ip(mut self, client: ClientIp) -> Self {
+        self.client = client;
+        self
+    }
+
+    /// Replaces all entries at once.
+    ///
+    /// # Errors
+    ///
+    /// If an entry isn't one; the list is as it was then.
+    pub fn replace(
+        &self,
+        entries: impl IntoIterator<Item = impl ToString>,
+    ) -> Result<(), ConfigError> {
+        self.shared.networks.store(Arc::new(read(entries)?));
+        Ok(())
+    }
+
+    /// Reads the file once more, and replaces all entries at once. It blocks while it reads.
+    ///
+    /// # Errors
+    ///
+    /// If the list is from no file, the file can't be read, or an entry isn't one; the list is as it was then.
+    pub fn reload(&self) -> Result<(), ConfigError> {
+        let Some(path) = &self.shared.file else {
+            return Err(no_file());
+        };
+        self.shared.networks.store(Arc::new(read_file(path)?));
+        Ok(())
+    }
+
+    /// Whether an address is on it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let networks = self.shared.networks.load();
+        let networks = match address {
+            IpAddr::V4(_) => &networks.v4,
+            IpAddr::V6(_) => &networks.v6,
+        };
+        // The last that begins no later is the only one that can contain it.
+        let after = networks.partition_point(|net| net.network() <= address);
+        let candidate = after.checked_sub(1).and_then(|place| networks.get(place));
+        candidate.is_some_and(|net| net.contains(&address))
+    }
+
+    pub(crate) fn address(&self, parts: &Parts) -> Option<IpAddr> {
+        self.client.address(parts)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), InvalidValue> {
+        use crate::extract::KeyExtractor;
+        self.client.validate()
+    }
+}
+
+impl Networks {
+    fn of(nets: Vec<IpNet>) -> Self {
+        let mut nets = IpNet::aggregate(&nets);
+        nets.sort_unstable_by_key(IpNet::network);
+        let (v4, v6): (Vec<_>, Vec<_>) = nets
+            .into_iter()
+            .partition(|net| matches!(net, IpNet::V4(_)));
+        Self {
+            v4: v4.into(),
+            v6: v6.into(),
+        }
+    }
+}
+
+fn read(entries: impl IntoIterator<Item = impl ToString>) -> Result<Networks, ConfigError> {
+    let nets = entries
+        .into_iter()
+        .map(|entry| read_one(&entry.to_string()));
+    let nets = nets.collect::<Result<_, _>>();
+    Ok(Networks::of(
+        nets.map_err(|unfit| ConfigError::at("", unfit))?,
+    ))
+}
+
+fn read_file(path: &Path) -> Result<Networks, ConfigError> {
+    Ok(Networks::of(entries(path, read_one)?))
+}
+
+fn read_one(text: &str) -> Result<IpNet, InvalidValue> {
+    network(text.trim()).map_err(|valid| InvalidValue::new(format!("a network {text:?}"), valid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn everybody_can_be_on_a_list_and_nobody() {
+        let list = AddressList::new(["0.0.0.0/0"]).expect("a list");
+        assert!(list.contains(IpAddr::from([255, 0, 0, 1])));
+        assert!(!list.contains("2001:db8::1".parse().expect("an address")));
+        list.replace([""; 0]).expect("no entries");
+        assert!(!list.contains(IpAddr::from([255, 0, 0, 1])));
+    }
+
+    #[test]
+    fn what_is_no_network_leaves_the_list_as_it_was() {
+        let list = AddressList::new(["192.0.2.1"]).expect("a list");
+        let error = list.replace(["10.0.0.0/8", "ten"]).expect_err("a mistake");
+        assert!(error.to_string().contains("\"ten\""), "{error}");
+        assert!(list.contains(IpAddr::from([192, 0, 2, 1])));
+        assert!(!list.contains(IpAddr::from([10, 0, 0, 1])));
+        assert!(list.reload().is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_is_on_it_if_any_entry_contains_it(
+            nets in prop::collection::vec((any::<u8>(), any::<u8>(), 6_u8..=32), 0..12),
+            (a, b) in (any::<u8>(), any::<u8>()),
+        ) {
+            let nets: Vec<_> = nets
+                .into_iter()
+                .map(|(a, b, bits)| IpNet::new(IpAddr::from([10, a & 3, 0, b]), bits).expect("a net"))
+                .collect();
+            let list = AddressList::new(&nets).expect("a list");
+            let address = Ipv4Addr::new(10, a & 3, 0, b);
+            let expected = nets.iter().any(|net| net.contains(&IpAddr::V4(address)));
+            prop_assert_eq!(list.contains(IpAddr::V4(address)), expected);
+            prop_assert_eq!(list.contains(IpAddr::V6(address.to_ipv6_mapped())), expected);
+        }
+    }
+}

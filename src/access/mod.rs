@@ -1,0 +1,234 @@
+//! Who is let in, or kept out, whatever the policies say.
+
+use std::{cell::Cell, fs, net::IpAddr, path::Path, sync::Arc};
+
+use http::request::Parts;
+
+use crate::{
+    error::{ConfigError, InvalidValue},
+    extract::NO_PEER,
+    key::Key,
+    log::Seldom,
+};
+
+pub use self::ip_list::AddressList;
+pub use self::key_list::KeyList;
+
+pub(crate) mod ip_list;
+pub(crate) mod key_list;
+
+/// A list to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): an [`AddressList`] or a
+/// [`KeyList`].
+#[derive(Clone, Debug)]
+pub struct AccessList(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Addresses(AddressList),
+    Keys(KeyList),
+}
+
+impl From<AddressList> for AccessList {
+    fn from(list: AddressList) -> Self {
+        Self(Kind::Addresses(list))
+    }
+}
+
+impl From<KeyList> for AccessList {
+    fn from(list: KeyList) -> Self {
+        Self(Kind::Keys(list))
+    }
+}
+
+/// What to do with a request whose address an [`AddressList`] can't see. Either way an error is logged, at most every
+/// 10 s, with what to do about it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnUnknownAddress {
+    /// It is on none of the lists: the policies decide.
+    #[default]
+    Pass,
+    /// It is rejected as if it were on a deny list: 403 Forbidden. A request that a list of keys allows still passes, if no
+    /// list of addresses is there to deny it.
+    Reject,
+}
+
+/// What the lists of a limiter say of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listed {
+    Denied,
+    Allowed,
+}
+
+/// The lists of a limiter.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lists {
+    deny: Vec<AccessList>,
+    allow: Vec<AccessList>,
+    on_unknown_address: OnUnknownAddress,
+    unknown_addresses: Arc<Seldom>,
+}
+
+/// How a request tells what is on lists.
+pub(crate) trait Asker {
+    /// The client's address, as a list of addresses finds it.
+    fn address(&self, list: &AddressList) -> Option<IpAddr>;
+    /// The key under a policy.
+    fn key(&self, policy: &str) -> Option<Key>;
+    /// What to do where the address is unknown.
+    fn address_hint(&self) -> &'static str;
+}
+
+/// A request with a head.
+pub(crate) struct Request<'a, F> {
+    pub(crate) parts: &'a Parts,
+    /// Finds the key under a policy.
+    pub(crate) key: F,
+}
+
+impl<F: Fn(&str) -> Option<Key>> Asker for Request<'_, F> {
+    fn address(&self, list: &AddressList) -> Option<IpAddr> {
+        list.address(self.parts)
+    }
+
+    fn key(&self, policy: &str) -> Option<Key> {
+        (self.key)(policy)
+    }
+
+    fn address_hint(&self) -> &'static str {
+        NO_PEER
+    }
+}
+
+impl Lists {
+    pub(crate) fn deny(&mut self, list: AccessList) {
+        self.deny.push(list);
+    }
+
+    pub(crate) fn allow(&mut self, list: AccessList) {
+        self.allow.push(list);
+    }
+
+    pub(crate) fn on_unknown_address(&mut self, action: OnUnknownAddress) {
+        self.on_unknown_address = action;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deny.is_empty() && self.allow.is_empty()
+    }
+
+    /// Who is on lists of both kinds is denied.
+    pub(crate) fn find(&self, asker: &impl Asker) -> Option<Listed> {
+        let unknown = Cell::new(false);
+        let on = |list: &AccessList| match &list.0 {
+            Kind::Addresses(list) => {
+                let address = asker.address(list);
+                unknown.set(unknown.get() || address.is_none());
+                address.is_some_and(|address| list.contains(address))
+            }
+            Kind::Keys(list) => asker.key(list.policy()).is_some_and(|k| list.contains(&k)),
+        };
+        let rejects = || unknown.get() && self.on_unknown_address == OnUnknownAddress::Reject;
+        let listed = if self.deny.iter().any(on) || rejects() {
+            Some(Listed::Denied)
+        } else if self.allow.iter().any(on) {
+            Some(Listed::Allowed)
+        } else {
+            rejects().then_some(Listed::Denied)
+        };
+        if unknown.get() {
+            self.log_unknown_address(asker.address_hint());
+        }
+        listed
+    }
+
+    #[cold]
+    fn log_unknown_address(&self, hint: &str) {
+        let action = self.on_unknown_address;
+        self.unknown_addresses.then(|suppressed| {
+            tracing::error!(
+                ?action,
+                suppressed,
+                "an access list can't see a request's address: {hint}"
+            );
+        });
+    }
+
+    /// Whether they can find what they look for, among policies of these names.
+    pub(crate) fn check(&self, is_policy: impl Fn(&str) -> bool) -> Result<(), InvalidValue> {
+        for list in self.deny.iter().chain(&self.allow) {
+            match &list.0 {
+                Kind::Addresses(list) => list.check()?,
+                Kind::Keys(list) if is_policy(list.policy()) => {}
+                Kind::Keys(list) => {
+                    return Err(InvalidValue::new(
+                        format!("a list of keys of a policy {:?}", list.policy()),
+                        "the name of one of the limiter's policies",
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The entries of a file: one a line, without what follows a `#` at its beginning or behind a space.
+fn entries<T>(
+    path: &Path,
+    read: impl Fn(&str) -> Result<T, InvalidValue>,
+) -> Result<Vec<T>, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|error| {
+        let file = format!("the list {}", path.display());
+        ConfigError::new(file, format!("a file that can be read: {error}"))
+    })?;
+    let mut entries = Vec::new();
+    for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
+        let entry = entry(line);
+        if !entry.is_empty() {
+            let place = |unfit| {
+                let at = format!("line {} of {}: ", number + 1, path.display());
+                ConfigError::at(&at, unfit)
+            };
+            entries.push(read(entry).map_err(place)?);
+        }
+    }
+    Ok(entries)
+}
+
+fn no_file() -> ConfigError {
+    ConfigError::new(
+        "a list that is from no file",
+        "one that was made by from_file",
+    )
+}
+
+fn entry(line: &str) -> &str {
+    let comment = line.char_indices().find(|(at, c)| {
+        *c == '#'
+            && line[..*at]
+                .chars()
+                .next_back()
+                .is_none_or(char::is_whitespace)
+    });
+    line[..comment.map_or(line.len(), |(at, _)| at)].trim()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::entry;
+
+    #[test]
+    fn comments_begin_a_line_or_follow_a_space() {
+        for (line, expected) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("  10.0.0.0/8\t# the office", "10.0.0.0/8"),
+            ("# nobody", ""),
+            ("   ", ""),
+            ("a#b", "a#b"),
+            ("a#b #c", "a#b"),
+            ("é#b #c", "é#b"),
+        ] {
+            assert_eq!(entry(line), expected, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Units that are counted as they are used up, and settled at the end.
+
+use std::mem;
+
+use super::settle::PolicyAdmission;
+use crate::error::StoreError;
+
+/// Counts the units of a request whose cost shows only while it is served, such as the tokens of a stream, and
+/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`].
+///
+/// Move it into the stream: however the stream ends, also when the client hangs up half-way, the request is charged what was
+/// counted by then, in place of what it was charged on arrival. A meter that has counted nothing settles nothing: the charge on
+/// arrival stays.
+///
+/// It may be dropped on any thread, also outside a runtime. What the store can't settle at once is settled in the background;
+/// [`finish`](UnitMeter::finish) waits for it, and returns the error if there is one. A settlement that is on its way to Redis
+/// while its runtime ends may be lost: [`Limiter::shutdown`](crate::Limiter::shutdown) waits for those.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// use futures_util::{StreamExt, stream};
+/// use tollgate::{Key, Limiter, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
+///     .build()?;
+/// let admission = limiter.admit(Key::new("alice")).await?;
+///
+/// let mut meter = admission.policy("tokens")?.meter();
+/// let tokens = stream::iter(["a", "b", "c"]).map(move |token| {
+///     meter.add(1);
+///     token
+/// });
+/// assert_eq!(tokens.collect::<String>().await, "abc");
+/// assert_eq!(admission.remaining("tokens"), Some(997));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "it settles what was counted when it is dropped"]
+pub struct UnitMeter {
+    // Private, so that a closure that calls `add` captures the whole meter, and not a number in it.
+    policy: PolicyAdmission,
+    units: u64,
+}
+
+impl PolicyAdmission {
+    /// Counts the units that the request uses from here on, from zero, and settles them when the meter is dropped.
+    pub fn meter(self) -> UnitMeter {
+        UnitMeter {
+            policy: self,
+            units: 0,
+        }
+    }
+}
+
+impl UnitMeter {
+    /// Counts so many more units. Nothing is sent before the meter is finished or dropped.
+    pub fn add(&mut self, units: u64) {
+        self.units = self.units.saturating_add(units);
+    }
+
+    /// How many units were counted.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// Settles what was counted, and waits for it. If the future is dropped, it is settled nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer: see [`PolicyAdmission::settle`].
+    pub async fn finish(mut self) -> Result<(), StoreError> {
+        let settled = match self.units {
+            0 => Ok(()),
+            units => self.policy.settle(units).await,
+        };
+        // It is not settled again by the drop.
+        self.units = 0;
+        settled
+    }
+}
+
+impl Drop for UnitMeter {
+    fn drop(&mut self) {
+        match mem::take(&mut self.units) {
+            0 => {}
+            units => self.policy.clone().settle_in_background(units),
+        }
+    }
+}

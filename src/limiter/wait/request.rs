@@ -1,0 +1,209 @@
+//! The question that somebody in a queue waits for the answer to.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::queue::Id;
+use crate::{
+    decision::{Counted, Decision, Part},
+    error::StoreError,
+    limiter::{
+        Bound, Desk, Judged, Keys, Pending, fallback::FailureAction, judge::Own,
+        pending::look_up_each,
+    },
+    policy::Tiers,
+    store::{CounterMode, Op},
+    strategy::RetryAfter,
+};
+
+/// What somebody who waits asks.
+#[derive(Clone)]
+pub(crate) struct Question {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) keys: Keys,
+    pub(crate) own: Own,
+}
+
+impl Question {
+    /// Whether the answer to one is the answer to the other, given that the keys are the same.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let (a, b) = (&self.own, &other.own);
+        a.address == b.address
+            && a.cost == b.cost
+            && a.costs == b.costs
+            && a.quotas == b.quotas
+            // Lists may tell requests apart by their heads.
+            && (self.desk.lists.is_none() || a.parts.is_none() && b.parts.is_none())
+            && self.keys.own_caller() == other.keys.own_caller()
+    }
+
+    /// The keys by policy, however they were given.
+    pub(crate) fn id(&self) -> Id {
+        let policies = self.desk.policies.iter();
+        policies
+            .map(|bound| self.keys.of(bound.policy.name()).copied())
+            .collect()
+    }
+
+    /// Whether several can be asked about in one question. The places of an in-flight limit are told from each other, and
+    /// where refusals count those behind the first must not be refused.
+    pub(crate) fn is_shared(&self) -> bool {
+        let mut policies = self.desk.policies.iter();
+        policies.all(|bound| {
+            !bound.is_permit() && !matches!(bound.policy.mode(), CounterMode::ChargeRejectedToo)
+        })
+    }
+
+    /// Asks for the first `n` of those who ask the same and stay if they are refused.
+    pub(crate) fn ask(&self, n: u32) -> Judged {
+        let own = Some(&self.own);
+        let desk = self.desk.clone();
+        desk.judge_keys(Op::Acquire(n), &self.keys, own)
+    }
+
+    /// Asks without a queue.
+    pub(crate) async fn ask_alone(&self) -> Decision {
+        let once = Own {
+            retries: false,
+            ..self.own.clone()
+        };
+        match self
+            .desk
+            .clone()
+            .judge_keys(Op::Acquire(1), &self.keys, Some(&once))
+        {
+            Judged::Now(decision) => decision,
+            Judged::Later(mut pending) => answer(&mut pending).await,
+        }
+    }
+
+    /// Finds out what the policies take from the call's request, once for as long as it waits. From here on the policies that
+    /// apply are named.
+    pub(crate) async fn read_parts(&mut self) {
+        let Some(parts) = self.own.parts.clone() else {
+            return;
+        };
+        let mut keys = Vec::new();
+        let mut lookups = Vec::new();
+        for (index, bound) in self.desk.policies.iter().enumerate() {
+            let policy = &bound.policy;
+            let Some(key) = self.desk.key_of(bound, &self.keys) else {
+                continue;
+            };
+            if policy.skips(&parts) {
+                continue;
+            }
+            let name = || policy.name().to_owned();
+            keys.push((name(), *key));
+            if policy.has_cost_of_request() && self.own.cost(policy.name()).is_none() {
+                let cost = bound.cost_of(Some(&parts));
+                self.own.costs.push((name(), cost));
+            }
+            if self.own.quota(policy.name()).is_none() {
+                let quota = match policy.tiers() {
+                    Tiers::None => None,
+                    Tiers::Found(find) => find(&parts),
+                    Tiers::LookedUp(look_up, timeout) => {
+                        lookups.push((index, look_up(&parts), *timeout));
+                        None
+                    }
+                };
+                self.own.quotas.extend(quota.map(|quota| (name(), quota)));
+            }
+        }
+        for (index, quota) in look_up_each(lookups).await {
+            let name = self.desk.policies[index].policy.name();
+            self.own.quotas.push((name.to_owned(), quota));
+        }
+        // Those for which nothing was found have the policies' own.
+        for (name, _) in &keys {
+            if self.own.quota(name).is_none()
+                && let Ok(index) = self.desk.find(name)
+            {
+                let policy = &self.desk.policies[index].policy;
+                self.own.quotas.push((name.clone(), policy.quota()));
+            }
+        }
+        let caller = self.keys.own_caller();
+        self.keys = keys.into();
+        if let Some(caller) = caller {
+            self.keys = self.keys.clone().caller(caller);
+        }
+    }
+
+    /// Whether the answer is known before any policy is asked: the call can't be carried out, or lists or conditions decide.
+    pub(crate) fn is_ruled(&self) -> bool {
+        let (keys, own) = (&self.keys, Some(&self.own));
+        self.desk.find_misuse(Op::Acquire(1), keys, own).is_some()
+            || self.desk.rule_keys(keys, own).is_some()
+    }
+
+    /// Whether it costs more than a quota ever allows, or nothing.
+    pub(crate) fn need_not_wait(&self) -> bool {
+        let mut costs = false;
+        // A ban costs nothing by itself, and a shadow refuses nobody.
+        let live = |bound: &&Bound| bound.part() == Part::Live;
+        for bound in self.desk.policies.iter().filter(live) {
+            let policy = &bound.policy;
+            if self.desk.key_of(bound, &self.keys).is_none() {
+                continue;
+            }
+            let own = self.own.cost(policy.name());
+            let cost = own.unwrap_or_else(|| policy.plain_cost());
+            let quota = self.own.quota(policy.name());
+            let tier = quota.and_then(|quota| self.desk.tier(bound, quota));
+            let limit = tier.as_ref().map_or(&bound.limit, |tier| &tier.limit);
+            if cost > limit.rule().capacity() {
+                return true;
+            }
+            costs |= cost > 0;
+        }
+        !costs
+    }
+
+    /// Whether it is asked again because the store failed, and not rejected for it.
+    pub(crate) fn outwaits(&self, error: &StoreError) -> bool {
+        let policies = self.desk.policies.iter();
+        let named = policies.filter(|bound| self.desk.key_of(bound, &self.keys).is_some());
+        self.desk.failure_action(named, error, true) == FailureAction::Wait
+    }
+
+    /// Whether a place of an in-flight limit is among what refused it.
+    pub(crate) fn lacks_place(&self, refused: &Decision) -> bool {
+        waits(refused).any(|counted| self.desk.bound(counted.policy).is_permit())
+    }
+
+    /// How long the other policies say that it takes.
+    pub(crate) fn honest_wait(&self, refused: &Decision) -> Duration {
+        let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
+        let timed = timed.filter_map(
+            |counted| match counted.status(&*refused.books).retry_after {
+                RetryAfter::In(wait) => Some(wait),
+                RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
+            },
+        );
+        timed.max().unwrap_or_default()
+    }
+
+    /// Whether what is left after those who were admitted together still counts them.
+    pub(crate) fn is_charged_on_arrival(&self, policy: u32) -> bool {
+        self.desk.bound(policy).policy.mode() != CounterMode::Check
+    }
+}
+
+/// What a refused request waits for.
+fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
+    let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
+    enforced.filter(|counted| {
+        counted.cost > 0 && counted.status(&*refused.books).retry_after != RetryAfter::Now
+    })
+}
+
+/// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.
+pub(crate) async fn answer(pending: &mut Pending) -> Decision {
+    poll_fn(|cx| Pin::new(&mut *pending).poll(cx)).await
+}

@@ -1,0 +1,210 @@
+//! What to answer when the store can't, for an outage or because it is misconfigured.
+
+use super::Policy;
+use crate::{error::InvalidValue, quota::Quota};
+
+/// What to answer when the store can't: for all policies of a limiter
+/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`]).
+///
+/// Of a request's policies, those that refuse go first: one is enough. Then those that fall back are judged in process, all
+/// or nothing, and those that admit are not asked. Policies in the [shadow](Policy::shadow) have no say.
+///
+/// It is for outages alone: no answer, or an error that ends by itself. A rejection is an answer, and a
+/// [misconfiguration](crate::StoreError::is_misconfiguration) is answered as [`OnMisconfiguration`] says.
+///
+/// Unless it is set, [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an
+/// [`OutgoingLayer`](crate::OutgoingLayer) wait for the store to come back: until their timeout, after which they reject.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStoreError {
+    /// Let the request pass, uncounted: an outage of the store is none of the service. Set explicitly, it admits outgoing
+    /// calls too, at once.
+    #[default]
+    Admit,
+    /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
+    Reject,
+    /// Judge it in process, by a share of the quota: 429 Too Many Requests for those who are past it.
+    LocalFallback(LocalFallback),
+}
+
+/// What to answer when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+/// [`LimiterBuilder::on_misconfiguration`](crate::LimiterBuilder::on_misconfiguration).
+///
+/// A missing right, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
+/// under a key or a missing runtime doesn't end by itself: a service that admitted requests meanwhile would have no limit.
+/// Each is logged as an error with its remedy, at most every ten seconds.
+///
+/// ```
+/// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
+///
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+///     // Requests pass as in an outage.
+///     .on_misconfiguration(OnMisconfiguration::AsStoreError)
+///     .build()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnMisconfiguration {
+    /// Reject the request: 503 Service Unavailable.
+    #[default]
+    Reject,
+    /// Answer it as in an outage: as [`OnStoreError`] says.
+    AsStoreError,
+}
+
+/// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
+///
+/// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
+/// are those of [quotas by request](Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
+/// more than the share is refused until the store is back.
+///
+/// # What holds over which interval
+///
+/// A limiter counts its shares for as long as it lives, through all outages: the store's return starts none of them anew.
+/// So in any interval, however many outages are in it, a process admits in process at most what the policy's
+/// [strategy](crate::strategy) admits in that interval under the share: once the share in any period under
+/// [`SlidingLog`](crate::SlidingLog), once in each window under [`FixedWindow`](crate::FixedWindow), and so on. All
+/// processes together admit in process at most what they would under the quota, or under one unit for each process where
+/// that is more.
+///
+/// What the store admits before, between and after outages is counted in the store, and comes on top: in a period with
+/// outages at most what the strategy admits under the quota and under all shares together. With
+/// [write-back](Self::write_back) the store counts what was admitted in process too, as soon as it has answered once. If
+/// all of it arrives, the quota alone is exceeded only by what was admitted in process while the store's count, which was
+/// not known there, left no room for it.
+///
+/// What was charged in process is refunded, renewed and settled there. It is known to this process alone, and a limiter
+/// counts it by itself: where a process has several limiters over the same policies, count each as a process.
+///
+/// ```
+/// use tollgate::{LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer};
+///
+/// let layer = RateLimitLayer::builder()
+///     // While the store is at fault, each of four processes lets 25 a minute through,
+///     .policy(Policy::new("read", Quota::requests(100).per_minute()))
+///     // and nobody logs in.
+///     .policy(
+///         Policy::new("login", Quota::requests(5).per_minute())
+///             .skip_with(|parts| parts.uri.path() != "/login")
+///             .on_store_error(OnStoreError::Reject),
+///     )
+///     .on_store_error(LocalFallback::shared_by(4))
+///     .build()?;
+/// # Ok::<(), tollgate::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalFallback {
+    processes: u32,
+    write_back: bool,
+}
+
+impl LocalFallback {
+    /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store is at
+    /// fault; if there are more, more.
+    ///
+    /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    pub const fn shared_by(processes: u32) -> Self {
+        Self {
+            processes,
+            write_back: false,
+        }
+    }
+
+    /// Whether to charge in the store, when it is back, what was charged in process and counts by then, down to a debt of at
+    /// most one capacity. Off unless set. Either way it counts in process for as long as it would, and in the next outage.
+    ///
+    /// Each charge is sent once: should the store fail again before it has answered, the charge may be lost, and is never
+    /// made twice. Charges are noted for up to 10,000 keys, and those beyond are
+    /// [counted](crate::HealthReport::dropped_write_backs) and logged. Bans and in-flight limits are not written back.
+    ///
+    /// Units that are refunded after they were written back are free again in process alone.
+    #[must_use]
+    pub const fn write_back(mut self, write_back: bool) -> Self {
+        self.write_back = write_back;
+        self
+    }
+
+    pub(crate) fn writes_back(self) -> bool {
+        self.write_back
+    }
+
+    /// One process's share of a quota.
+    pub(crate) fn share(self, quota: Quota) -> Quota {
+        let share = |units: u64| units.div_ceil(u64::from(self.processes.max(1)));
+        let units = share(quota.amount());
+        if quota.is_concurrent() {
+            return Quota::concurrent(units);
+        }
+        let whole = Quota::requests(units).per(quota.period());
+        match quota.capacity() {
+            burst if burst == quota.amount() => whole,
+            burst => whole.burst(share(burst)),
+        }
+    }
+}
+
+impl From<LocalFallback> for OnStoreError {
+    fn from(fallback: LocalFallback) -> Self {
+        Self::LocalFallback(fallback)
+    }
+}
+
+impl OnStoreError {
+    /// Whether it can be done.
+    pub(crate) fn check(self) -> Result<(), InvalidValue> {
+        match self {
+            Self::LocalFallback(LocalFallback { processes: 0, .. }) => Err(InvalidValue::new(
+                "a local fallback shared by 0 processes",
+                "at least 1: as many as share the store",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Policy {
+    /// What to do under this policy when the store can't answer, in place of what the limiter does: a login may stay closed
+    /// while a read stays open. One [in the shadow](Policy::shadow) has no say.
+    #[must_use]
+    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
+        self.on_store_error = Some(answer.into());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_share_is_rounded_up_and_so_is_its_burst() {
+        for (quota, processes, share) in [
+            ("100/min", 4, "25/min"),
+            ("10/min", 4, "3/min"),
+            ("1/day", 4, "1/day"),
+            ("10/s burst 21", 4, "3/s burst 6"),
+            ("10/s burst 1", 4, "3/s burst 1"),
+            ("7 concurrent", 2, "4 concurrent"),
+            ("100/min", 1, "100/min"),
+        ] {
+            let share: Quota = share.parse().expect(share);
+            let quota = quota.parse().expect(quota);
+            assert_eq!(LocalFallback::shared_by(processes).share(quota), share);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn shares_add_up_to_the_quota_or_to_one_for_each(units in 1..u64::MAX, burst in 1..u64::MAX, processes in 1..u32::MAX) {
+            let quota = Quota::requests(units).per_second().burst(burst);
+            let share = LocalFallback::shared_by(processes).share(quota);
+            for (share, whole) in [(share.amount(), units), (share.capacity(), burst)] {
+                let (all, whole) = (u128::from(share) * u128::from(processes), u128::from(whole));
+                prop_assert!(all >= whole && all < whole + u128::from(processes));
+            }
+        }
+    }
+}

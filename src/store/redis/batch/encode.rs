@@ -1,0 +1,148 @@
+//! A batch as the script reads it.
+
+use redis::Cmd;
+use smallvec::SmallVec;
+
+use super::{Batch, Entry, Known, Segment, msgpack::Packed};
+use crate::{
+    clock::Timestamp,
+    store::{
+        CounterMode, LimitHandle, Op, Units,
+        redis::{key_names::Name, script::Script},
+    },
+    strategy::Rule,
+};
+
+impl Batch {
+    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
+    /// one argument as far as they can be: each argument costs the server about as much as reading a key.
+    pub(in crate::store::redis) fn call(
+        &self,
+        script: &Script,
+        whole: bool,
+        now: Timestamp,
+        epoch: Option<&str>,
+    ) -> Cmd {
+        let epoch = epoch.filter(|_| self.lifts());
+        let mut cmd = Cmd::with_capacity(4 + self.keys, 128 + 40 * self.keys);
+        match whole {
+            true => cmd.arg("EVAL").arg(&script.text),
+            false => cmd.arg("EVALSHA").arg(&script.sha),
+        };
+        cmd.arg(self.keys + usize::from(epoch.is_some()));
+        let mut name = Name::default();
+        let mut policies = Policies::new();
+        for segment in &self.segments {
+            for limit in &segment.limits {
+                if policies
+                    .iter()
+                    .all(|policy| policy.number() != limit.number())
+                {
+                    policies.push(limit);
+                }
+            }
+            for entry in &segment.entries {
+                for line in entry.lines() {
+                    if let Some(known) = line.limit.context::<Known>() {
+                        cmd.arg(known.names.write(&line.key, &mut name));
+                    }
+                }
+            }
+        }
+        if let Some(epoch) = epoch {
+            cmd.arg(epoch);
+        }
+        // The first value says where the segments begin; the policies go before them.
+        let (mut places, mut begin) = (Places::new(), 2);
+        let mut plan = Packed::with_capacity(256);
+        plan.begin_with_a_number();
+        for policy in policies {
+            places.push((policy.number(), begin));
+            if let Some(context) = policy.context::<Known>() {
+                begin += context.write(policy.rule(), now, &mut plan);
+            }
+        }
+        plan.set_first(begin as u32);
+        for segment in &self.segments {
+            segment.write(&places, &mut plan);
+        }
+        cmd.arg(plan.as_bytes());
+        cmd
+    }
+}
+
+type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
+
+/// Where the policy of a limit stands among the values.
+type Places = SmallVec<[(u64, usize); 4]>;
+
+impl Segment {
+    fn write(&self, places: &Places, plan: &mut Packed) {
+        let listed = self.entries.iter().any(|entry| entry.times() != 1);
+        let has_receipts = matches!(self.ask, Op::Refund | Op::Renew | Op::Settle);
+        let own = |entry: &Entry| {
+            let receipts = if has_receipts {
+                3 * self.limits.len()
+            } else {
+                0
+            };
+            usize::from(listed) + receipts + entry.signatures().count()
+        };
+        let own: usize = self.entries.iter().map(own).sum();
+        plan.uint(number(self.ask));
+        plan.uint(self.entries.len() as u64);
+        plan.uint(self.limits.len() as u64);
+        for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
+            let mut places = places.iter();
+            let place = places.find(|(number, _)| *number == limit.number());
+            plan.uint(place.map_or(0, |(_, place)| *place as u64));
+            plan.uint(units.get());
+            plan.uint(mode_number(*mode, limit.rule()));
+        }
+        plan.uint(listed.into());
+        if own == 0 {
+            plan.uint(0);
+            return;
+        }
+        plan.list(own);
+        for entry in &self.entries {
+            if listed {
+                plan.uint(entry.times());
+            }
+            if has_receipts {
+                for line in entry.lines() {
+                    plan.int(line.receipt().charged_at.as_micros());
+                    plan.int(line.receipt().window_id);
+                    plan.uint(Units::new(line.receipt().remaining).get());
+                }
+            }
+            entry.signatures().for_each(|by| plan.text(by));
+        }
+    }
+}
+
+/// What the driver calls it. A look is a take for nobody.
+fn number(ask: Op) -> u64 {
+    match ask {
+        Op::Acquire(_) | Op::Peek => 1,
+        Op::ForceAcquire => 2,
+        Op::Refund => 3,
+        Op::Reset => 4,
+        Op::Renew => 5,
+        Op::Settle => 6,
+    }
+}
+
+/// What the driver calls it.
+fn mode_number(mode: CounterMode, rule: &dyn Rule) -> u64 {
+    match mode {
+        CounterMode::Charge => 0,
+        CounterMode::Check => 1,
+        CounterMode::ChargeRejectedToo if rule.stores_each_unit() => 3,
+        CounterMode::ChargeRejectedToo => 2,
+        CounterMode::CountRejections => 4,
+        CounterMode::Shadow { replaces, charges } => {
+            8 * (1 + replaces.map_or(0, |place| place as u64 + 1)) + u64::from(!charges)
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Numbers and text as the script reads and answers them: MessagePack, in one argument and one answer.
+
+use rmp::{decode, encode};
+
+/// What is being written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Packed(Vec<u8>);
+
+impl Packed {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn append(&mut self, other: &Self) {
+        self.0.extend_from_slice(&other.0);
+    }
+
+    /// Begins with a number that is known later.
+    pub(crate) fn begin_with_a_number(&mut self) {
+        self.0.clear();
+        written(encode::write_u32(&mut self.0, 0));
+    }
+
+    /// The number that it begins with.
+    pub(crate) fn set_first(&mut self, number: u32) {
+        if let Some(first) = self.0.get_mut(1..5) {
+            first.copy_from_slice(&number.to_be_bytes());
+        }
+    }
+
+    /// Begins a list of so many.
+    pub(crate) fn list(&mut self, len: usize) {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        written(encode::write_array_len(&mut self.0, len));
+    }
+
+    pub(crate) fn uint(&mut self, number: u64) {
+        written(encode::write_uint(&mut self.0, number));
+    }
+
+    pub(crate) fn int(&mut self, number: i64) {
+        written(encode::write_sint(&mut self.0, number));
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        written(encode::write_str(&mut self.0, text));
+    }
+}
+
+/// Memory takes all that is written to it.
+fn written<T, E>(result: Result<T, E>) {
+    debug_assert!(result.is_ok());
+}
+
+/// What is being read.
+#[derive(Debug)]
+pub(crate) struct Unpacked<'a>(&'a [u8]);
+
+impl<'a> Unpacked<'a> {
+    /// The list that `bytes` hold; `None` if they don't.
+    pub(crate) fn list(mut bytes: &'a [u8]) -> Option<Self> {
+        decode::read_array_len(&mut bytes).ok()?;
+        Some(Self(bytes))
+    }
+
+    pub(crate) fn int(&mut self) -> Option<i64> {
+        decode::read_int(&mut self.0).ok()
+    }
+
+    pub(crate) fn text(&mut self) -> Option<&'a [u8]> {
+        let len = decode::read_str_len(&mut self.0).ok()?;
+        let (text, rest) = self.0.split_at_checked(usize::try_from(len).ok()?)?;
+        self.0 = rest;
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut packed = Packed::default();
+        let ints = [
+            0,
+            1,
+            -1,
+            127,
+            128,
+            -33,
+            1 << 40,
+            -(1 << 52),
+            i64::MAX,
+            i64::MIN,
+        ];
+        packed.list(ints.len() + 2);
+        ints.iter().for_each(|int| packed.int(*int));
+        packed.uint(u64::from(u32::MAX));
+        packed.text("who");
+        let mut read = Unpacked::list(packed.as_bytes()).expect("a list");
+        for int in ints {
+            assert_eq!(read.int(), Some(int));
+        }
+        assert_eq!(read.int(), Some(i64::from(u32::MAX)));
+        assert_eq!(read.text(), Some(&b"who"[..]));
+        assert_eq!((read.int(), read.text()), (None, None));
+    }
+
+    #[test]
+    fn a_number_may_be_known_last() {
+        let mut packed = Packed::default();
+        packed.begin_with_a_number();
+        packed.text("who");
+        packed.set_first(70_000);
+        let mut read = Unpacked(packed.as_bytes());
+        assert_eq!((read.int(), read.text()), (Some(70_000), Some(&b"who"[..])));
+    }
+
+    #[test]
+    fn what_is_cut_off_or_something_else_is_no_answer() {
+        let mut packed = Packed::default();
+        packed.list(1);
+        packed.text("who");
+        let bytes = packed.as_bytes();
+        for end in 0..bytes.len() {
+            let text = Unpacked::list(&bytes[..end]).and_then(|mut read| read.text());
+            assert_eq!(text, None, "cut off after {end}");
+        }
+        assert!(Unpacked::list(b"OK").is_none());
+        let mut read = Unpacked::list(bytes).expect("a list");
+        assert_eq!(read.int(), None);
+    }
+}

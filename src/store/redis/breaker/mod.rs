@@ -1,0 +1,433 @@
+//! The breaker: stops asking a store that is dead, and has it probed until it lives again.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::error::StoreError;
+
+pub(crate) mod probe;
+
+/// The pause before the first probe, at most. Each that fails doubles it.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause: a store that is back is in use again within a second, and the time that a probe takes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a probe may be overdue before somebody else sees to it: whoever does may stand still, with all of its runtime.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// Closed, it lets all questions through and counts the faults in a row. Open, it lets none through. After a pause it is half
+/// open: one probe goes, and its answer closes it. If there is none in time, it is open for longer, and closes should the
+/// answer come after all.
+///
+/// While it is closed a question reads one flag, and a trip that went well another.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// As many faults in a row open it; none: it never opens.
+    threshold: Option<NonZeroU32>,
+    open: AtomicBool,
+    /// In a row.
+    faults: AtomicU32,
+    outage: Mutex<Outage>,
+}
+
+#[derive(Debug)]
+struct Outage {
+    state: State,
+    /// Pauses since something was last answered. A probe's answer alone ends an outage for the questions, and not the growth
+    /// of the pauses: it may be all that is answered.
+    pauses: u32,
+    /// The watch that sees to the probes, by its number.
+    watch: Option<u64>,
+    watches: u64,
+    /// The failure of the last call or probe, while it is not closed.
+    cause: Option<Arc<StoreError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// Until the next probe is due.
+    Open(Instant),
+    /// A probe is under way, and waited for until then.
+    HalfOpen(Instant),
+}
+
+/// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, or stands still,
+/// another may.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    breaker: Arc<Breaker>,
+    number: u64,
+}
+
+impl Breaker {
+    /// One that opens after so many faults in a row.
+    pub(crate) fn new(threshold: Option<NonZeroU32>) -> Self {
+        Self {
+            threshold,
+            open: AtomicBool::new(false),
+            faults: AtomicU32::new(0),
+            outage: Mutex::new(Outage {
+                state: State::Closed,
+                pauses: 0,
+                watch: None,
+                watches: 0,
+                cause: None,
+            }),
+        }
+    }
+
+    /// Whether nothing is to be asked now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// The error that is told while nothing is to be asked.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let outage = self.outage();
+        Err(StoreError::CircuitOpen {
+            retry_after: outage.pause(Instant::now()),
+            cause: outage.cause.clone(),
+        })
+    }
+
+    /// Notes why the last call or probe failed.
+    pub(crate) fn note_cause(&self, cause: StoreError) {
+        let mut outage = self.outage();
+        if outage.state != State::Closed {
+            outage.cause = Some(Arc::new(cause));
+        }
+    }
+
+    /// Notes that a question was answered: the store lives.
+    pub(crate) fn note_answer(&self) {
+        if self.faults.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut outage = self.outage();
+        outage.pauses = 0;
+        self.close(&mut outage, 0);
+    }
+
+    /// Notes a fault; returns whether it opened for it.
+    pub(crate) fn note_fault(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
+        let Some(threshold) = self.threshold else {
+            return false;
+        };
+        let faults = self.faults.fetch_add(1, Ordering::Relaxed);
+        if faults.saturating_add(1) < threshold.get() {
+            return false;
+        }
+        let mut outage = self.outage();
+        // An answer may have come meanwhile.
+        let counts = self.faults.load(Ordering::Relaxed) >= threshold.get();
+        if outage.state != State::Closed || !counts {
+            return false;
+        }
+        outage.cause = Some(Arc::new(cause()));
+        self.open(&mut outage, now, random());
+        true
+    }
+
+    /// Closes it, if it is open, as the answer to a probe does: to one of the same server. Returns whether it was open.
+    pub(crate) fn lift(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let mut outage = self.outage();
+        let was_open = outage.state != State::Closed;
+        if was_open {
+            self.close(&mut outage, 1);
+        }
+        was_open
+    }
+
+    /// The task of probing it, if it is open and nobody sees to it.
+    pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<Watch> {
+        let mut outage = self.outage();
+        let (State::Open(due) | State::HalfOpen(due)) = outage.state else {
+            return None;
+        };
+        if outage.watch.is_some() && now < due + GRACE {
+            return None;
+        }
+        if let State::HalfOpen(_) = outage.state {
+            outage.state = State::Open(now);
+        }
+        outage.watches += 1;
+        outage.watch = Some(outage.watches);
+        Some(Watch {
+            breaker: self.clone(),
+            number: outage.watches,
+        })
+    }
+
+    fn open(&self, outage: &mut Outage, now: Instant, random: u64) {
+        let until = now + pause(outage.pauses, random);
+        outage.pauses = outage.pauses.saturating_add(1);
+        outage.state = State::Open(until);
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    fn close(&self, outage: &mut Outage, faults: u32) {
+        outage.state = State::Closed;
+        outage.cause = None;
+        self.faults.store(faults, Ordering::Relaxed);
+        self.open.store(false, Ordering::Relaxed);
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outage {
+    /// How long until it may be closed again: until the next probe.
+    fn pause(&self, now: Instant) -> Duration {
+        match self.state {
+            State::Open(until) => until.saturating_duration_since(now),
+            State::Closed | State::HalfOpen(_) => Duration::ZERO,
+        }
+    }
+}
+
+impl Watch {
+    /// When the next probe is due; `None` once the breaker is closed, or another watch has taken over.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        match self.outage()?.state {
+            State::Open(until) => Some(until),
+            State::Closed | State::HalfOpen(_) => None,
+        }
+    }
+
+    /// Whether the breaker is closed, and not only watched by another.
+    pub(crate) fn is_over(&self) -> bool {
+        !self.breaker.is_open()
+    }
+
+    /// The one probe goes, and the next waits for it until then at most. False if it is no longer needed.
+    pub(crate) fn begin(&self, until: Instant) -> bool {
+        match self.outage() {
+            Some(mut outage) if outage.state != State::Closed => {
+                outage.state = State::HalfOpen(until);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The probe was answered, or it wasn't. An answer may also come late, when it is open again.
+    pub(crate) fn end(&self, answered: bool, now: Instant) {
+        let Some(mut outage) = self.outage() else {
+            return;
+        };
+        match (outage.state, answered) {
+            // A question's answer came first.
+            (State::Closed, _) | (State::Open(_), false) => {}
+            // One fault is remembered until a question has been answered.
+            (_, true) => self.breaker.close(&mut outage, 1),
+            (State::HalfOpen(_), false) => self.breaker.open(&mut outage, now, random()),
+        }
+    }
+
+    /// How it stands, if this is the watch still.
+    fn outage(&self) -> Option<MutexGuard<'_, Outage>> {
+        let outage = self.breaker.outage();
+        (outage.watch == Some(self.number)).then_some(outage)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(mut outage) = self.outage() {
+            outage.watch = None;
+            if let State::HalfOpen(_) = outage.state {
+                // Its runtime ended with the probe under way: whoever watches next probes at once.
+                outage.state = State::Open(Instant::now());
+            }
+        }
+    }
+}
+
+/// A pause: doubled each time, and somewhere between half of that and all of it, so that not all processes probe at once.
+fn pause(before: u32, random: u64) -> Duration {
+    let factor = 2_u32.saturating_pow(before);
+    let whole = FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE);
+    let half = whole / 2;
+    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
+    half + Duration::from_micros(random % micros.saturating_add(1))
+}
+
+/// Each of the standard library's hashers has keys that nobody can guess, which is as random as this has to be.
+fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker(threshold: u32) -> (Arc<Breaker>, Instant) {
+        (
+            Arc::new(Breaker::new(NonZeroU32::new(threshold))),
+            Instant::now(),
+        )
+    }
+
+    #[test]
+    fn as_many_faults_in_a_row_open_it() {
+        let (breaker, now) = breaker(3);
+        for _ in 0..5 {
+            assert!(
+                !breaker.note_fault(now, || StoreError::Timeout)
+                    && !breaker.note_fault(now, || StoreError::Timeout)
+            );
+            breaker.note_answer();
+        }
+        assert!(
+            !breaker.note_fault(now, || StoreError::Timeout)
+                && !breaker.note_fault(now, || StoreError::Timeout)
+                && !breaker.is_open()
+        );
+        assert!(breaker.note_fault(now, || StoreError::Timeout) && breaker.is_open());
+        assert!(
+            !breaker.note_fault(now, || StoreError::Timeout),
+            "it opens once"
+        );
+    }
+
+    #[test]
+    fn without_a_threshold_it_never_opens() {
+        let (breaker, now) = breaker(0);
+        assert!((0..1_000).all(|_| !breaker.note_fault(now, || StoreError::Timeout)));
+        assert!(!breaker.is_open() && breaker.watch(now).is_none());
+    }
+
+    #[test]
+    fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
+        let (breaker, now) = breaker(1);
+        assert!(breaker.watch(now).is_none(), "closed, it needs none");
+        breaker.note_fault(now, || StoreError::Timeout);
+        let watch = breaker.watch(now).expect("a watch");
+        assert!(breaker.watch(now).is_none(), "there is one already");
+        let due = watch.due().expect("a probe is due");
+        assert_eq!(breaker.outage().pause(now), due - now);
+        assert!(
+            watch.begin(now) && breaker.is_open(),
+            "half open is not closed"
+        );
+        watch.end(false, due);
+        let next = watch.due().expect("another one");
+        assert!(next > due && breaker.is_open());
+        assert!(watch.begin(now));
+        watch.end(true, next);
+        assert!(watch.due().is_none() && !breaker.is_open());
+        assert!(!watch.begin(now), "nothing is left to probe");
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
+        let (breaker, now) = breaker(2);
+        for lifted in [false, true] {
+            while !breaker.note_fault(now, || StoreError::Timeout) {}
+            let watch = breaker.watch(now).expect("a watch");
+            watch.begin(now);
+            watch.end(false, now);
+            watch.end(false, now);
+            assert!(breaker.is_open());
+            assert_eq!(lifted, lifted && breaker.lift());
+            watch.end(!lifted, now);
+            assert!(!breaker.is_open() && !breaker.lift());
+        }
+        assert!(
+            breaker.note_fault(now, || StoreError::Timeout),
+            "one fault is remembered"
+        );
+    }
+
+    #[test]
+    fn pauses_grow_to_a_second_and_no_two_are_alike() {
+        for random in [0, 12_345, u64::MAX] {
+            let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
+            assert!(pauses.is_sorted() && pauses[0] >= FIRST_PAUSE / 2);
+            assert!(pauses[0] <= FIRST_PAUSE);
+            // A store that is back is in use again within two seconds.
+            let longest = Duration::from_secs(1);
+            assert!((longest / 2..=longest).contains(&pauses[69]));
+        }
+        assert_ne!(pause(9, 1), pause(9, 2));
+    }
+
+    #[test]
+    fn pauses_grow_on_until_a_question_is_answered() {
+        let (breaker, now) = breaker(1);
+        let opened = |times: u32| {
+            breaker.note_fault(now, || StoreError::Timeout);
+            let watch = breaker.watch(now).expect("a watch");
+            let pause = watch.due().expect("a probe") - now;
+            let most = FIRST_PAUSE * 2_u32.pow(times);
+            assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
+            watch.begin(now);
+            watch.end(true, now);
+        };
+        // Probes are answered, and questions are not.
+        (0..4).for_each(opened);
+        breaker.note_answer();
+        opened(0);
+        breaker.note_fault(now, || StoreError::Timeout);
+        breaker.note_answer();
+        assert!(!breaker.is_open(), "an answer is better than a probe's");
+        opened(0);
+    }
+
+    #[test]
+    fn a_watch_that_stands_still_is_relieved() {
+        let (breaker, now) = breaker(1);
+        breaker.note_fault(now, || StoreError::Timeout);
+        let still = breaker.watch(now).expect("a watch");
+        let due = still.due().expect("a probe");
+        assert!(breaker.watch(due).is_none(), "it is not late yet");
+        let next = breaker.watch(due + GRACE).expect("another watch");
+        assert!(still.due().is_none() && !still.begin(due));
+        // That one's probe is never answered, and it stands still, too.
+        let until = due + 2 * GRACE;
+        assert!(next.begin(until) && breaker.watch(until).is_none());
+        let last = breaker.watch(until + GRACE).expect("another watch");
+        next.end(true, until);
+        drop((still, next));
+        assert!(breaker.is_open() && breaker.watch(until).is_none());
+        assert!(last.due().is_some_and(|due| due == until + GRACE));
+        assert!(last.begin(until + GRACE));
+        last.end(true, until + GRACE);
+        assert!(!breaker.is_open());
+    }
+
+    #[test]
+    fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
+        let (breaker, now) = breaker(1);
+        breaker.note_fault(now, || StoreError::Timeout);
+        let watch = breaker.watch(now).expect("a watch");
+        watch.begin(now);
+        drop(watch);
+        let watch = breaker.watch(now).expect("another");
+        assert!(watch.due().expect("a probe") <= Instant::now());
+        assert!(watch.begin(now) && breaker.is_open());
+        breaker.note_answer();
+        watch.end(false, now);
+        assert!(!breaker.is_open(), "an answer came before");
+    }
+}

@@ -1,0 +1,170 @@
+//! Probing a store whose breaker is open, so that no request has to find out by its own deadline.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use redis::{Cmd, Value};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{Breaker, Watch};
+use crate::{
+    error::StoreError,
+    store::redis::{Shared, error_class, key_names, topology::Servers},
+};
+
+/// The next probe waits for no longer than this, so that one which is never answered doesn't keep a store that is back from
+/// being found: it goes beside this one.
+const QUICK: Duration = Duration::from_millis(500);
+
+/// A server that is far away has longer than that to answer: as long as requests give it, but no longer than this. As
+/// pauses grow, no more than a handful are under way.
+const LONGEST: Duration = Duration::from_secs(3);
+
+/// Has this runtime see to the probes until the breaker closes, unless somebody does. Should the runtime end before, the next
+/// question has another one do it.
+pub(crate) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
+    let Ok(runtime) = Handle::try_current() else {
+        return;
+    };
+    let Some(watch) = breaker.watch(Instant::now()) else {
+        return;
+    };
+    let shared = Arc::downgrade(shared);
+    drop(runtime.spawn(async move {
+        see_to(&watch, &shared, tag).await;
+        if !watch.is_over() {
+            return;
+        }
+        drop(watch);
+        if let Some(shared) = shared.upgrade() {
+            shared.closed.then(|suppressed| {
+                tracing::info!(
+                    suppressed,
+                    "circuit breaker closed: the store answers again"
+                );
+            });
+            shared.answers_again(tag);
+        }
+    }));
+}
+
+async fn see_to(watch: &Watch, shared: &Weak<Shared>, tag: usize) {
+    let mut asked = JoinSet::new();
+    while let Some(due) = watch.due() {
+        let since = Instant::now();
+        let late = find_well(&mut asked, due).await;
+        if late {
+            watch.end(true, Instant::now());
+            continue;
+        }
+        tokio::time::sleep_until(due).await;
+        // A store that nobody has any more needs no probe.
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let until = Instant::now() + shared.deadline.min(QUICK);
+        if watch.begin(until) {
+            let patience = shared.deadline.min(LONGEST);
+            let breaker = shared.breaker(tag).clone();
+            let probe = ask(
+                shared.servers.clone(),
+                breaker,
+                tag,
+                shared.probe(tag),
+                since,
+            );
+            asked.spawn(async move { timeout(patience, probe).await.unwrap_or(false) });
+            let well = find_well(&mut asked, until).await;
+            if !well {
+                // The keys may be elsewhere by now.
+                shared.servers.doubt();
+            }
+            watch.end(well, Instant::now());
+        }
+    }
+}
+
+/// Whether one of those that are under way finds the server well, by then.
+async fn find_well(asked: &mut JoinSet<bool>, until: Instant) -> bool {
+    while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
+        if answer.unwrap_or(false) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Whether the server of a hash tag's keys counts: what lives and can't be written to, such as a replica or a server that is
+/// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
+/// answered, isn't asked once more.
+async fn ask(
+    servers: Servers,
+    breaker: Arc<Breaker>,
+    tag: usize,
+    probe: Cmd,
+    since: Instant,
+) -> bool {
+    match &servers {
+        Servers::One(_) => is_well(servers.run::<Value>(tag, &probe).await, &breaker),
+        Servers::Cluster(cluster) => {
+            // Another may have taken its place. If nobody tells, it is asked itself.
+            let _ = timeout(QUICK / 2, cluster.read()).await;
+            let node = match cluster.owner(tag).await {
+                Ok(node) => node,
+                Err(error) => {
+                    breaker.note_cause(error);
+                    return false;
+                }
+            };
+            let Some(probing) = node.begin_probe(since, QUICK) else {
+                return false;
+            };
+            let answer = cluster.run::<Value>(tag, &probe).await;
+            if matches!(answer, Ok(_) | Err(StoreError::Server { .. })) {
+                // What is wrong may be wrong with this slot.
+                probing.answered();
+            }
+            is_well(answer, &breaker)
+        }
+    }
+}
+
+/// What doesn't open a breaker doesn't keep it open, such as a server that is full: who has used up his quota is refused by
+/// it.
+fn is_well(answer: Result<Value, StoreError>, breaker: &Breaker) -> bool {
+    let error = match answer {
+        Ok(_) => return true,
+        Err(error) => error,
+    };
+    let well = matches!(&error, StoreError::Server { code, .. } if !error_class::meant_by_code(code).counts);
+    if !well {
+        breaker.note_cause(error);
+    }
+    well
+}
+
+impl Shared {
+    /// What is asked.
+    fn probe(&self, tag: usize) -> Cmd {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(include_str!("probe.lua")).arg(1);
+        eval.arg(key_names::of_nobody(&self.prefix, self.servers.tags(), tag));
+        eval
+    }
+
+    /// A server that was at fault counts again: what was kept for it is sent. On a cluster that holds for all tags of the node.
+    fn answers_again(&self, tag: usize) {
+        self.kept.send(tag);
+        for other in self.servers.neighbours(tag) {
+            if other != tag && self.breaker(other).lift() {
+                self.kept.send(other);
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Redis Cluster: which node serves which slot.
+
+pub(crate) mod node;
+pub(crate) mod slot_map;

@@ -1,0 +1,261 @@
+//! The nodes of a cluster, and the connections to them.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use redis::{FromRedisValue, Value};
+use tokio::time::Instant;
+
+use super::slot_map::Cluster;
+use crate::{
+    error::StoreError,
+    store::redis::{
+        connection::{Road, Source, Way},
+        error_class,
+    },
+};
+
+/// A node that serves slots, or did.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) source: Source,
+    probed: Mutex<Probed>,
+}
+
+/// What is known of a node's last probe, unless it was answered.
+#[derive(Debug, Default)]
+struct Probed {
+    begun: Option<Instant>,
+    ended: Option<Instant>,
+}
+
+/// A probe of a node that is under way.
+pub(crate) struct Probing {
+    node: Arc<Node>,
+    begun: Instant,
+}
+
+/// A range of slots, and the address of the node that serves it.
+pub(crate) type Range = (u16, u16, String, u16);
+
+impl Node {
+    pub(crate) fn new(host: String, port: u16, source: Source) -> Self {
+        Self {
+            host,
+            port,
+            source,
+            probed: Mutex::default(),
+        }
+    }
+
+    /// Begins a probe, unless one has begun or ended since and wasn't answered, or is under way, and not for too long.
+    pub(crate) fn begin_probe(self: &Arc<Self>, since: Instant, long: Duration) -> Option<Probing> {
+        let (mut probed, now) = (self.probed(), Instant::now());
+        let lately = probed.begun.max(probed.ended).is_some_and(|at| at > since);
+        let is_under_way = probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + long);
+        if lately || is_under_way {
+            return None;
+        }
+        *probed = Probed {
+            begun: Some(now),
+            ended: None,
+        };
+        Some(Probing {
+            node: self.clone(),
+            begun: now,
+        })
+    }
+
+    fn probed(&self) -> MutexGuard<'_, Probed> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is(&self, host: &str, port: u16) -> bool {
+        self.host == host && self.port == port
+    }
+
+    /// What it knows of who serves what.
+    pub(crate) async fn slots(&self) -> Result<Vec<Range>, StoreError> {
+        let loan = self.source.loan().await?;
+        let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
+        let slots = slots.map_err(|error| error_class::of(&error))?;
+        let ranges = read_slots(slots, &self.host);
+        match ranges.is_empty() {
+            true => Err(StoreError::Server {
+                code: "CLUSTERDOWN".into(),
+                message: "no slot is served".into(),
+            }),
+            false => Ok(ranges),
+        }
+    }
+}
+
+impl Probing {
+    pub(crate) fn answered(self) {
+        *self.node.probed() = Probed::default();
+    }
+}
+
+/// Answered or not, it is over.
+impl Drop for Probing {
+    fn drop(&mut self) {
+        let mut probed = self.node.probed();
+        if probed.begun == Some(self.begun) {
+            probed.ended = Some(Instant::now());
+        }
+    }
+}
+
+/// The masters in the answer to `CLUSTER SLOTS`. A node without a name has that of the one that was asked.
+pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
+    let Value::Array(ranges) = answer else {
+        return Vec::new();
+    };
+    let range = |range: Value| {
+        let Value::Array(range) = range else {
+            return None;
+        };
+        let [
+            Value::Int(first),
+            Value::Int(last),
+            Value::Array(master),
+            ..,
+        ] = &range[..]
+        else {
+            return None;
+        };
+        let [host, Value::Int(port), ..] = &master[..] else {
+            return None;
+        };
+        let host = Option::<String>::from_redis_value(host.clone()).ok()?;
+        let host = host.filter(|host| !host.is_empty());
+        let host = host.unwrap_or_else(|| asked.to_owned());
+        let known = host != "?";
+        let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+        known.then_some((first, last, host, u16::try_from(*port).ok()?))
+    };
+    ranges.into_iter().filter_map(range).collect()
+}
+
+/// The connections of one runtime to the nodes of a cluster.
+#[derive(Debug)]
+pub(crate) struct Roads {
+    cluster: Arc<Cluster>,
+    roads: Mutex<Vec<Known>>,
+}
+
+/// A node, and the connections to it.
+type Known = (Arc<Node>, Box<[Arc<Road>]>);
+
+impl Roads {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
+        Self {
+            cluster,
+            roads: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
+        &self.cluster
+    }
+
+    /// A connection to a node, for a tag's lane.
+    pub(crate) async fn way(&self, tag: usize, node: &Arc<Node>) -> Result<Way, StoreError> {
+        self.road(tag, node).way().await
+    }
+
+    fn road(&self, tag: usize, node: &Arc<Node>) -> Arc<Road> {
+        let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
+            return known[tag % known.len()].clone();
+        }
+        // Nodes come and go.
+        roads.retain(|(known, _)| self.cluster.knows(known));
+        let road = |_| Arc::new(Road::new(node.source.clone()));
+        let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();
+        let road = new[tag % new.len()].clone();
+        roads.push((node.clone(), new));
+        road
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(500);
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    /// Nothing is connected to it.
+    fn node() -> Arc<Node> {
+        let config = deadpool_redis::Config::from_url("redis://127.0.0.1:1");
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let source = Source::new(pool.expect("a pool"), 1);
+        Arc::new(Node::new("127.0.0.1".into(), 1, source))
+    }
+
+    /// A moment later.
+    async fn later() -> Instant {
+        tokio::time::advance(MOMENT).await;
+        Instant::now()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_probe_goes_for_all_who_wait_for_it() {
+        let (node, since) = (node(), Instant::now());
+        later().await;
+        let probing = node.begin_probe(since, LONG).expect("the first");
+        assert!(node.begin_probe(since, LONG).is_none(), "begun since");
+        let lately = later().await;
+        assert!(node.begin_probe(lately, LONG).is_none(), "under way");
+        drop(probing);
+        assert!(node.begin_probe(since, LONG).is_none(), "begun since");
+        let ended = later().await;
+        assert!(node.begin_probe(ended, LONG).is_some(), "it is over");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_ended_while_somebody_paused_was_his_too() {
+        let node = node();
+        let probing = node.begin_probe(Instant::now(), LONG).expect("the first");
+        // His pause begins while it is under way, and ends when it was in vain.
+        let since = later().await;
+        later().await;
+        drop(probing);
+        later().await;
+        assert!(node.begin_probe(since, LONG).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_is_never_answered_is_waited_for_only_so_long() {
+        let (node, start) = (node(), Instant::now());
+        let silent = node.begin_probe(start, LONG).expect("the first");
+        tokio::time::advance(LONG - MOMENT).await;
+        assert!(node.begin_probe(Instant::now(), LONG).is_none());
+        let since = later().await;
+        let second = node.begin_probe(since, LONG).expect("beside the first");
+        // That the first is over says nothing about the second.
+        later().await;
+        drop(silent);
+        let since = later().await;
+        assert!(node.begin_probe(since, LONG).is_none(), "it is under way");
+        drop(second);
+        let since = later().await;
+        assert!(node.begin_probe(since, LONG).is_some());
+    }
+
+    /// What answers to one may be wrong for another: each of its tags has to find out.
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_was_answered_is_nobody_elses() {
+        let (node, since) = (node(), Instant::now());
+        later().await;
+        let probing = node.begin_probe(since, LONG).expect("the first");
+        probing.answered();
+        assert!(node.begin_probe(since, LONG).is_some());
+    }
+}

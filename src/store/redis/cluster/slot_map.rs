@@ -1,0 +1,355 @@
+//! A Redis Cluster: which node serves which of the tags' slots.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, FromRedisValue, RedisError, ServerErrorKind};
+use tokio::{
+    runtime::Handle,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use super::node::{Node, Range};
+use crate::{
+    error::{ConfigError, StoreError},
+    store::redis::{
+        connection::{Source, sentinel},
+        error_class,
+        hash_tags::Tags,
+        topology::{Detour, redirection},
+    },
+};
+
+/// How many nodes are asked at a time who serves what. The first answer counts.
+const ASKED: usize = 6;
+
+/// How long they have.
+const READING: Duration = Duration::from_secs(1);
+
+/// They aren't asked more often than this.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How often a command that stands for itself follows the nodes' word.
+const MOST_DETOURS: usize = 5;
+
+/// The nodes of a cluster.
+///
+/// They are asked by lanes, and nobody else sends anything again: redis-rs's own cluster connection does so whenever a
+/// reply is cut, which charges twice; and while it looks for a node that is gone, it keeps those waiting that ask the
+/// others.
+pub(crate) struct Cluster {
+    /// The first of the nodes that were named, which shows how to connect to all.
+    pattern: ConnectionInfo,
+    open: fn(ConnectionInfo) -> Result<Source, ConfigError>,
+    /// Those that were named.
+    seeds: Vec<Arc<Node>>,
+    tags: Tags,
+    /// Connections to each node, in each runtime.
+    connections: usize,
+    map: ArcSwap<Map>,
+    reading: tokio::sync::Mutex<()>,
+    /// Who is asked first.
+    turn: AtomicUsize,
+    /// The last time it was read: when that was begun, and what was wrong.
+    last: Mutex<Option<(Instant, Option<StoreError>)>>,
+}
+
+/// Who serves what.
+#[derive(Clone, Debug, Default)]
+struct Map {
+    nodes: Vec<Arc<Node>>,
+    /// Of each tag.
+    owners: Vec<Option<Arc<Node>>>,
+}
+
+impl Map {
+    fn add(&mut self, node: &Arc<Node>) {
+        if !self.nodes.iter().any(|known| Arc::ptr_eq(known, node)) {
+            self.nodes.push(node.clone());
+        }
+    }
+}
+
+impl Cluster {
+    /// A cluster that is found by any of the nodes named. Nothing is connected yet.
+    pub(crate) fn new(
+        seeds: Vec<ConnectionInfo>,
+        tags: Tags,
+        connections: usize,
+        open: fn(ConnectionInfo) -> Result<Source, ConfigError>,
+    ) -> Result<Self, ConfigError> {
+        let none = || ConfigError::new("a cluster without a node", "the URL of one node at least");
+        let pattern = seeds.first().cloned().ok_or_else(none)?;
+        if let Some(seed) = seeds.iter().find(|seed| seed.redis_settings().db() != 0) {
+            let db = seed.redis_settings().db();
+            return Err(ConfigError::new(
+                format!("database {db} of a cluster"),
+                "none: clusters have one",
+            ));
+        }
+        let seeds = seeds.into_iter().map(|seed| {
+            let (host, port) = match seed.addr() {
+                ConnectionAddr::Tcp(host, port) => (host.clone(), *port),
+                ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
+                _ => {
+                    return Err(ConfigError::new(
+                        "a cluster's node without a port",
+                        "its URL",
+                    ));
+                }
+            };
+            let source = open(seed)?;
+            Ok(Arc::new(Node::new(host, port, source)))
+        });
+        Ok(Self {
+            seeds: seeds.collect::<Result<_, _>>()?,
+            pattern,
+            open,
+            connections,
+            map: ArcSwap::from_pointee(Map {
+                nodes: Vec::new(),
+                owners: vec![None; tags.many()],
+            }),
+            tags,
+            reading: Default::default(),
+            turn: AtomicUsize::new(0),
+            last: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections
+    }
+
+    pub(crate) fn tags(&self) -> &Tags {
+        &self.tags
+    }
+
+    /// The node that serves a tag's slot.
+    pub(crate) async fn owner(&self, tag: usize) -> Result<Arc<Node>, StoreError> {
+        if let Some(owner) = self.known_owner(tag) {
+            return Ok(owner);
+        }
+        Box::pin(self.read()).await?;
+        self.known_owner(tag).ok_or_else(|| StoreError::Server {
+            code: "CLUSTERDOWN".into(),
+            message: "no node serves the slot".into(),
+        })
+    }
+
+    /// Whether a node is one of those that serve.
+    pub(crate) fn knows(&self, node: &Arc<Node>) -> bool {
+        let nodes = &self.map.load().nodes;
+        nodes.iter().any(|known| Arc::ptr_eq(known, node))
+    }
+
+    fn known_owner(&self, tag: usize) -> Option<Arc<Node>> {
+        self.map.load().owners.get(tag)?.clone()
+    }
+
+    /// Where to go on after an error; `None` if it stands. Nothing ran in any case.
+    pub(crate) fn detour(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Detour> {
+        let kind = redirection(error)?;
+        let node = || {
+            let (address, _) = error.redirect_node()?;
+            let (host, port) = address.rsplit_once(':')?;
+            // Without a host it's the one that was asked.
+            let same = self.known_owner(tag).filter(|_| host.is_empty());
+            let host = same.as_ref().map_or(host, |node| &node.host);
+            self.node(&self.map.load(), host, port.parse().ok()?)
+        };
+        match kind {
+            ServerErrorKind::Moved => {
+                let node = node()?;
+                self.map.rcu(|map| {
+                    let mut map = Map::clone(map);
+                    map.add(&node);
+                    map.owners[tag] = Some(node.clone());
+                    map
+                });
+                self.doubt();
+                Some(Detour::Moved)
+            }
+            ServerErrorKind::Ask => {
+                let node = node()?;
+                if !self.knows(&node) {
+                    // It may be about to get its first slots. The next one is to find it, and the connections to it.
+                    self.map.rcu(|map| {
+                        let mut map = Map::clone(map);
+                        map.add(&node);
+                        map
+                    });
+                }
+                Some(Detour::Asking(node))
+            }
+            ServerErrorKind::TryAgain => Some(Detour::Again),
+            _ => None,
+        }
+    }
+
+    /// The tags whose keys are where a tag's are.
+    pub(crate) fn neighbours(&self, tag: usize) -> Vec<usize> {
+        let map = self.map.load();
+        let Some(Some(own)) = map.owners.get(tag) else {
+            return vec![tag];
+        };
+        let owners = map.owners.iter().enumerate();
+        let same = owners.filter(|(_, owner)| owner.as_ref().is_some_and(|o| Arc::ptr_eq(o, own)));
+        same.map(|(tag, _)| tag).collect()
+    }
+
+    /// Has it found out who serves what, while nobody waits for it.
+    pub(crate) fn doubt(self: &Arc<Self>) {
+        let Ok(handle) = Handle::try_current() else {
+            return;
+        };
+        if self.reading.try_lock().is_ok() && self.last_read().is_none() {
+            let cluster = self.clone();
+            drop(handle.spawn(async move { cluster.read().await }));
+        }
+    }
+
+    /// What became of the last reading, if that is not long ago.
+    fn last_read(&self) -> Option<Result<(), StoreError>> {
+        let last = self.last();
+        let (_, error) = last.as_ref().filter(|(at, _)| at.elapsed() < PAUSE)?;
+        Some(error.clone().map_or(Ok(()), Err))
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<(Instant, Option<StoreError>)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Finds out who serves what. Those who want to know at the same time wait for one of them.
+    pub(crate) async fn read(&self) -> Result<(), StoreError> {
+        let _reading = self.reading.lock().await;
+        if let Some(read) = self.last_read() {
+            return read;
+        }
+        let begun = Instant::now();
+        let slots = timeout(READING, self.first_answer()).await;
+        let slots = slots.unwrap_or(Err(StoreError::Timeout));
+        let error = slots.as_ref().err().cloned();
+        *self.last() = Some((begun, error));
+        self.adopt(&slots?);
+        Ok(())
+    }
+
+    async fn first_answer(&self) -> Result<Vec<Range>, StoreError> {
+        let map = self.map.load_full();
+        let seeds = self.seeds.iter();
+        let seeds =
+            seeds.filter(|seed| !map.nodes.iter().any(|node| node.is(&seed.host, seed.port)));
+        let mut nodes: Vec<_> = map.nodes.iter().chain(seeds).cloned().collect();
+        // Others each time: a few that are gone must not stand in the way for ever.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let first = turn % nodes.len().max(1);
+        nodes.rotate_left(first);
+        let mut asked = JoinSet::new();
+        let mut nodes = nodes.into_iter();
+        for node in nodes.by_ref().take(ASKED) {
+            asked.spawn(async move { node.slots().await });
+        }
+        let mut error = StoreError::Connection("no node of the cluster answers".into());
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok(Ok(slots)) => return Ok(slots),
+                Ok(Err(wrong)) => error = wrong,
+                Err(_) => {}
+            }
+            if let Some(node) = nodes.next() {
+                asked.spawn(async move { node.slots().await });
+            }
+        }
+        Err(error)
+    }
+
+    fn adopt(&self, slots: &[Range]) {
+        self.map.rcu(|old| {
+            let mut map = Map {
+                nodes: Vec::new(),
+                owners: vec![None; self.tags.many()],
+            };
+            for (first, last, host, port) in slots {
+                let Some(node) = self.node(old, host, *port) else {
+                    continue;
+                };
+                for (tag, owner) in map.owners.iter_mut().enumerate() {
+                    if (*first..=*last).contains(&self.tags.slot(tag)) {
+                        *owner = Some(node.clone());
+                    }
+                }
+                map.add(&node);
+            }
+            map
+        });
+    }
+
+    /// The node at an address, which may be new.
+    fn node(&self, map: &Map, host: &str, port: u16) -> Option<Arc<Node>> {
+        let mut known = map.nodes.iter().chain(&self.seeds);
+        if let Some(node) = known.find(|node| node.is(host, port)) {
+            return Some(node.clone());
+        }
+        let address = sentinel::at(self.pattern.addr(), host, port);
+        let source = (self.open)(self.pattern.clone().set_addr(address)).ok()?;
+        Some(Arc::new(Node::new(host.to_owned(), port, source)))
+    }
+
+    /// Runs a command that does no harm if it runs twice, where a tag's keys are.
+    pub(crate) async fn run<T: FromRedisValue>(
+        self: &Arc<Self>,
+        tag: usize,
+        cmd: &Cmd,
+    ) -> Result<T, StoreError> {
+        let (mut node, mut asking) = (self.owner(tag).await?, false);
+        for left in (0..MOST_DETOURS).rev() {
+            let loan = node.source.loan().await;
+            let loan = loan.inspect_err(|_| self.doubt())?;
+            let answer = match asking {
+                false => loan.query(cmd).await,
+                true => loan.query_asking(cmd).await,
+            };
+            let error = match answer.and_then(|value| Ok(T::from_redis_value(value)?)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            match self.detour(tag, &error).filter(|_| left > 0) {
+                Some(Detour::Asking(to)) => (node, asking) = (to, true),
+                Some(detour) => {
+                    if matches!(detour, Detour::Again) {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    (node, asking) = (self.owner(tag).await?, false);
+                }
+                None => {
+                    self.doubt();
+                    return Err(error_class::of(&error));
+                }
+            }
+        }
+        Err(StoreError::Timeout)
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let map = self.map.load();
+        let addresses = map
+            .nodes
+            .iter()
+            .map(|node| format!("{}:{}", node.host, node.port));
+        f.debug_struct("Cluster")
+            .field("tags", &self.tags)
+            .field("nodes", &addresses.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

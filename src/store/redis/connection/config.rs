@@ -1,0 +1,230 @@
+//! Which servers a store counts on, and how they are connected to.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
+use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
+
+use super::{Source, sentinel::Sentinel, tls::Tls};
+use crate::{
+    error::ConfigError,
+    store::redis::{cluster::slot_map::Cluster, hash_tags::Tags, topology::Servers},
+};
+
+/// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
+const OWN_POOL: usize = 1_024;
+
+/// Hash tags of a cluster's keys, unless set. With 512 requests in flight on three masters, 32 carried 1.3 to 1.9 times what
+/// a call for each request does, 64 no more than 1.2 times, and 128 less than those calls: what shares a slot was too few.
+const HASH_TAGS: usize = 32;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Connect {
+    pub(crate) servers: Option<Connections>,
+    pub(crate) server_url_template: Option<String>,
+    pub(crate) lanes: usize,
+    pub(crate) hash_tags: usize,
+    pub(crate) tls: Tls,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Connections {
+    Url(String),
+    Config(Box<Config>),
+    Pool(Pool),
+    Cluster(Vec<String>),
+    Sentinel { name: String, urls: Vec<String> },
+}
+
+impl Default for Connect {
+    fn default() -> Self {
+        Self {
+            servers: None,
+            server_url_template: None,
+            lanes: 1,
+            hash_tags: HASH_TAGS,
+            tls: Tls::default(),
+        }
+    }
+}
+
+impl Connect {
+    /// A number that is equal for stores that were told of the same servers and prefix.
+    pub(crate) fn id(&self, prefix: &str) -> u64 {
+        static STORES: AtomicU64 = AtomicU64::new(0);
+        let mut hasher = DefaultHasher::new();
+        prefix.hash(&mut hasher);
+        match &self.servers {
+            Some(Connections::Url(url)) => url.hash(&mut hasher),
+            Some(Connections::Cluster(urls)) => {
+                let mut urls: Vec<_> = urls.iter().collect();
+                urls.sort_unstable();
+                urls.hash(&mut hasher);
+            }
+            Some(Connections::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
+            // A pool or a configuration that is the application's own.
+            _ => STORES.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
+        }
+        hasher.finish()
+    }
+
+    pub(crate) fn servers(mut self) -> Result<Servers, ConfigError> {
+        if !(1..=64).contains(&self.lanes) {
+            return Err(ConfigError::new(
+                format!("{} connections", self.lanes),
+                "1 to 64",
+            ));
+        }
+        let none = || {
+            ConfigError::new(
+                "a Redis store without a server",
+                "a URL, a deadpool configuration or a pool",
+            )
+        };
+        Ok(match self.servers.take().ok_or_else(none)? {
+            Connections::Url(url) => self.own(url.as_str(), PoolConfig::new(OWN_POOL))?,
+            Connections::Config(config) => self.configured(*config)?,
+            Connections::Pool(pool) => {
+                let size = enough(&pool)?;
+                let share = (size / 4).max(1).min(self.lanes);
+                Servers::One(Source::new(pool, share))
+            }
+            Connections::Cluster(urls) => {
+                let tags = Tags::new(self.hash_tags)?;
+                let open = |info| {
+                    let pool = own_pool(info, PoolConfig::new(OWN_POOL))?;
+                    Ok(Source::new(pool, OWN_POOL))
+                };
+                let seeds = self.infos(urls)?;
+                let cluster = Cluster::new(seeds, tags, self.lanes, open)?;
+                Servers::Cluster(Arc::new(cluster))
+            }
+            Connections::Sentinel { name, urls } => {
+                let like = self.server_url_template.as_deref().unwrap_or("redis://any");
+                let open = |info| own_pool(info, PoolConfig::new(OWN_POOL));
+                let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(like)?, open)?;
+                Servers::One(Source::watched(sentinel, OWN_POOL))
+            }
+        })
+    }
+
+    fn configured(&self, config: Config) -> Result<Servers, ConfigError> {
+        let pool = config.pool.unwrap_or(PoolConfig::new(OWN_POOL));
+        match (config.url, config.connection) {
+            (Some(url), None) => self.own(url.as_str(), pool),
+            (None, Some(connection)) => self.own(connection, pool),
+            (None, None) => self.own("redis://127.0.0.1:6379", pool),
+            (Some(_), Some(_)) => Err(ConfigError::new(
+                "a deadpool configuration with both a URL and a connection",
+                "one of them",
+            )),
+        }
+    }
+
+    fn own(
+        &self,
+        server: impl IntoConnectionInfo,
+        config: PoolConfig,
+    ) -> Result<Servers, ConfigError> {
+        let pool = own_pool(self.info(server)?, config)?;
+        let size = enough(&pool)?;
+        Ok(Servers::One(Source::new(pool, size)))
+    }
+
+    fn infos(&self, urls: Vec<String>) -> Result<Vec<ConnectionInfo>, ConfigError> {
+        urls.iter().map(|url| self.info(url.as_str())).collect()
+    }
+
+    fn info(&self, server: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
+        let info = server.into_connection_info().map_err(wrong_address)?;
+        self.tls.apply(info)
+    }
+}
+
+fn enough(pool: &Pool) -> Result<usize, ConfigError> {
+    match pool.status().max_size {
+        size @ 0..2 => Err(ConfigError::new(
+            format!("a pool of {size} connections"),
+            "at least 2: workers keep theirs",
+        )),
+        size => Ok(size),
+    }
+}
+
+pub(crate) fn wrong_address(error: redis::RedisError) -> ConfigError {
+    let unknown = error.kind() == redis::ErrorKind::InvalidClientConfig;
+    if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
+        return super::tls::not_built();
+    }
+    // Its words don't repeat the URL, which may hold a password.
+    ConfigError::new(
+        format!("a server address that can't be used ({error})"),
+        "an address such as redis://user:password@host:6379/0",
+    )
+}
+
+/// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
+fn own_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let manager = Manager::new_with_config(
+        info.set_tcp_settings(tcp),
+        // The lanes keep the time themselves.
+        AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None),
+    );
+    Pool::builder(manager.map_err(wrong_address)?)
+        .config(config)
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|error| ConfigError::new(format!("a pool ({error})"), "deadpool's own terms"))
+}
+
+#[cfg(all(test, not(feature = "redis-tls")))]
+mod without_tls {
+    use crate::RedisStore;
+
+    #[test]
+    fn an_encrypted_address_names_the_feature_that_it_needs() {
+        for built in [
+            RedisStore::open("rediss://127.0.0.1:6380"),
+            RedisStore::cluster(["rediss://127.0.0.1:6380"]),
+            RedisStore::sentinel("master", ["rediss://127.0.0.1:26380"]),
+        ] {
+            let error = built.expect_err("it is not built in").to_string();
+            assert!(error.contains("feature `redis-tls`"), "{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_were_opened_alike_count_in_the_same_place() {
+        let id = |servers, prefix| {
+            let connect = Connect {
+                servers: Some(servers),
+                ..Connect::default()
+            };
+            connect.id(prefix)
+        };
+        let url = |url: &str| Connections::Url(url.to_owned());
+        let cluster = |urls: &[&str]| {
+            Connections::Cluster(urls.iter().map(|url| (*url).to_owned()).collect())
+        };
+        assert_eq!(id(url("redis://a"), "tg:"), id(url("redis://a"), "tg:"));
+        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://b"), "tg:"));
+        assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://a"), "other:"));
+        assert_eq!(id(cluster(&["a", "b"]), ""), id(cluster(&["b", "a"]), ""));
+        let config = || Connections::Config(Box::default());
+        assert_ne!(id(config(), ""), id(config(), ""), "they can't be compared");
+    }
+}

@@ -1,0 +1,390 @@
+//! A lane's connection, and the pool it is from.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use deadpool_redis::{Connection, Pool, PoolError};
+use redis::{
+    Cmd, RedisError, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+use tokio::sync::Mutex;
+
+use self::sentinel::Sentinel;
+use super::error_class;
+use crate::error::StoreError;
+
+pub(crate) mod config;
+pub(crate) mod sentinel;
+pub(crate) mod tls;
+
+/// A connection on which nothing was sent for so long may have been closed by the other side without a word.
+const STALE: Duration = Duration::from_secs(1);
+
+/// Where connections come from.
+#[derive(Clone)]
+pub(crate) struct Source {
+    origin: Origin,
+    /// How many the lanes may hold of the pool's; more are detached, so that whoever shares the pool isn't left waiting.
+    pub(crate) share: usize,
+    held: Arc<AtomicUsize>,
+}
+
+#[derive(Clone)]
+enum Origin {
+    Pool(Pool),
+    Sentinel(Arc<Sentinel>),
+}
+
+impl Source {
+    pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
+        match &self.origin {
+            Origin::Pool(pool) => checkout(pool).await,
+            Origin::Sentinel(sentinel) => sentinel.connection().await,
+        }
+    }
+
+    /// A connection for one command, beside the lanes'.
+    pub(crate) async fn loan(&self) -> Result<Loan, StoreError> {
+        let connection = self.connection().await?;
+        Ok(Loan(Some(connection)))
+    }
+
+    pub(crate) fn new(pool: Pool, share: usize) -> Self {
+        Self::of(Origin::Pool(pool), share)
+    }
+
+    pub(crate) fn watched(sentinel: Sentinel, share: usize) -> Self {
+        Self::of(Origin::Sentinel(Arc::new(sentinel)), share)
+    }
+
+    fn of(origin: Origin, share: usize) -> Self {
+        Self {
+            origin,
+            share,
+            held: Arc::default(),
+        }
+    }
+}
+
+/// Takes a connection from a pool.
+pub(crate) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
+    pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => error_class::of(&error),
+        error => StoreError::Connection(error.to_string().into()),
+    })
+}
+
+/// The connection of a lane, which its trips share. It is opened by the first of them.
+#[derive(Debug)]
+pub(crate) struct Road {
+    source: Source,
+    link: Mutex<Option<Link>>,
+}
+
+/// What a trip holds of the connection it is sent on.
+pub(crate) struct Way {
+    road: Arc<Road>,
+    connection: MultiplexedConnection,
+    is_over: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+struct Link {
+    connection: MultiplexedConnection,
+    /// None if it was detached from the pool.
+    _place: Option<Place>,
+    /// Set by a trip that found it broken.
+    is_over: Arc<AtomicBool>,
+    used: Instant,
+}
+
+/// A connection's place in the pool.
+struct Place {
+    connection: Option<Connection>,
+    held: Arc<AtomicUsize>,
+}
+
+impl Road {
+    pub(crate) fn new(source: Source) -> Self {
+        Self {
+            source,
+            link: Mutex::default(),
+        }
+    }
+
+    /// The connection, opened if there is none, or the one there was doesn't answer any more.
+    pub(crate) async fn way(self: &Arc<Self>) -> Result<Way, StoreError> {
+        let mut link = self.link.lock().await;
+        if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+            // Should nobody wait for the answer any more, it is as good as none.
+            if Box::pin(answers(&mut stale.connection)).await {
+                *link = Some(stale);
+            }
+        }
+        drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
+        let link = match &mut *link {
+            Some(link) => link,
+            // Seldom, and large: whoever awaits this would be as large.
+            none => none.insert(Box::pin(Link::open(&self.source)).await?),
+        };
+        link.used = Instant::now();
+        Ok(Way {
+            road: self.clone(),
+            connection: link.connection.clone(),
+            is_over: link.is_over.clone(),
+        })
+    }
+}
+
+/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, whoever
+/// came next would wait for both answers.
+pub(crate) struct Loan(Option<Connection>);
+
+impl Loan {
+    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, false).await
+    }
+
+    /// Sends it to a node of a cluster that is about to take over its key.
+    pub(crate) async fn query_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, true).await
+    }
+
+    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
+        let answer = match asking {
+            false => cmd.query_async(connection).await,
+            true => query_asking(connection, cmd).await,
+        };
+        let severs = |error| error_class::meant_by(error).severs;
+        if !answer.as_ref().is_err_and(severs) {
+            drop(self.0.take());
+        }
+        answer
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Connection::take));
+    }
+}
+
+async fn query_asking(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::Pipeline::with_capacity(2);
+    // They are sent as one: nothing of another trip's comes between.
+    both.cmd("ASKING").add_command(cmd.clone());
+    let answers = connection.req_packed_commands(&both, 1, 1).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    answer.extract_error()
+}
+
+async fn answers(connection: &mut MultiplexedConnection) -> bool {
+    let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
+    ping.is_ok()
+}
+
+impl Way {
+    pub(crate) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        cmd.query_async(&mut self.connection).await
+    }
+
+    /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
+    pub(crate) async fn query_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        Box::pin(query_asking(&mut self.connection, cmd)).await
+    }
+
+    /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening
+    /// another one, which takes as long as his deadline; whoever is behind this trip isn't to wait for that.
+    pub(crate) fn close(&self) {
+        self.is_over.store(true, Ordering::Release);
+        if let Ok(mut link) = self.road.link.try_lock() {
+            drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
+        }
+    }
+}
+
+impl Link {
+    async fn open(source: &Source) -> Result<Self, StoreError> {
+        let connection = source.connection().await?;
+        let held = &source.held;
+        let (connection, place) = if held.fetch_add(1, Ordering::Relaxed) < source.share {
+            let shared = MultiplexedConnection::clone(&connection);
+            let place = Place {
+                connection: Some(connection),
+                held: held.clone(),
+            };
+            (shared, Some(place))
+        } else {
+            held.fetch_sub(1, Ordering::Relaxed);
+            (Connection::take(connection), None)
+        };
+        Ok(Self {
+            connection,
+            _place: place,
+            is_over: Arc::default(),
+            used: Instant::now(),
+        })
+    }
+}
+
+/// The connection is closed, so that the pool doesn't hand it out again: it may be dead.
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.connection.take().map(Connection::take));
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut f = f.debug_struct("Source");
+        match &self.origin {
+            Origin::Pool(pool) => f.field("pool", &pool.status()),
+            Origin::Sentinel(sentinel) => f.field("sentinel", sentinel),
+        };
+        f.field("share", &self.share).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use redis::cmd;
+    use testkit::{Proxy, Server};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A pool of one connection, which whoever comes next has to take.
+    fn source(addr: impl fmt::Display) -> (Source, Pool) {
+        let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
+        config.pool = Some(deadpool_redis::PoolConfig::new(1));
+        let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
+        let pool = pool.expect("a pool");
+        (Source::new(pool.clone(), 1), pool)
+    }
+
+    async fn ask(source: &Source, cmd: &Cmd) -> Result<Value, RedisError> {
+        source.loan().await.expect("a connection").query(cmd).await
+    }
+
+    /// The number of the connection that the next one gets.
+    async fn number(source: &Source) -> i64 {
+        match ask(source, cmd("CLIENT").arg("ID")).await {
+            Ok(Value::Int(number)) => number,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error_of(text: &str) -> Cmd {
+        let mut eval = cmd("EVAL");
+        eval.arg(format!("return redis.error_reply('{text}')"))
+            .arg(0);
+        eval
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_answered_is_the_next_ones() {
+        let server = Server::start();
+        let (source, pool) = source(server.addr());
+        let first = number(&source).await;
+        assert_eq!(number(&source).await, first);
+        // So is one that said that it can't be done, for that was an answer.
+        for error in [
+            "WRONGTYPE a list",
+            "ERR no",
+            "BUSY for long",
+            "OOM no memory",
+            "CLUSTERDOWN no node",
+            "NOPERM no rights",
+        ] {
+            assert!(ask(&source, &error_of(error)).await.is_err());
+            assert_eq!(number(&source).await, first, "{error}");
+        }
+        assert_eq!(pool.status().size, 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_a_server_of_no_use_is_no_ones() {
+        let server = Server::start();
+        let (source, _pool) = source(server.addr());
+        for error in [
+            "READONLY a replica",
+            "MASTERDOWN no master",
+            "LOADING its data",
+            "UNBLOCKED by another",
+            "NOAUTH no password",
+            "WRONGPASS another password",
+        ] {
+            let before = number(&source).await;
+            assert!(ask(&source, &error_of(error)).await.is_err());
+            assert_ne!(number(&source).await, before, "{error}");
+        }
+    }
+
+    /// Drops a command amid its way; returns how many connections the pool has then.
+    async fn give_up(
+        pool: &Pool,
+        asking: impl Future<Output = Result<Value, RedisError>>,
+    ) -> usize {
+        assert!(timeout(Duration::from_millis(50), asking).await.is_err());
+        pool.status().size
+    }
+
+    /// Whoever came next on it would wait for both answers.
+    #[tokio::test]
+    async fn a_connection_that_nobody_waited_for_to_answer_is_no_ones() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        for asking in [false, true] {
+            let before = number(&source).await;
+            let loan = source.loan().await.expect("a connection");
+            proxy.hold();
+            let ping = cmd("PING");
+            let left = match asking {
+                false => give_up(&pool, loan.query(&ping)).await,
+                true => give_up(&pool, loan.query_asking(&ping)).await,
+            };
+            assert_eq!(left, 0);
+            proxy.pass();
+            assert_ne!(number(&source).await, before);
+        }
+        // Nor is one that nothing was sent on, for it may have been cut since.
+        drop(source.loan().await.expect("a connection"));
+        assert_eq!(pool.status().size, 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_broke_is_no_ones() {
+        let server = Server::start();
+        let proxy = Proxy::to(server.addr());
+        let (source, pool) = source(proxy.addr());
+        number(&source).await;
+        let loan = source.loan().await.expect("a connection");
+        proxy.halve();
+        assert!(loan.query(&cmd("PING")).await.is_err());
+        assert_eq!(pool.status().size, 0);
+        proxy.pass();
+        number(&source).await;
+    }
+}

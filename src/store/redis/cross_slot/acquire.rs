@@ -1,0 +1,249 @@
+//! Taking under keys in several slots.
+
+use std::{future::Future, mem, sync::Arc};
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::{
+    Answered, Asked, Part, answers, answers_by, ask_parts, charged, finishing::Finishing, join,
+    late, parts, standing::Stood,
+};
+use crate::{
+    error::StoreError,
+    store::{
+        CounterMode, CounterResult, Op, OpResult, StoreResponse, Units,
+        redis::{
+            request::op::{Lines, OwnLine},
+            worker::pool::Lanes,
+        },
+    },
+};
+
+/// What is being taken.
+struct Taking {
+    lanes: Arc<Lanes>,
+    deadline: Instant,
+    times: u32,
+    count: usize,
+    /// Whether a rejection charges something.
+    counts: bool,
+    asked: SmallVec<[Asked; 2]>,
+    /// Shadows, and the lines that they stand for.
+    shadows: Vec<(usize, OwnLine, Option<usize>)>,
+}
+
+/// What was taken. What it charged is given back unless it is read.
+struct Taken {
+    admitted: u64,
+    count: usize,
+    parts: SmallVec<[Answered; 2]>,
+    /// What was asked once it was known what became of the request.
+    beside: SmallVec<[Answered; 2]>,
+}
+
+/// Asks about all lines but the shadows. Nothing is charged yet for what they reject.
+pub(crate) fn ask(
+    lanes: &Arc<Lanes>,
+    times: u32,
+    lines: Lines,
+    deadline: Instant,
+) -> StoreResponse {
+    let count = lines.len();
+    let counts = lines.iter().any(counts_rejections);
+    let mut shadows = Vec::new();
+    for (place, line) in lines.iter().enumerate() {
+        if let CounterMode::Shadow {
+            replaces: of,
+            charges,
+        } = line.mode
+        {
+            let mut line = line.clone();
+            line.mode = CounterMode::Shadow {
+                replaces: None,
+                charges,
+            };
+            shadows.push((place, line, of));
+        }
+    }
+    let mut parts = parts(lanes, lines);
+    parts.iter_mut().for_each(Part::drop_shadows);
+    parts.retain(|part| !part.lines.is_empty());
+    let asked = parts.into_iter().map(|part| {
+        let lines = part.lines.iter().map(without_rejections).collect();
+        let answer = lanes.insist(Op::Acquire(times), lines, deadline);
+        Asked { part, answer }
+    });
+    let taking = Taking {
+        asked: asked.collect(),
+        lanes: lanes.clone(),
+        deadline,
+        times,
+        count,
+        counts,
+        shadows,
+    };
+    match counts {
+        true => StoreResponse::pending(read(Finishing::new(taking.take()))),
+        false => StoreResponse::pending(read(taking.take())),
+    }
+}
+
+async fn read(
+    taken: impl Future<Output = Result<Taken, StoreError>> + Send,
+) -> Result<OpResult, StoreError> {
+    Ok(taken.await?.read())
+}
+
+/// Whether a rejection charges something under this line.
+fn counts_rejections(line: &OwnLine) -> bool {
+    match line.mode {
+        CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
+    }
+}
+
+/// The line without what it charges for rejections: whether they count is known only once all parts have answered.
+fn without_rejections(line: &OwnLine) -> OwnLine {
+    let mut line = line.clone();
+    match line.mode {
+        CounterMode::ChargeRejectedToo => line.mode = CounterMode::Charge,
+        CounterMode::CountRejections => line.units = Units::ZERO,
+        CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => {}
+    }
+    line
+}
+
+impl Part {
+    fn drop_shadows(&mut self) {
+        let Self { lines, places } = self;
+        let mut kept = lines.iter().map(|line| !line.mode.is_shadow());
+        places.retain(|_| kept.next().unwrap_or(false));
+        lines.retain(|line| !line.mode.is_shadow());
+    }
+
+    fn of(place: usize, line: OwnLine) -> Self {
+        Self {
+            lines: [line].into(),
+            places: [place].into_iter().collect(),
+        }
+    }
+}
+
+impl Taking {
+    async fn take(mut self) -> Result<Taken, StoreError> {
+        let (mut parts, error) = answers(mem::take(&mut self.asked)).await;
+        if let Some(error) = error {
+            // What the others charged goes back with them.
+            return Err(error);
+        }
+        let admitted = parts.iter().filter_map(|part| part.delivery.answer());
+        let admitted = admitted.map(|answer| answer.admitted);
+        let admitted = admitted.fold(self.times.into(), u64::min);
+        let beside = self.ask_beside(&parts, admitted);
+        self.give_back(&mut parts, admitted).await?;
+        // What was decided stands, whatever becomes of those.
+        let (beside, _) = answers_by(self.deadline, beside).await;
+        Ok(Taken {
+            admitted,
+            count: self.count,
+            parts,
+            beside,
+        })
+    }
+
+    /// Has given back what not all parts admitted.
+    async fn give_back(&self, parts: &mut [Answered], admitted: u64) -> Result<(), StoreError> {
+        let mut back = SmallVec::<[Part; 2]>::new();
+        for Answered { part, delivery } in parts.iter_mut() {
+            let Some(answer) = delivery.answer_mut() else {
+                continue;
+            };
+            let over = answer.admitted - admitted;
+            if over > 0 {
+                let given = charged(part, answer, over, answer.admitted);
+                for line in &mut answer.counters {
+                    line.units = line.units / answer.admitted * admitted;
+                }
+                answer.admitted = admitted;
+                answer.admitted_after = 0;
+                back.push(given);
+            }
+        }
+        back.retain(|part| !part.lines.is_empty());
+        // They are given back also if nobody waits for it any more.
+        let back = ask_parts(&self.lanes, Op::Refund, back, self.deadline);
+        let (given, error) = answers_by(self.deadline, back).await;
+        if let Some(error) = error {
+            return Err(error);
+        }
+        for Answered { part, mut delivery } in given {
+            let Some(now) = delivery.read() else {
+                continue;
+            };
+            for (place, line) in part.places.iter().zip(now.counters) {
+                let theirs = parts.iter_mut().find_map(|answered| {
+                    let mut places = answered.part.places.iter();
+                    let here = places.position(|its| its == place)?;
+                    answered.delivery.answer_mut()?.counters.get_mut(here)
+                });
+                if let Some(theirs) = theirs {
+                    theirs.snapshot = line.snapshot;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges what counts rejections, and asks shadows, now that it's known what became of the request.
+    fn ask_beside(&self, parts: &[Answered], admitted: u64) -> SmallVec<[Asked; 2]> {
+        let times = u64::from(self.times);
+        let matters = self.counts || !self.shadows.is_empty();
+        let stood = (matters && admitted < times).then(|| Stood::before(parts));
+        let rejections = stood
+            .iter()
+            .flat_map(|stood| stood.rejections(times, admitted));
+        let rejections = rejections.map(|(place, line)| (Op::ForceAcquire, Part::of(place, line)));
+        let shadows = self.shadows.iter().map(|(place, line, of)| {
+            let without = match (of, &stood) {
+                (Some(of), Some(stood)) => stood.fit_without(*of, times),
+                _ => admitted,
+            };
+            let ask = match without {
+                0 => Op::Peek,
+                times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
+            };
+            (ask, Part::of(*place, line.clone()))
+        });
+        let beside = rejections.chain(shadows);
+        let beside =
+            beside.flat_map(|(ask, part)| ask_parts(&self.lanes, ask, [part], self.deadline));
+        beside.collect()
+    }
+}
+
+impl Taken {
+    fn read(mut self) -> OpResult {
+        let mut answer = join(&mut self.parts, self.count);
+        answer.admitted = self.admitted;
+        for Answered { part, delivery } in &mut self.beside {
+            let Some(told) = delivery.read() else {
+                continue;
+            };
+            let at = told.at;
+            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.counters) {
+                // What rejections charge is no part of the request's own charge, and doesn't date that anew.
+                let is_shadow = line.mode.is_shadow();
+                let own = &mut answer.counters[*place];
+                if !is_shadow && own.units > 0 {
+                    own.snapshot = told.snapshot;
+                    continue;
+                }
+                let units = if is_shadow { told.units } else { 0 };
+                answer.counters[*place] =
+                    late(CounterResult::of(units, told.snapshot), &answer, at);
+            }
+        }
+        answer
+    }
+}

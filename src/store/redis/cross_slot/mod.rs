@@ -1,0 +1,239 @@
+//! Requests whose keys are in several slots of a cluster.
+//!
+//! The lines of each slot are a part, and all parts are asked at once. What one of them refuses, the others give back before
+//! the request is answered; so no more is ever admitted than each policy allows. Meanwhile a part holds what it may have to
+//! give back: another request may be refused for it, and may be told to wait for what is back in a moment. So what is refused
+//! in this way isn't remembered. A part that fails, or is late, fails the request, and all is given back. If the process ends
+//! in between, one request's charge stays until its period ends.
+//!
+//! What rejections charge, and shadows, depend on what becomes of the whole request. They are asked once the parts are answered.
+//! From the answers it is known what room each line had before, so the rest is decided as within one slot.
+//! A request whose rejection would charge something goes on when its caller leaves.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::{Instant, timeout_at};
+
+pub(crate) mod acquire;
+mod finishing;
+pub(crate) mod standing;
+
+use super::{
+    request::{
+        op::Lines,
+        response_handle::{Awaited, Delivery},
+    },
+    worker::pool::Lanes,
+};
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, StoreResponse, Units},
+};
+
+/// The lines of a request whose keys share a slot, and their places in the request.
+pub(crate) struct Part {
+    pub(crate) lines: Lines,
+    places: SmallVec<[usize; 2]>,
+}
+
+/// A part that was asked about.
+struct Asked {
+    part: Part,
+    answer: Result<Awaited, StoreError>,
+}
+
+/// A part that was answered. Its delivery gives back what is charged, unless it's read.
+pub(crate) struct Answered {
+    part: Part,
+    delivery: Delivery,
+}
+
+/// Whether a request's keys are in several slots.
+pub(crate) fn is_spread(lanes: &Lanes, lines: &Lines) -> bool {
+    let Some((first, rest)) = lines.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+        return false;
+    };
+    lanes.tags().is_some_and(|tags| {
+        let tag = tags.of(&first.key);
+        rest.iter().any(|line| tags.of(&line.key) != tag)
+    })
+}
+
+/// A request's lines, by slot.
+pub(crate) fn parts(lanes: &Lanes, lines: Lines) -> SmallVec<[Part; 1]> {
+    let mut parts: SmallVec<[(usize, Part); 1]> = SmallVec::new();
+    for (place, line) in lines.into_iter().enumerate() {
+        let tag = lanes.tags().map_or(0, |tags| tags.of(&line.key));
+        let part = match parts.iter().position(|(its, _)| *its == tag) {
+            Some(part) => part,
+            None => {
+                let part = Part {
+                    lines: Lines::new(),
+                    places: SmallVec::new(),
+                };
+                parts.push((tag, part));
+                parts.len() - 1
+            }
+        };
+        parts[part].1.lines.push(line);
+        parts[part].1.places.push(place);
+    }
+    let mut parts: SmallVec<[Part; 1]> = parts.into_iter().map(|(_, part)| part).collect();
+    parts.iter_mut().for_each(Part::renumber);
+    parts
+}
+
+impl Part {
+    /// A shadow stands for a line of its own part, or beside them all.
+    fn renumber(&mut self) {
+        for line in &mut self.lines {
+            if let CounterMode::Shadow {
+                replaces: Some(live),
+                charges,
+            } = line.mode
+            {
+                let replaces = self.places.iter().position(|place| *place == live);
+                line.mode = CounterMode::Shadow { replaces, charges };
+            }
+        }
+    }
+}
+
+/// Asks about a request whose keys are in several slots.
+pub(crate) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
+    let deadline = lanes.deadline();
+    if let Op::Acquire(times) = ask {
+        return acquire::ask(lanes, times, lines, deadline);
+    }
+    let count = lines.len();
+    let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);
+    let lanes = lanes.clone();
+    StoreResponse::pending(async move {
+        let (mut answered, error) = answers(asked).await;
+        let Some(error) = error else {
+            return Ok(join(&mut answered, count));
+        };
+        if ask == Op::ForceAcquire {
+            // As if it had not been asked: all or nothing.
+            for Answered { part, delivery } in &mut answered {
+                if let Some(answer) = delivery.read() {
+                    lanes.tell(Op::Refund, charged(part, &answer, 1, 1).lines);
+                }
+            }
+        }
+        Err(error)
+    })
+}
+
+/// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
+fn ask_parts(
+    lanes: &Arc<Lanes>,
+    ask: Op,
+    parts: impl IntoIterator<Item = Part>,
+    deadline: Instant,
+) -> SmallVec<[Asked; 2]> {
+    let asked = parts.into_iter().map(|part| {
+        let answer = lanes.insist(ask, part.lines.clone(), deadline);
+        Asked { part, answer }
+    });
+    asked.collect()
+}
+
+/// Awaits all answers. What can't be answered is the error.
+async fn answers(
+    asked: impl IntoIterator<Item = Asked>,
+) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    let (mut answered, mut error) = (SmallVec::new(), None);
+    for Asked { part, answer } in asked {
+        let answer = match answer {
+            Ok(awaited) => awaited.delivery().await,
+            Err(wrong) => Err(wrong),
+        };
+        match answer {
+            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Err(wrong) => error = Some(wrong),
+        }
+    }
+    (answered, error)
+}
+
+/// The same, for no longer than the request has time. It has less than others who asked later, and is asked behind them.
+async fn answers_by(
+    deadline: Instant,
+    asked: impl IntoIterator<Item = Asked>,
+) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    let (mut answered, mut error) = (SmallVec::new(), None);
+    for Asked { part, answer } in asked {
+        let answer = match answer {
+            Ok(awaited) => {
+                let told = timeout_at(deadline, awaited.delivery()).await;
+                told.unwrap_or(Err(StoreError::Timeout))
+            }
+            Err(wrong) => Err(wrong),
+        };
+        match answer {
+            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Err(wrong) => error = Some(wrong),
+        }
+    }
+    (answered, error)
+}
+
+/// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.
+fn join(answered: &mut [Answered], count: usize) -> OpResult {
+    let mut whole = OpResult {
+        admitted: u64::MAX,
+        at: Timestamp::default(),
+        age: Default::default(),
+        admitted_after: u64::MAX,
+        source: DecisionSource::Store,
+        counters: SmallVec::from_elem(CounterResult::of(0, [0; 3]), count),
+    };
+    let instants = answered.iter_mut();
+    let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));
+    whole.at = instants.min().unwrap_or_default();
+    for Answered { part, delivery } in answered {
+        let Some(answer) = delivery.read() else {
+            continue;
+        };
+        whole.admitted = whole.admitted.min(answer.admitted);
+        whole.admitted_after = whole.admitted_after.min(answer.admitted_after);
+        for (place, line) in part.places.iter().zip(answer.counters) {
+            whole.counters[*place] = late(line, &whole, answer.at);
+        }
+    }
+    if whole.admitted == 0 {
+        whole.admitted_after = 0;
+    }
+    whole
+}
+
+/// A line of an answer that was given at another instant than the whole.
+fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
+    let clock_skew_us = at.as_micros().saturating_sub(whole.at.as_micros());
+    CounterResult {
+        clock_skew_us,
+        ..line
+    }
+}
+
+/// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
+fn charged(part: &Part, answer: &OpResult, share: u64, admitted: u64) -> Part {
+    let mut back = Part {
+        lines: Lines::new(),
+        places: SmallVec::new(),
+    };
+    let lines = part.lines.iter().zip(&answer.counters);
+    for ((line, charged), place) in lines.zip(&part.places) {
+        if charged.units > 0 {
+            let mut line = line.clone();
+            line.charged(charged.units, &charged.snapshot, answer.at);
+            line.units = Units::new(charged.units / admitted.max(1) * share);
+            back.lines.push(line);
+            back.places.push(*place);
+        }
+    }
+    back
+}

@@ -1,0 +1,88 @@
+//! How a request's lines stood before it, by what their parts answered.
+
+use super::Answered;
+use crate::store::{
+    CounterMode, CounterOp, CounterResult, OpResult, Units,
+    redis::request::op::OwnLine,
+    room::{counted_rejections, denied_charge, fit_without},
+};
+
+/// The enforced lines of a request, and the room that each had before it: what was charged by the request, and by equal ones
+/// that were admitted with it, is counted as room.
+pub(crate) struct Stood<'a> {
+    /// With their places in the request.
+    own: Vec<(usize, &'a OwnLine)>,
+    lines: Vec<CounterOp<'a>>,
+    rooms: Vec<u64>,
+}
+
+impl<'a> Stood<'a> {
+    pub(crate) fn before(parts: &'a [Answered]) -> Self {
+        let mut stood = Self {
+            own: Vec::new(),
+            lines: Vec::new(),
+            rooms: Vec::new(),
+        };
+        for Answered { part, delivery } in parts {
+            let Some(answer) = delivery.answer() else {
+                continue;
+            };
+            let lines = part.lines.iter().zip(&answer.counters);
+            for ((line, snapshot), place) in lines.zip(&part.places) {
+                stood.own.push((*place, line));
+                stood.lines.push(line.line());
+                stood.rooms.push(room_before(line, snapshot, answer));
+            }
+        }
+        stood
+    }
+
+    /// For how many of so many requests there was room, without the line at a place.
+    pub(crate) fn fit_without(&self, place: usize, times: u64) -> u64 {
+        let without = self.own.iter().position(|(own, _)| *own == place);
+        let without = without.unwrap_or(usize::MAX);
+        fit_without(&self.lines, &self.rooms, without, times)
+    }
+
+    /// What the rejected ones of so many requests charge under which lines.
+    pub(crate) fn rejections(
+        &self,
+        times: u64,
+        admitted: u64,
+    ) -> impl Iterator<Item = (usize, OwnLine)> {
+        let rejected = counted_rejections(&self.lines, &self.rooms, times - admitted);
+        let rooms = self.own.iter().zip(&self.rooms);
+        rooms
+            .zip(&self.lines)
+            .filter_map(move |((own, room), line)| {
+                let rejected = line.units.of(rejected);
+                let units = match line.mode {
+                    CounterMode::CountRejections => rejected,
+                    CounterMode::ChargeRejectedToo => {
+                        let left = room.saturating_sub(line.units.of(admitted));
+                        denied_charge(line, i64::try_from(left).unwrap_or(i64::MAX), rejected)
+                    }
+                    CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => 0,
+                };
+                let (place, mut line) = (own.0, own.1.clone());
+                line.mode = CounterMode::Charge;
+                line.units = Units::new(units);
+                (units > 0).then_some((place, line))
+            })
+    }
+}
+
+fn room_before(line: &OwnLine, answered: &CounterResult, answer: &OpResult) -> u64 {
+    let at = answer.at_line(answered);
+    let left = line
+        .limit
+        .status(&answered.snapshot, at, line.units)
+        .remaining;
+    let charged = match line.mode {
+        CounterMode::Charge | CounterMode::ChargeRejectedToo => {
+            line.units.of(answer.admitted + answer.admitted_after)
+        }
+        CounterMode::Check | CounterMode::CountRejections | CounterMode::Shadow { .. } => 0,
+    };
+    left.saturating_add(charged)
+}

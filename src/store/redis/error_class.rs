@@ -1,0 +1,227 @@
+//! What each error of a server means to a lane: the one table of them all.
+
+use redis::{ErrorKind, RedisError};
+
+use crate::error::StoreError;
+
+/// What a lane does about an error, other than to tell those who asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// It asks again, on the same connection: the reply proves that nothing ran.
+    pub(crate) again: Option<Again>,
+    /// It drops the connection: another one would do better.
+    pub(crate) severs: bool,
+    /// It counts for the [breaker](super::breaker): nothing can be counted there now, whatever is asked.
+    pub(crate) counts: bool,
+}
+
+/// How it asks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// With the script's text in place of its name.
+    Whole,
+    /// In a moment, until the deadline.
+    Soon,
+}
+
+/// Those who asked are told, and that is all.
+const PLAIN: Fault = Fault {
+    again: None,
+    severs: false,
+    counts: false,
+};
+const COUNTS: Fault = Fault {
+    counts: true,
+    ..PLAIN
+};
+const SEVERS: Fault = Fault {
+    severs: true,
+    counts: true,
+    ..PLAIN
+};
+/// No connection, a broken one, one that is silent, or one whose replies aren't: whatever follows on it can't be trusted.
+pub(crate) const BROKEN: Fault = SEVERS;
+const WHOLE: Fault = Fault {
+    again: Some(Again::Whole),
+    ..PLAIN
+};
+const SOON: Fault = Fault {
+    again: Some(Again::Soon),
+    ..PLAIN
+};
+
+/// By the error's code. What isn't here is plain.
+const TABLE: [(&str, Fault); 22] = [
+    // The server was restarted, or its scripts were flushed.
+    ("NOSCRIPT", WHOLE),
+    // The keys are on their way from one node of a cluster to another.
+    ("TRYAGAIN", SOON),
+    // A master that was demoted stays a replica for this connection; behind its name there may be another by now.
+    ("READONLY", SEVERS),
+    ("UNBLOCKED", SEVERS),
+    // A replica without its master, and a server that reads its data: as above.
+    ("MASTERDOWN", SEVERS),
+    ("LOADING", SEVERS),
+    // A connection that isn't let in. Passwords are changed while applications run.
+    ("NOAUTH", SEVERS),
+    ("WRONGPASS", SEVERS),
+    // Somebody's script runs for too long. Nothing else runs until it ends, and then all is well on this connection.
+    ("BUSY", COUNTS),
+    ("UNKILLABLE", COUNTS),
+    // No node serves the slot: an election is under way.
+    ("CLUSTERDOWN", COUNTS),
+    // Nothing can be written, but who has used up his quota is refused all the same, without a write.
+    ("OOM", PLAIN),
+    ("MISCONF", PLAIN),
+    ("NOREPLICAS", PLAIN),
+    // A matter of configuration, which asking less doesn't mend.
+    ("NOPERM", PLAIN),
+    ("CROSSSLOT", PLAIN),
+    // A cluster's node, asked as if it stood alone.
+    ("MOVED", PLAIN),
+    ("ASK", PLAIN),
+    // The matter of one key, among many that are well.
+    ("WRONGTYPE", PLAIN),
+    ("FOREIGN", PLAIN),
+    ("STALE", PLAIN),
+    // Of a transaction, which lanes don't send.
+    ("EXECABORT", PLAIN),
+];
+
+/// What an error of this code means.
+pub(crate) fn meant_by_code(code: &str) -> Fault {
+    let known = TABLE.iter().find(|(known, _)| *known == code);
+    known.map_or(PLAIN, |(_, fault)| *fault)
+}
+
+/// What an error means. Without a code it is the connection's: refused, reset, or cut amid a reply.
+pub(crate) fn meant_by(error: &RedisError) -> Fault {
+    text_of(error).map_or(BROKEN, |text| meant_by_code(read(&text).0))
+}
+
+/// The store error that stands for `error`.
+pub(crate) fn of(error: &RedisError) -> StoreError {
+    match text_of(error) {
+        Some(text) => {
+            let (code, message) = read(&text);
+            StoreError::Server {
+                code: code.into(),
+                message: message.into(),
+            }
+        }
+        None if error.is_timeout() => StoreError::Timeout,
+        // The one error that quotes the arguments of a script, which are binary, says that the command is unknown.
+        None if error.kind() == ErrorKind::Parse && error.to_string().contains("invalid utf-8") => {
+            StoreError::Server {
+                code: "ERR".into(),
+                message: format!("unknown command, in words that can't be read ({error})").into(),
+            }
+        }
+        // redis-rs leaves the server's own words out.
+        None if error.kind() == ErrorKind::AuthenticationFailed => StoreError::Server {
+            code: "WRONGPASS".into(),
+            message: error.to_string().into(),
+        },
+        None => StoreError::Connection(error.to_string().into()),
+    }
+}
+
+/// What the server said.
+fn text_of(error: &RedisError) -> Option<String> {
+    let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
+    Some(format!("{code} {detail}"))
+}
+
+/// The code of an error and the rest of it. Whatever a script met is told as if it had been met outside: before 7.0 with the
+/// place in the script before it, and rights that are missing under any name.
+pub(crate) fn read(text: &str) -> (&str, &str) {
+    let mut text = text.trim_end();
+    if let Some(rest) = text.strip_prefix("ERR Error running script (call to ") {
+        text = rest.split_once("): ").map_or(text, |(_, met)| met);
+    }
+    // A line of the script; a function of the server's own has line -1.
+    let places = ["@user_script:", "=[C]:"];
+    while let Some(rest) = places.iter().find_map(|place| text.strip_prefix(place)) {
+        let line = |c: char| c.is_ascii_digit() || " :-".contains(c);
+        text = rest.trim_start_matches(line);
+    }
+    text = text.strip_prefix('-').unwrap_or(text);
+    let plain = text.strip_prefix("ERR ").unwrap_or(text);
+    if plain.starts_with("ACL failure in script") || plain.starts_with("The user executing") {
+        return ("NOPERM", plain);
+    }
+    text.split_once(' ').unwrap_or((text, ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_says_the_same_of_what_a_script_met() {
+        for (text, code, message) in [
+            ("OOM command not allowed", "OOM", "command not allowed"),
+            (
+                "@user_script: 94: -READONLY You can't.\r\n",
+                "READONLY",
+                "You can't.",
+            ),
+            (
+                "@user_script: 9: WRONGTYPE Operation",
+                "WRONGTYPE",
+                "Operation",
+            ),
+            (
+                "ERR Error running script (call to f_0a): @user_script:10: @user_script: 10: -MISCONF No.",
+                "MISCONF",
+                "No.",
+            ),
+            ("ERR no such command", "ERR", "no such command"),
+            ("LOADING", "LOADING", ""),
+        ] {
+            assert_eq!(read(text), (code, message), "{text}");
+        }
+        for right in [
+            // 6.2, 7.0, and from 7.2 on.
+            "=[C]: -1: The user executing the script can't access at least one of the keys",
+            "@user_script: 94: The user executing the script can't run this command or subcommand",
+            "ERR The user executing the script can't run this command or subcommand",
+            "ERR ACL failure in script: User a has no permissions to run the 'set' command",
+        ] {
+            let (code, message) = read(right);
+            assert_eq!(code, "NOPERM", "{right}");
+            assert!(right.ends_with(message), "{right}: {message}");
+        }
+    }
+
+    #[test]
+    fn each_code_stands_in_the_table_once() {
+        let mut codes: Vec<_> = TABLE.iter().map(|(code, _)| *code).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), TABLE.len());
+    }
+
+    #[test]
+    fn what_is_not_known_is_told_and_no_more() {
+        assert_eq!(meant_by_code("ERR"), PLAIN);
+        assert_eq!(meant_by_code(""), PLAIN);
+    }
+
+    #[test]
+    fn nothing_is_asked_again_that_may_have_run() {
+        let again = TABLE.iter().filter(|(_, fault)| fault.again.is_some());
+        let again: Vec<_> = again.map(|(code, _)| *code).collect();
+        assert_eq!(again, ["NOSCRIPT", "TRYAGAIN"]);
+    }
+
+    #[test]
+    fn a_connection_that_breaks_is_dropped_and_counts() {
+        let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert_eq!(meant_by(&cut), BROKEN);
+        assert!(matches!(of(&cut), StoreError::Connection(_)));
+        let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        assert_eq!(meant_by(&late), BROKEN);
+        assert!(matches!(of(&late), StoreError::Timeout));
+    }
+}

@@ -1,0 +1,152 @@
+//! The hash tags of a cluster's keys.
+
+use std::{fmt, sync::Arc};
+
+use crate::{error::ConfigError, key::Key};
+
+/// How many slots every cluster has.
+const SLOTS: usize = 16_384;
+
+/// The most tags that two characters of [`LETTERS`] can spread evenly.
+const MOST: usize = 1_024;
+
+const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+/// The tags, and which key has which.
+///
+/// A call may judge only keys of one slot, and random keys hardly ever share one. So keys carry one of few tags, by their
+/// own hash: those with equal tags are in one slot, and travel together. The tag is the key's alone: under all policies
+/// it's the same. The slots of the tags lie evenly apart, and a cluster's masters serve ranges of slots, so each has its
+/// share of the tags.
+#[derive(Clone)]
+pub(crate) struct Tags(Arc<[Tag]>);
+
+#[derive(Clone, Copy)]
+struct Tag {
+    text: [u8; 2],
+    slot: u16,
+}
+
+impl Tags {
+    pub(crate) fn new(many: usize) -> Result<Self, ConfigError> {
+        if !many.is_power_of_two() || many > MOST {
+            return Err(ConfigError::new(
+                format!("{many} hash tags"),
+                format!("a power of two, at most {MOST}"),
+            ));
+        }
+        let mut tags = vec![None; many];
+        for text in pairs() {
+            let slot = slot(&text);
+            let tag = &mut tags[usize::from(slot) * many / SLOTS];
+            *tag = tag.or(Some(Tag { text, slot }));
+        }
+        let tags: Option<Arc<[Tag]>> = tags.into_iter().collect();
+        // It can be: a test tries all.
+        let none = || ConfigError::new(format!("{many} hash tags"), "fewer");
+        Ok(Self(tags.ok_or_else(none)?))
+    }
+
+    pub(crate) fn many(&self) -> usize {
+        self.0.len()
+    }
+
+    /// A key's tag. It is the same in all processes, and in all to come.
+    pub(crate) fn of(&self, key: &Key) -> usize {
+        // FNV-1a, and the upper half folded in: the lowest bit of it alone is but a parity.
+        let hash = key
+            .as_bytes()
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        ((hash >> 32) ^ hash) as usize % self.0.len()
+    }
+
+    /// How a tag is written between braces.
+    pub(crate) fn text(&self, tag: usize) -> [u8; 2] {
+        self.0[tag % self.0.len()].text
+    }
+
+    /// The slot of the keys that have a tag.
+    pub(crate) fn slot(&self, tag: usize) -> u16 {
+        self.0[tag % self.0.len()].slot
+    }
+}
+
+impl fmt::Debug for Tags {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tags").field(&self.many()).finish()
+    }
+}
+
+/// All that two letters can spell.
+fn pairs() -> impl Iterator<Item = [u8; 2]> {
+    let first = LETTERS.iter();
+    first.flat_map(|first| LETTERS.iter().map(|second| [*first, *second]))
+}
+
+/// The slot of what stands between braces: CRC-16/XMODEM.
+fn slot(tag: &[u8]) -> u16 {
+    let step = |crc: u16| match crc & 0x8000 {
+        0 => crc << 1,
+        _ => crc << 1 ^ 0x1021,
+    };
+    let crc = tag.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| step(crc))
+    });
+    crc % SLOTS as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_is_what_redis_says_it_is() {
+        // CLUSTER KEYSLOT
+        assert_eq!(slot(b"123456789"), 12_739);
+        assert_eq!(slot(b"foo"), 12_182);
+    }
+
+    #[test]
+    fn tags_differ_and_their_slots_lie_evenly_apart() {
+        for many in (0..=10).map(|power| 1 << power) {
+            let tags = Tags::new(many).expect("tags");
+            let texts: HashSet<_> = (0..many).map(|tag| tags.text(tag)).collect();
+            assert_eq!(texts.len(), many);
+            for tag in 0..many {
+                assert_eq!(usize::from(tags.slot(tag)) * many / SLOTS, tag);
+                assert_eq!(tags.slot(tag), slot(&tags.text(tag)));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_keys_spread_over_all_tags() {
+        let tags = Tags::new(128).expect("tags");
+        let mut count = [0; 128];
+        for key in 0..12_800 {
+            count[tags.of(&Key::new(format!("{key}")))] += 1;
+        }
+        assert!(
+            count.iter().all(|many| (50..200).contains(many)),
+            "{count:?}"
+        );
+    }
+
+    #[test]
+    fn a_key_keeps_its_tag_in_versions_to_come() {
+        let tags = Tags::new(1_024).expect("tags");
+        assert_eq!(tags.of(&Key::new("192.0.2.1")), 225);
+    }
+
+    #[test]
+    fn numbers_that_do_not_spread_are_refused() {
+        for many in [0, 3, 100, 2_048] {
+            assert!(Tags::new(many).is_err(), "{many}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! How the servers are.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::cmd;
+use tokio::{runtime::Handle, time::timeout};
+
+use super::{RedisStore, topology::Servers};
+use crate::{
+    clock::{Clock, SystemClock, Timestamp},
+    error::StoreError,
+    store::{
+        LimitHandle,
+        health::{HealthIssue, HealthReport},
+    },
+};
+
+pub(crate) mod self_test;
+
+/// The oldest version that has all that scripts need: `PXAT`.
+const OLDEST: (u32, u32) = (6, 2);
+
+/// How far two machines' clocks may be apart.
+const APART: Duration = Duration::from_secs(1);
+
+/// At the start of an application there is more time than requests have.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A server, and a hash tag of keys that are there.
+pub(crate) struct Place {
+    pub(crate) name: Arc<str>,
+    pub(crate) tag: usize,
+}
+
+impl RedisStore {
+    /// Asks each server, and tries each limit there.
+    pub(crate) async fn look(&self, limits: &[LimitHandle]) -> HealthReport {
+        let mut health = HealthReport::default();
+        if Handle::try_current().is_err() {
+            let server = "the server".into();
+            let error = StoreError::NoRuntime("health_check waits for the server");
+            health.add_issue(HealthIssue::Unreachable { server, error });
+            return health;
+        }
+        let single = matches!(self.inner.shared.servers, Servers::One(_));
+        let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
+            Ok(Ok(places)) => places,
+            failed => {
+                let server = "the cluster".into();
+                let error = failed.ok().and_then(Result::err);
+                let error = error.unwrap_or(StoreError::Timeout);
+                health.add_issue(HealthIssue::Unreachable { server, error });
+                return health;
+            }
+        };
+        if let Some(first) = places.first() {
+            self.try_epoch(&first.name, &mut health).await;
+        }
+        for place in &places {
+            if let Err(error) = self.look_at(place, single, &mut health).await {
+                let server = place.name.clone();
+                health.add_issue(HealthIssue::Unreachable { server, error });
+                continue;
+            }
+            for limit in limits {
+                self.try_out(place, limit, &mut health).await;
+            }
+        }
+        health
+    }
+
+    /// What a server says of itself.
+    async fn look_at(
+        &self,
+        place: &Place,
+        single: bool,
+        health: &mut HealthReport,
+    ) -> Result<(), StoreError> {
+        self.run::<String>(place.tag, cmd("PING")).await?;
+        let server = || place.name.clone();
+        match self.run::<String>(place.tag, cmd("INFO")).await {
+            Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {
+                for what in ["version", "eviction", "role"] {
+                    health.add_unchecked(what);
+                }
+            }
+            Err(error) => return Err(error),
+            Ok(info) => {
+                let told = Told(&info);
+                told.judge(&server(), health);
+                if single && told.field("cluster_enabled") == Some("1") {
+                    health.add_issue(HealthIssue::ClusterNode { server: server() });
+                }
+            }
+        }
+        let before = SystemClock.wall();
+        if let Ok((secs, micros)) = self.run::<(i64, i64)>(place.tag, cmd("TIME")).await {
+            let (after, theirs) = (
+                SystemClock.wall(),
+                Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros)),
+            );
+            let ahead = theirs > after;
+            let by = theirs.since(after).max(before.since(theirs));
+            if by > APART {
+                let server = server();
+                health.add_issue(HealthIssue::ClockSkew { server, by, ahead });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Each server that counts, once.
+async fn places(servers: &Servers) -> Result<Vec<Place>, StoreError> {
+    let Servers::Cluster(cluster) = servers else {
+        let name = "the server".into();
+        return Ok(vec![Place { name, tag: 0 }]);
+    };
+    let mut places = Vec::<Place>::new();
+    for tag in 0..cluster.tags().many() {
+        let owner = cluster.owner(tag).await?;
+        let name = format!("{}:{}", owner.host, owner.port);
+        if !places.iter().any(|place| *place.name == *name) {
+            let name = name.into();
+            places.push(Place { name, tag });
+        }
+    }
+    Ok(places)
+}
+
+/// A server's answer to `INFO`.
+pub(crate) struct Told<'a>(pub(crate) &'a str);
+
+impl Told<'_> {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+    }
+
+    pub(crate) fn judge(&self, server: &Arc<str>, health: &mut HealthReport) {
+        match self.field("redis_version") {
+            None => health.add_unchecked("version"),
+            Some(version) if version_of(version).is_some_and(|its| its < OLDEST) => {
+                health.add_issue(HealthIssue::UnsupportedVersion {
+                    server: server.clone(),
+                    version: version.into(),
+                });
+            }
+            Some(_) => {}
+        }
+        match self.field("maxmemory_policy") {
+            None => health.add_unchecked("eviction"),
+            // Without a limit nothing is ever evicted.
+            Some(policy) if policy != "noeviction" && self.field("maxmemory") != Some("0") => {
+                health.add_issue(HealthIssue::EvictionEnabled {
+                    server: server.clone(),
+                    policy: policy.into(),
+                });
+            }
+            Some(_) => {}
+        }
+        if self.field("role") == Some("slave") {
+            let server = server.clone();
+            health.add_issue(HealthIssue::Replica { server });
+        }
+    }
+}
+
+fn version_of(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(info: &str) -> Vec<String> {
+        let mut health = HealthReport::default();
+        Told(info).judge(&"the server".into(), &mut health);
+        health.issues().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn servers_before_six_two_are_old() {
+        let info = |version| format!("# Server\r\nredis_version:{version}\r\nmaxmemory:0\r\n");
+        for old in ["6.0.16", "5.0.7", "6.1.240", "2.8"] {
+            let found = problems(&info(old));
+            assert_eq!(found.len(), 1, "{old}");
+            assert!(found[0].contains(old), "{found:?}");
+        }
+        for new in [
+            "6.2.0",
+            "6.10.1",
+            "7.0.15",
+            "8.2.1",
+            "255.255.255",
+            "unknown",
+        ] {
+            assert_eq!(problems(&info(new)), [""; 0], "{new}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_forgets_is_told_from_one_that_cannot() {
+        let info = |policy, max| format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n");
+        assert_eq!(problems(&info("allkeys-lru", "0")), [""; 0]);
+        assert_eq!(problems(&info("noeviction", "5000000")), [""; 0]);
+        for policy in [
+            "allkeys-lru",
+            "volatile-ttl",
+            "volatile-lru",
+            "allkeys-random",
+        ] {
+            let found = problems(&info(policy, "5000000"));
+            assert!(found.len() == 1 && found[0].contains(policy), "{found:?}");
+        }
+    }
+}

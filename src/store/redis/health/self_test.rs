@@ -1,0 +1,246 @@
+//! Trying a limit out, on a key that nobody else uses.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value, cmd};
+use tokio::time::{Instant, timeout};
+
+use super::{PATIENCE, Place};
+use crate::{
+    error::StoreError,
+    key::Key,
+    store::{
+        CounterOp, LimitHandle, Op, OpResult,
+        health::{HealthIssue, HealthReport},
+        redis::{
+            RedisStore,
+            batch::{Batch, Known, decode},
+            request::{Matter, Question, ended, op::OwnLine, response_handle::Delivery},
+        },
+    },
+};
+
+/// What the server says in a script that runs a command which the user may not.
+const UNNAMED: &str = "user executing the script can't run this command";
+
+impl RedisStore {
+    /// Asks all that may be asked about a key under a limit, looks whether the user may run each command that takes, and
+    /// removes the key.
+    pub(crate) async fn try_out(
+        &self,
+        place: &Place,
+        limit: &LimitHandle,
+        health: &mut HealthReport,
+    ) {
+        let Some(known) = limit.context::<Known>() else {
+            return;
+        };
+        let key = self.key_at(place);
+        let tried = self.ask_all(place, limit, key).await;
+        let script = limit.rule().script();
+        let sources = script.map(|script| [script.source, script.shortcut.unwrap_or_default()]);
+        let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
+        let lacking = self.lacking(place, known.names.of(&key), &commands);
+        let (policy, server): (Arc<str>, _) = (limit.policy().into(), place.name.clone());
+        let right = |message: Arc<str>| HealthIssue::MissingPermission {
+            policy: policy.clone(),
+            server: server.clone(),
+            message,
+        };
+        let named = match lacking.await {
+            Ok(lacking) if lacking.is_empty() => None,
+            Ok(lacking) => Some(right(refused(&lacking))),
+            Err(StoreError::Server { code, message }) if &*code == "NOPERM" => Some(right(message)),
+            // Whatever that is, asking tells it, too.
+            Err(_) => None,
+        };
+        let problem = match tried {
+            Ok(()) => named,
+            Err(StoreError::Server { code, message })
+                if &*code == "NOPERM" || message.contains(UNNAMED) =>
+            {
+                Some(named.unwrap_or_else(|| right(message)))
+            }
+            Err(error) => {
+                let (policy, server) = (policy.clone(), server.clone());
+                health.add_issue(HealthIssue::PolicyFailed {
+                    policy,
+                    server,
+                    error,
+                });
+                named
+            }
+        };
+        if let Some(problem) = problem {
+            health.add_issue(problem);
+        }
+    }
+
+    /// Takes a unit as requests do, and waits for it no longer than they do: none of them is to be held up on that trip.
+    async fn take(&self, line: &OwnLine) -> Result<OpResult, StoreError> {
+        let (lanes, until) = (&self.inner.lanes, Instant::now() + PATIENCE);
+        loop {
+            let lines = [line.clone()].into();
+            let awaited = lanes.ask(Op::Acquire(1), lines, lanes.deadline(), None)?;
+            match awaited.delivery().await {
+                Err(StoreError::Timeout) if Instant::now() < until => {}
+                answer => return read(answer?),
+            }
+        }
+    }
+
+    /// Takes a unit, and then asks by itself, so that nobody hears of it, all else that may become of one.
+    async fn ask_all(
+        &self,
+        place: &Place,
+        limit: &LimitHandle,
+        key: Key,
+    ) -> Result<(), StoreError> {
+        let line = OwnLine::of(&CounterOp::plain(limit, key));
+        let taken = self.take(&line).await?;
+        let charged = charged(&line, &taken);
+        if limit.permit_ttl().is_some() {
+            self.ask_apart(place, Op::Renew, &charged).await?;
+        }
+        self.ask_apart(place, Op::Refund, &charged).await?;
+        let forced = self.ask_apart(place, Op::ForceAcquire, &line).await?;
+        let charged = self::charged(&line, &forced);
+        self.ask_apart(place, Op::Refund, &charged).await?;
+        self.ask_apart(place, Op::Peek, &line).await?;
+        self.ask_apart(place, Op::Reset, &line).await?;
+        Ok(())
+    }
+
+    /// Asks beside the lanes, without a word to those who remember refusals.
+    async fn ask_apart(
+        &self,
+        place: &Place,
+        ask: Op,
+        line: &OwnLine,
+    ) -> Result<OpResult, StoreError> {
+        let mut batch = Batch::default();
+        let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
+        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0), None);
+        question.told_time = true;
+        batch.push(question).map_err(|_| ended())?;
+        let shared = &self.inner.shared;
+        let (script, now) = (shared.script(), shared.server_time());
+        let call = |whole| batch.call(&script, whole, now, None);
+        let reply = match self.run::<Value>(place.tag, call(false)).await {
+            Err(StoreError::Server { code, .. }) if &*code == "NOSCRIPT" => {
+                self.run(place.tag, call(true)).await
+            }
+            reply => reply,
+        };
+        let _ = decode::deliver(&mut batch, reply?)?;
+        read(awaited.delivery().await?)
+    }
+
+    /// Which of these commands the user may not run on a key.
+    async fn lacking(
+        &self,
+        place: &Place,
+        key: String,
+        commands: &[&str],
+    ) -> Result<Vec<String>, StoreError> {
+        let mut eval = cmd("EVAL");
+        eval.arg(include_str!("acl_check.lua")).arg(1).arg(key);
+        self.run(place.tag, eval.arg(commands).clone()).await
+    }
+
+    pub(crate) async fn run<T: redis::FromRedisValue>(
+        &self,
+        tag: usize,
+        cmd: Cmd,
+    ) -> Result<T, StoreError> {
+        let answer = timeout(PATIENCE, self.inner.shared.servers.run(tag, &cmd)).await;
+        answer.unwrap_or(Err(StoreError::Timeout))
+    }
+
+    /// Whether the user may read and write the key of the epoch, which stays what it is.
+    pub(crate) async fn try_epoch(&self, server: &Arc<str>, health: &mut HealthReport) {
+        let Some(key) = &self.inner.shared.epoch else {
+            return;
+        };
+        let mut eval = cmd("EVAL");
+        eval.arg(
+            "redis.call('PTTL', KEYS[1]) \
+             local value = redis.call('GET', KEYS[1]) or '0' \
+             return redis.call('SET', KEYS[1], value, 'XX', 'KEEPTTL')",
+        );
+        let eval = eval.arg(1).arg(key.name()).clone();
+        if let Err(StoreError::Server { code, message }) = self.run::<Value>(0, eval).await
+            && (&*code == "NOPERM" || message.contains("user executing the script can't"))
+        {
+            let (server, key) = (server.clone(), key.name().into());
+            health.add_issue(HealthIssue::NoInvalidationKey {
+                server,
+                key,
+                message,
+            });
+        }
+    }
+
+    /// A key that nobody else uses, on a certain server.
+    fn key_at(&self, place: &Place) -> Key {
+        loop {
+            let key = Key::unique();
+            if self.inner.shared.servers.tag_of(&key) == place.tag {
+                return key;
+            }
+        }
+    }
+}
+
+fn read(mut delivery: Delivery) -> Result<OpResult, StoreError> {
+    delivery.read().ok_or_else(ended)
+}
+
+/// The line that gives back what was charged.
+fn charged(line: &OwnLine, answer: &OpResult) -> OwnLine {
+    let mut line = line.clone();
+    if let Some(snapshot) = answer.counters.first().map(|line| &line.snapshot) {
+        line.charged(1, snapshot, answer.at);
+    }
+    line
+}
+
+fn refused(commands: &[String]) -> Arc<str> {
+    let names: Vec<_> = commands.iter().map(|name| format!("'{name}'")).collect();
+    format!("the user may not run {}", names.join(", ")).into()
+}
+
+/// The commands that a half and its short cut call, and what the driver calls for them.
+fn commands(sources: &[&'static str]) -> Vec<&'static str> {
+    let sources = sources.iter();
+    let calls = sources.clone().flat_map(|source| {
+        let calls = source.split("call(").skip(1);
+        calls.chain(source.split("call, ").skip(1))
+    });
+    let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
+    let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
+    let calls = |function| sources.clone().any(|source| source.contains(function));
+    if calls("expiry(") || calls("outlive(") {
+        names.push("PEXPIRETIME");
+    }
+    if calls("outlive(") {
+        names.push("PEXPIREAT");
+    }
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_found_in_a_half() {
+        let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
+        assert_eq!(commands(&[source]), ["DEL", "GET", "SET", "TIME"]);
+        let source = "call('GET', key)\noutlive(key, 5)";
+        let found = commands(&[source]);
+        assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
+    }
+}

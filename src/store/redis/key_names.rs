@@ -1,0 +1,212 @@
+//! What a key is called in Redis.
+
+use smallvec::SmallVec;
+
+use super::hash_tags::Tags;
+use crate::{
+    error::ConfigError,
+    key::Key,
+    strategy::{Rule, format},
+};
+
+/// The longest prefix.
+const MAX_PREFIX_BYTES: usize = 16;
+
+/// What a policy's keys begin with: the prefix, the tag of the state format and the policy's name. The caller's key follows
+/// as it is. `tg:g3:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g3:burst:#` and 20
+/// characters is a key that is hashed.
+///
+/// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the tag
+/// nor the name holds a colon, and no part of a prefix has a tag's form: a key can be read in one way only, whatever prefixes
+/// and policies share a server.
+///
+/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g3:burst:192.0.2.1`. No other brace gets into a name.
+#[derive(Debug)]
+pub(crate) struct Names {
+    prefix: Box<str>,
+    tags: Option<Tags>,
+    /// The state format and the policy.
+    head: Box<str>,
+}
+
+pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":._-".contains(&byte);
+    let ends = prefix.is_empty() || prefix.ends_with(':');
+    let fits = prefix.len() <= MAX_PREFIX_BYTES && prefix.bytes().all(plain);
+    if ends && fits && !prefix.split(':').any(format::is_state_format) {
+        return Ok(());
+    }
+    Err(ConfigError::new(
+        format!("the prefix {prefix:?}"),
+        format!(
+            "empty, or at most {MAX_PREFIX_BYTES} of A-Z a-z 0-9 : . _ - with a colon at the end, and between colons no \
+             lowercase letter with a digit, which is the form of a state format"
+        ),
+    ))
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str, tags: Option<Tags>, rule: &dyn Rule, policy: &str) -> Self {
+        let mut head = format!("{}:", rule.state_format());
+        for byte in policy.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-' => {
+                    head.push(char::from(byte));
+                }
+                _ => head += &format!("%{byte:02X}"),
+            }
+        }
+        head.push(':');
+        Self {
+            prefix: prefix.into(),
+            tags,
+            head: head.into(),
+        }
+    }
+
+    /// The name of a policy's key.
+    pub(crate) fn of(&self, key: &Key) -> String {
+        let mut name = Name::default();
+        String::from_utf8_lossy(self.write(key, &mut name)).into_owned()
+    }
+
+    /// Writes the name of a policy's key in place of what `name` holds.
+    pub(crate) fn write<'a>(&self, key: &Key, name: &'a mut Name) -> &'a [u8] {
+        name.clear();
+        name.extend_from_slice(self.prefix.as_bytes());
+        if let Some(tags) = &self.tags {
+            let [first, second] = tags.text(tags.of(key));
+            name.extend_from_slice(&[b'{', first, second, b'}']);
+        }
+        name.extend_from_slice(self.head.as_bytes());
+        name.extend_from_slice(key.as_bytes());
+        name
+    }
+}
+
+/// A name on a server of a hash tag's keys that no policy's key has: of those with a `#`, a strategy's tag stands before it.
+pub(crate) fn of_nobody(prefix: &str, tags: Option<&Tags>, tag: usize) -> String {
+    let tag = tags.map_or_else(String::new, |tags| {
+        format!("{{{}}}", String::from_utf8_lossy(&tags.text(tag)))
+    });
+    format!("{prefix}{tag}#probe")
+}
+
+/// A key's name, in ASCII.
+pub(crate) type Name = SmallVec<[u8; 64]>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::{Gcra, Strategy};
+    use std::collections::HashMap;
+
+    fn names(policy: &str) -> Names {
+        names_on(None, "tg:", policy)
+    }
+
+    fn names_on(tags: Option<Tags>, prefix: &str, policy: &str) -> Names {
+        Names::new(prefix, tags, &*rule(), policy)
+    }
+
+    fn rule() -> std::sync::Arc<dyn Rule> {
+        Gcra.bind(&"1/s".parse().expect("a quota")).expect("a rule")
+    }
+
+    #[test]
+    fn on_a_cluster_the_key_alone_decides_on_the_slot() {
+        let tags = Tags::new(128).expect("tags");
+        for key in ["192.0.2.1", "{a}", "}{", "a-user-with-a-long-name", "a"] {
+            let key = Key::new(key);
+            let tag = tags.text(tags.of(&key));
+            let tag = format!("{{{}}}", String::from_utf8_lossy(&tag));
+            for policy in ["p", "burst", "{slot}", "a policy with spaces"] {
+                for prefix in ["", "tg:", "ap:"] {
+                    let name = names_on(Some(tags.clone()), prefix, policy).of(&key);
+                    assert!(name.starts_with(&format!("{prefix}{tag}")), "{name}");
+                    assert_eq!(name.matches(['{', '}']).count(), 2, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_policys_name_can_be_read_in_every_key() {
+        let tag = rule().state_format();
+        for (policy, shown) in [
+            ("burst", "burst"),
+            ("a policy with spaces", "a%20policy%20with%20spaces"),
+            ("{slot}", "%7Bslot%7D"),
+            ("100%:daily", "100%25%3Adaily"),
+        ] {
+            for key in [
+                Key::new("192.0.2.1"),
+                Key::secret("token"),
+                Key::new("a-user-with-a-long-name"),
+                Key::new("x".repeat(1_000)),
+                Key::tuple([Key::new("tenant"), Key::new("user")]),
+                Key::global(),
+                Key::missing(),
+            ] {
+                let name = names(policy).of(&key);
+                assert_eq!(name, format!("tg:{tag}:{shown}:{key}"));
+            }
+        }
+    }
+
+    #[test]
+    fn no_brace_reaches_redis_however_it_is_smuggled() {
+        for policy in ["p", "{p}", "p}{q"] {
+            for text in ["{a}", "a{", "}", "{", "a\n{b}", ""] {
+                let name = names(policy).of(&Key::new(text));
+                assert!(
+                    name.bytes()
+                        .all(|b| b.is_ascii_graphic() && b != b'{' && b != b'}')
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn prefixes_policies_and_keys_that_differ_have_names_that_differ() {
+        let tag = rule().state_format();
+        let mut seen = HashMap::new();
+        let prefixes = ["", ":", "a:", "tg:", "a:tg:", "aa:", "g:2:"].map(str::to_owned);
+        let taken = [format!("{tag}:"), format!("a:{tag}:"), "f1:".to_owned()];
+        for prefix in prefixes.iter().chain(&taken) {
+            if check_prefix(prefix).is_err() {
+                continue;
+            }
+            for policy in ["a", "a:b", "a:b:c", "ab", "a+b", "a%3Ab", tag] {
+                for key in ["b:c", "c", "b", "b:c:d", "a:c", "0123456789012345678901234"] {
+                    let whose = (prefix, policy, key);
+                    let name = names_on(None, prefix, policy).of(&Key::new(key));
+                    let other = seen.insert(name, whose);
+                    assert_eq!(other, None, "{whose:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_empty_or_ends_with_a_colon_and_is_no_state_format() {
+        for prefix in ["", "tg:", "my-app:", "a:b:", "eu.west_1:api:", "G2:", ":"] {
+            assert!(check_prefix(prefix).is_ok(), "{prefix}");
+        }
+        let built_in = format!("{}:", rule().state_format());
+        let unfit = [
+            "tg",
+            "{a}:",
+            "a b:",
+            "é:",
+            "seventeen-bytes-:",
+            "a:g2:",
+            "z9:",
+            "g2:a:",
+        ];
+        for prefix in unfit.into_iter().chain([&*built_in]) {
+            let error = check_prefix(prefix).expect_err(prefix);
+            assert!(error.expected().contains("a colon at the end"), "{error}");
+        }
+    }
+}

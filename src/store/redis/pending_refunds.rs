@@ -1,0 +1,352 @@
+//! Refunds that nothing waits for, kept while the server is at fault: a permit that was dropped meanwhile, or that a request
+//! without an answer may have taken, does not hold its place for as long as it lives. Also what is settled where no runtime
+//! uses the store.
+
+use std::{
+    collections::{HashMap, HashSet},
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{runtime::Handle, time::sleep};
+
+use super::{
+    batch::MOST_KEYS,
+    request::{
+        Question, ended,
+        op::{Lines, OwnLine},
+    },
+    worker::pool::Lanes,
+};
+use crate::{error::StoreError, store::Op};
+
+/// As many are kept at most; more are dropped, and come back with time. Refunds of permits are kept in any case: each was
+/// granted to this process, so there are no more of them than it held.
+const MAX_KEPT: usize = 10_000;
+
+/// What is kept is sent again after so long if nothing is answered meanwhile.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Read by each trip.
+    any: AtomicBool,
+    give_backs: Mutex<GiveBacks>,
+    /// Refunds and charges on their way to the server and back.
+    sent: Arc<AtomicUsize>,
+}
+
+/// Counts as on its way until it has ended or is dropped.
+#[derive(Debug)]
+pub(crate) struct OnItsWay {
+    sent: Arc<AtomicUsize>,
+    ended: AtomicBool,
+}
+
+impl OnItsWay {
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.sent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
+#[derive(Debug, Default)]
+struct GiveBacks {
+    by_tag: HashMap<usize, Vec<(Op, Lines)>>,
+    many: usize,
+    /// The tags that a task [sends again](retry) for.
+    retried: HashSet<usize>,
+    /// How many were dropped, so far.
+    dropped: u64,
+    /// Whether some were dropped since none was kept.
+    is_dropping: bool,
+}
+
+impl Kept {
+    /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
+    /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
+    /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
+    pub(crate) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
+        let refunds = match question.ask {
+            Op::Refund => question.insists(),
+            Op::Acquire(_) => sent && question.lines.iter().any(is_permit),
+            _ => false,
+        };
+        if !refunds {
+            return question.fail(error);
+        }
+        let (ask, mut lines) = (question.ask, question.lines.clone());
+        lines.retain(|line| !sent || is_permit(line));
+        match ask {
+            Op::Acquire(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
+            // Of a permit, what is left of the receipt names the places that are refunded.
+            _ => {
+                let by_time = lines.iter_mut().filter(|line| !is_permit(line));
+                by_time.for_each(OwnLine::claim_no_more);
+            }
+        }
+        if !lines.is_empty() {
+            let granted = ask == Op::Refund && lines.iter().any(is_permit);
+            self.keep(tag, Op::Refund, lines, granted);
+        }
+        // Until then it counts as on its way.
+        question.fail(error);
+    }
+
+    /// Keeps what was not sent and nothing hears of, since its runtime has ended or there is none: for the next one that uses the
+    /// store.
+    pub(crate) fn wait_for_runtime(&self, tag: usize, question: Question) {
+        let (ask, lines) = (question.ask, question.lines.clone());
+        if ask == Op::Refund {
+            return self.fail(tag, question, ended(), false);
+        }
+        if matches!(ask, Op::ForceAcquire | Op::Settle) && question.insists() {
+            self.keep(tag, ask, lines, false);
+        }
+        question.fail(ended());
+    }
+
+    /// A refund or a charge is on its way until what is returned ends.
+    pub(crate) fn on_its_way(&self) -> OnItsWay {
+        self.sent.fetch_add(1, Ordering::AcqRel);
+        let (sent, ended) = (self.sent.clone(), AtomicBool::new(false));
+        OnItsWay { sent, ended }
+    }
+
+    /// Refunds and charges that are kept, or on their way.
+    pub(crate) fn queued(&self) -> usize {
+        // What is kept or sent between these looks is seen by one of them.
+        let before = self.sent.load(Ordering::Acquire);
+        let kept = self.give_backs().many;
+        kept + before.max(self.sent.load(Ordering::Acquire))
+    }
+
+    /// The tags of which something is kept.
+    pub(crate) fn tags(&self) -> Vec<usize> {
+        self.give_backs().by_tag.keys().copied().collect()
+    }
+
+    fn keep(&self, tag: usize, ask: Op, lines: Lines, granted: bool) {
+        let mut kept = self.give_backs();
+        if granted || kept.many < MAX_KEPT {
+            let lanes = lines.first().and_then(OwnLine::lanes);
+            kept.many += 1;
+            kept.by_tag.entry(tag).or_default().push((ask, lines));
+            self.any.store(true, Ordering::Relaxed);
+            let retries = lanes.zip(Handle::try_current().ok());
+            let begins = retries.is_some() && kept.retried.insert(tag);
+            // A runtime that is ending drops what is spawned at once: not under the lock.
+            drop(kept);
+            if let Some((lanes, runtime)) = retries.filter(|_| begins) {
+                drop(runtime.spawn(retry(Retrying(Arc::downgrade(&lanes), tag))));
+            }
+            return;
+        }
+        kept.dropped += 1;
+        let begins = !mem::replace(&mut kept.is_dropping, true);
+        drop(kept);
+        if begins {
+            tracing::warn!(
+                max_refunds = MAX_KEPT,
+                "refunds are dropped: too many came while the store failed"
+            );
+        }
+    }
+
+    /// How many were dropped, so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.give_backs().dropped
+    }
+
+    /// Has some of those of a tag sent, as many as go on one trip, now that their server answers. When that is answered, the
+    /// next ones go.
+    pub(crate) fn send(&self, tag: usize) {
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        let _sending = self.on_its_way();
+        for (ask, lines) in self.take(tag) {
+            // A refund that can't be sent comes back here.
+            if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
+                lanes.tell(ask, lines);
+            }
+        }
+    }
+
+    fn take(&self, tag: usize) -> Vec<(Op, Lines)> {
+        let mut kept = self.give_backs();
+        let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
+            return Vec::new();
+        };
+        let rest = of_tag.len().saturating_sub(MOST_KEYS);
+        let some = of_tag.split_off(rest);
+        if of_tag.is_empty() {
+            kept.by_tag.remove(&tag);
+        }
+        kept.many -= some.len();
+        kept.is_dropping &= kept.many > 0;
+        self.any.store(kept.many > 0, Ordering::Relaxed);
+        some
+    }
+
+    /// Whether nothing is kept of a tag any more. If so, no task sends for it again.
+    fn is_done(&self, tag: usize) -> bool {
+        let mut kept = self.give_backs();
+        let done = !kept.by_tag.contains_key(&tag);
+        if done {
+            kept.retried.remove(&tag);
+        }
+        done
+    }
+
+    fn give_backs(&self) -> MutexGuard<'_, GiveBacks> {
+        self.give_backs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That a tag's are sent again, until the task ends, also with its runtime.
+struct Retrying(Weak<Lanes>, usize);
+
+/// Sends what is kept of a tag now and then until nothing is: where nothing else is asked, no answer would have it sent.
+async fn retry(retrying: Retrying) {
+    let Retrying(lanes, tag) = &retrying;
+    loop {
+        sleep(RETRY_INTERVAL).await;
+        let Some(lanes) = lanes.upgrade() else {
+            return;
+        };
+        let shared = lanes.shared();
+        if shared.kept.is_done(*tag) {
+            return;
+        }
+        // A server that is probed is sent it when it answers.
+        if !shared.breaker(*tag).is_open() {
+            shared.kept.send(*tag);
+        }
+    }
+}
+
+impl Drop for Retrying {
+    fn drop(&mut self) {
+        let Self(lanes, tag) = self;
+        if let Some(lanes) = lanes.upgrade() {
+            lanes.shared().kept.give_backs().retried.remove(tag);
+        }
+    }
+}
+
+fn is_permit(line: &OwnLine) -> bool {
+    line.limit.rule().permit_ttl().is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::store::redis::request::Matter;
+    use crate::{
+        key::Key,
+        quota::Quota,
+        store::{CounterMode, CounterOp, LimitHandle, Units},
+        strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
+    };
+
+    fn give_back(limit: &LimitHandle) -> Question {
+        give_back_of(limit, ChargeReceipt::NONE)
+    }
+
+    fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> Question {
+        let line = CounterOp {
+            limit,
+            key: Key::global(),
+            units: Units::ONE,
+            receipt,
+            caller: Key::global(),
+            mode: CounterMode::Charge,
+        };
+        let lines = [OwnLine::of(&line)].into();
+        Question::told(Matter::new(Op::Refund, lines, Instant::now(), 0))
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let limit = LimitHandle::new("p", rule, ());
+        let kept = Kept::default();
+        for place in 0..MAX_KEPT + 9 {
+            kept.fail(place % 2, give_back(&limit), StoreError::Timeout, false);
+        }
+        assert_eq!(kept.give_backs().many, MAX_KEPT);
+        assert_eq!(kept.dropped(), 9);
+        assert!(kept.take(2).is_empty());
+        let mut sent = 0;
+        loop {
+            let some = kept.take(1).len();
+            assert!(some <= MOST_KEYS && kept.any.load(Ordering::Relaxed));
+            sent += some;
+            if some == 0 {
+                break;
+            }
+        }
+        assert_eq!((sent, kept.give_backs().many), (MAX_KEPT / 2, MAX_KEPT / 2));
+        while !kept.take(0).is_empty() {}
+        assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
+    }
+
+    #[test]
+    fn refunds_of_permits_are_kept_however_many_they_are() {
+        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
+        let kept = Kept::default();
+        for sent in [true, false].repeat(MAX_KEPT) {
+            kept.fail(0, give_back(&limit), StoreError::Timeout, sent);
+        }
+        assert_eq!(kept.give_backs().many, 2 * MAX_KEPT);
+        assert_eq!(kept.dropped(), 0);
+    }
+
+    #[test]
+    fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let limit = LimitHandle::new("p", rule, ());
+        let kept = Kept::default();
+        let receipt = ChargeReceipt {
+            remaining: 5,
+            ..ChargeReceipt::NONE
+        };
+        kept.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
+        let (_, lines) = kept.take(0).remove(0);
+        assert_eq!(lines[0].receipt().remaining, 1);
+    }
+
+    #[test]
+    fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
+        let rule = Concurrency::new().bind(&Quota::concurrent(9));
+        let limit = LimitHandle::new("p", rule.expect("a rule"), ());
+        let kept = Kept::default();
+        // The fifth of five.
+        let receipt = ChargeReceipt {
+            remaining: 5,
+            ..ChargeReceipt::NONE
+        };
+        let refund = give_back_of(&limit, receipt);
+        kept.fail(0, refund, StoreError::Timeout, true);
+        let (_, lines) = kept.take(0).remove(0);
+        assert_eq!((lines[0].receipt().remaining, lines[0].units.get()), (5, 1));
+    }
+}

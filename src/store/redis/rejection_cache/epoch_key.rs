@@ -1,0 +1,53 @@
+//! The store's epoch in Redis: it changes when a rejection that a process has cached may no longer be what the store would
+//! answer.
+
+use redis::cmd;
+
+use crate::{
+    clock::Timestamp,
+    error::StoreError,
+    key::Key,
+    store::redis::{hash_tags::Tags, topology::Servers},
+};
+
+/// How long the key lives. When it has ended, the epoch is another one.
+const LIFE_MS: u64 = 86_400_000;
+
+/// Reads the epoch.
+const SCRIPT: &str = include_str!("epoch.lua");
+
+/// The key whose value is one half of the epoch. The other half is the server's replication id: it is another one after a
+/// restart and after a failover, which may bring older counts back.
+///
+/// A call that refunds, resets or charges past the quota deletes the key, and the next process that reads the epoch gives it
+/// a value that no key ever had. So a server that was flushed, or came back empty, has another epoch, too.
+///
+/// A cluster has none. A call deletes keys of one slot alone, and while a slot moves it can't have both the key that it
+/// counts by and one that may not exist. There rejections are cached for the bound, and no longer.
+#[derive(Debug)]
+pub(crate) struct EpochKey(String);
+
+impl EpochKey {
+    pub(crate) fn new(prefix: &str, tags: Option<&Tags>) -> Option<Self> {
+        tags.is_none().then(|| Self(format!("{prefix}gen")))
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// The epoch, and the server's time. `None` from a server that doesn't say which epoch it is.
+    pub(crate) async fn read(
+        &self,
+        servers: &Servers,
+    ) -> Result<Option<(String, Timestamp)>, StoreError> {
+        let mut eval = cmd("EVAL");
+        eval.arg(SCRIPT).arg(1).arg(&self.0);
+        eval.arg(Key::unique().as_str()).arg(LIFE_MS);
+        let answer: Option<String> = servers.run(0, &eval).await?;
+        Ok(answer.and_then(|answer| {
+            let (time, epoch) = answer.split_once(' ')?;
+            Some((epoch.to_owned(), Timestamp::from_micros(time.parse().ok()?)))
+        }))
+    }
+}

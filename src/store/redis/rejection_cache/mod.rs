@@ -1,0 +1,320 @@
+//! Caches rejections: a request that the store rejected is rejected in process, without a call, until its wait has passed.
+
+use std::{
+    fmt,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicIsize, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hashbrown::DefaultHashBuilder;
+
+pub(crate) use self::epoch::Epoch;
+use self::shard::{Denial, DeniedLine, Shard};
+use crate::{
+    clock::{Clock, Timestamp},
+    key::Key,
+    store::{CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units},
+    strategy::RetryAfter,
+};
+
+mod epoch;
+pub(crate) mod epoch_key;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+/// Shards, each under a lock of its own.
+const SHARDS: usize = 16;
+
+/// Counters of invalidations by this process. Keys that share one invalidate each other's entries, which costs a call.
+const COUNTERS: usize = 8_192;
+
+/// Cached rejections.
+///
+/// An entry is one request: the keys of all of its policies, and what the store answered for each. It answers requests for
+/// the same keys under the same rules, at the same costs or larger ones, as long as
+///
+/// - its wait has not passed, and
+/// - nothing that this process did since may have changed one of its keys: it counts refunds, resets and charges past the
+///   quota for each policy and key, whatever the caller's quota is, and
+/// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and the
+///   store's [epoch](Epoch), read within the bound, is what it was before: then nothing has changed them.
+///
+/// Where rejections are counted, only those by a ban are cached, until it ends: they count nowhere.
+///
+/// So a wait that is told from here is what the store told at most `bound` ago, or would tell now.
+pub(crate) struct Denials {
+    bound: Duration,
+    clock: Arc<dyn Clock>,
+    hasher: DefaultHashBuilder,
+    shards: [Part; SHARDS],
+    /// In each shard.
+    most: usize,
+    len: AtomicIsize,
+    /// How often this process may have changed a key, by the hash of its policy and itself.
+    changes: Box<[AtomicU64]>,
+    epoch: Epoch,
+}
+
+/// Neighbouring locks on one cache line would slow each other down.
+#[derive(Default)]
+#[repr(align(128))]
+struct Part {
+    shard: Mutex<Shard>,
+}
+
+/// One line of a question, as far as it matters here.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) limit: &'a LimitHandle,
+    pub(crate) key: &'a Key,
+    pub(crate) units: Units,
+    pub(crate) mode: CounterMode,
+}
+
+impl Asked<'_> {
+    /// Whether a rejection may charge something under this line.
+    fn counts_rejections(self) -> bool {
+        !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
+    }
+}
+
+/// What was known when a question was asked. Its rejection is cached with it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    /// Zero: not known.
+    epoch: u64,
+    /// The sum of the lines' counters. They only grow: while the sum is the same, so is each.
+    changes: u64,
+}
+
+/// What finds a question's entry, and tells whether it still holds.
+struct Place {
+    hash: u64,
+    changes: u64,
+}
+
+impl Denials {
+    /// At most some `most` entries, none of which is believed for more than `bound` after something changed elsewhere. A
+    /// bound of zero: none at all.
+    pub(crate) fn new(bound: Duration, most: usize, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            bound,
+            clock,
+            hasher: DefaultHashBuilder::default(),
+            shards: Default::default(),
+            most: most.div_ceil(SHARDS),
+            len: AtomicIsize::new(0),
+            changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
+            epoch: Epoch::default(),
+        }
+    }
+
+    /// The cached rejection of a question.
+    pub(crate) fn find<'a>(
+        &self,
+        ask: Op,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
+    ) -> Option<OpResult> {
+        if self.len.load(Ordering::Relaxed) <= 0 || !self.concerns(ask, lines.clone()) {
+            return None;
+        }
+        let now = self.clock.now();
+        let Place { hash, changes } = self.place(lines.clone());
+        let mut shard = self.lock(hash);
+        let denial = shard.find(hash, lines.clone())?;
+        if denial.is_over(now) || denial.changes != changes {
+            self.count(-isize::from(shard.remove(hash, lines)));
+            return None;
+        }
+        if !denial.covers(lines) || !self.believes(denial, now) {
+            return None;
+        }
+        let lines = denial.lines.iter();
+        Some(OpResult {
+            admitted: 0,
+            at: denial.judged,
+            age: now.since(denial.answered),
+            admitted_after: 0,
+            source: DecisionSource::RejectionCache,
+            counters: lines
+                .map(|line| CounterResult::of(0, line.snapshot))
+                .collect(),
+        })
+    }
+
+    /// Whether nothing can have changed it, but within the bound.
+    fn believes(&self, denial: &Denial, now: Timestamp) -> bool {
+        now.since(denial.asked) < self.bound
+            || now < denial.firm_until && self.epoch.holds(denial.epoch, now, self.bound)
+    }
+
+    /// What is known when a question is asked; `None` if its rejection is not to be cached.
+    pub(crate) fn mark<'a>(
+        &self,
+        ask: Op,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
+    ) -> Option<Mark> {
+        self.concerns(ask, lines.clone()).then(|| Mark {
+            epoch: self.epoch.number(),
+            changes: self.place(lines).changes,
+        })
+    }
+
+    /// A rejection that charges something is not cached, but what a ban rejects charges nothing. One of many requests at once
+    /// may be rejected in part, and shadows are asked about each.
+    fn concerns<'a>(&self, ask: Op, lines: impl Iterator<Item = Asked<'a>>) -> bool {
+        if ask != Op::Acquire(1) || self.bound.is_zero() {
+            return false;
+        }
+        let (mut counts, mut bans) = (false, false);
+        for line in lines {
+            match line.mode {
+                CounterMode::Charge | CounterMode::Check => {}
+                CounterMode::ChargeRejectedToo => counts = true,
+                CounterMode::CountRejections => bans = true,
+                CounterMode::Shadow { .. } => return false,
+            }
+        }
+        bans || !counts
+    }
+
+    /// Caches a rejection of what was asked so long ago.
+    pub(crate) fn note<'a>(
+        &self,
+        lines: impl Iterator<Item = Asked<'a>> + Clone,
+        answer: &OpResult,
+        mark: &Mark,
+        age: Duration,
+    ) {
+        let answered = self.clock.now();
+        let asked = answered - age;
+        let (mut wait, mut firm) = (None, Duration::MAX);
+        let plain = !lines.clone().any(Asked::counts_rejections);
+        for (line, judged) in lines.clone().zip(&answer.counters) {
+            let (limit, rule) = (line.limit, line.limit.rule());
+            let retry = |units| limit.status(&judged.snapshot, answer.at, units).retry_after;
+            if line.units.is_zero() {
+                continue;
+            }
+            // A place of an in-flight limit may be free at any moment.
+            let own = match retry(line.units) {
+                RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
+                _ => None,
+            };
+            // Until then every cost is rejected.
+            let any = match own {
+                Some(_) if line.units == Units::ONE => own,
+                Some(_) if rule.snapshot_ignores_cost() => match retry(Units::ONE) {
+                    RetryAfter::In(any) => Some(any),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if plain || line.mode == CounterMode::CountRejections {
+                wait = wait.max(own);
+            }
+            firm = firm.min(any.unwrap_or_default());
+        }
+        let Some(wait) = wait else {
+            return;
+        };
+        let denied = lines.clone().zip(&answer.counters);
+        let denied = denied.map(|(line, judged)| DeniedLine {
+            limit: line.limit.number(),
+            any_cost: line.limit.rule().snapshot_ignores_cost(),
+            key: *line.key,
+            units: line.units,
+            snapshot: judged.snapshot,
+        });
+        let hash = self.place(lines.clone()).hash;
+        let denial = Denial {
+            hash,
+            lines: denied.collect(),
+            judged: answer.at,
+            asked,
+            answered,
+            until: asked + wait,
+            firm_until: asked + firm,
+            epoch: mark.epoch,
+            changes: mark.changes,
+        };
+        let more = self.lock(hash).add(denial, lines, answered, self.most);
+        self.count(more);
+    }
+
+    /// Ends the entries of all requests for these lines' keys, under every quota, and those of requests that are under way.
+    pub(crate) fn end<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) {
+        for line in lines {
+            self.counter(self.hash(&line))
+                .fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the store's epoch is to be read now, and when now is. Whoever reads it says when that has ended.
+    pub(crate) fn should_read(&self) -> Option<Timestamp> {
+        if self.len.load(Ordering::Relaxed) <= 0 {
+            return None;
+        }
+        let now = self.clock.now();
+        // Early enough for none to be doubted meanwhile.
+        self.epoch.begin_reading(now, self.bound / 2).then_some(now)
+    }
+
+    /// Notes the epoch that was asked for at `read`, when the server's clock showed `time`.
+    pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read: Timestamp) {
+        self.epoch.note(epoch, time, read, self.bound);
+    }
+
+    pub(crate) fn epoch(&self) -> &Epoch {
+        &self.epoch
+    }
+
+    fn place<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> Place {
+        let none = Place {
+            hash: 0,
+            changes: 0,
+        };
+        lines.fold(none, |Place { hash, changes }, line| {
+            let own = self.hash(&line);
+            let of_line = self.counter(own).load(Ordering::Acquire);
+            Place {
+                hash: hash.rotate_left(5) ^ own,
+                changes: changes.wrapping_add(of_line),
+            }
+        })
+    }
+
+    /// Of the policy and the key: the quota, and with it the limit, may be another one for each request.
+    fn hash(&self, line: &Asked<'_>) -> u64 {
+        self.hasher.hash_one((line.limit.policy(), line.key))
+    }
+
+    fn counter(&self, hash: u64) -> &AtomicU64 {
+        &self.changes[hash as usize % COUNTERS]
+    }
+
+    fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        let part = &self.shards[(hash >> 40) as usize % SHARDS];
+        part.shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, more: isize) {
+        if more != 0 {
+            self.len.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Denials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Denials")
+            .field("bound", &self.bound)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,337 @@
+//! A question on its way to Redis, and its answer on the way back.
+
+use std::{
+    mem,
+    ops::Deref,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Waker,
+};
+
+use tokio::{runtime, time::Instant};
+
+use self::{
+    op::{Lines, OwnLine},
+    response_handle::Awaited,
+    response_slot::Place,
+};
+use super::{pending_refunds::OnItsWay, rejection_cache::Mark};
+use crate::{
+    error::StoreError,
+    store::{Op, OpResult},
+};
+
+pub(crate) mod op;
+pub(crate) mod response_handle;
+pub(crate) mod response_slot;
+
+/// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
+/// handed on from one to the next is small.
+#[derive(Debug)]
+pub(crate) struct Matter {
+    pub(crate) ask: Op,
+    pub(crate) lines: Lines,
+    pub(crate) deadline: Instant,
+    /// Of the keys.
+    pub(crate) hash: u64,
+    /// What was known when it was asked, if its refusal is to be noted.
+    pub(crate) mark: Option<Mark>,
+    /// Whether whoever waited has gone.
+    pub(crate) left: AtomicBool,
+    /// Where refunds and charges are counted that are on their way.
+    on_its_way: Option<OnItsWay>,
+    place: Mutex<Place<Result<OpResult, StoreError>, Waker>>,
+}
+
+/// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
+#[derive(Debug)]
+pub(crate) struct Question {
+    matter: Arc<Matter>,
+    /// Whether it has been told that it has another idea of the time than the server.
+    pub(crate) told_time: bool,
+    /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
+    pub(crate) alone: bool,
+    /// Whether somebody asked for its answer, and was not told anything yet.
+    awaited: bool,
+    /// Whether what he gives back is given back all the same if it can't be now.
+    insisted: bool,
+    /// Whether it has been answered, has failed, or is asked elsewhere: else it is lost when it is dropped.
+    done: bool,
+}
+
+impl Question {
+    /// A question that nobody waits for.
+    pub(crate) fn told(matter: Arc<Matter>) -> Self {
+        Self {
+            matter,
+            told_time: false,
+            alone: false,
+            awaited: false,
+            insisted: false,
+            done: false,
+        }
+    }
+
+    /// A question for a lane of a runtime, and its answer.
+    pub(crate) fn asked(matter: Arc<Matter>, lane: Option<runtime::Id>) -> (Self, Awaited) {
+        let awaited = Awaited::new(matter.clone(), lane);
+        let mut question = Self::told(matter);
+        question.awaited = true;
+        (question, awaited)
+    }
+
+    /// Gives back what it gives back all the same if that can't be done now.
+    pub(crate) fn insist(&mut self) {
+        self.insisted = true;
+    }
+
+    /// Whether what it gives back is to be given back later if it can't be now: if that was asked for, or nothing waits to
+    /// hear that it failed.
+    pub(crate) fn insists(&self) -> bool {
+        self.insisted || !self.awaited || self.left.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing waits for it, or hears what becomes of it.
+    pub(crate) fn is_told(&self) -> bool {
+        !self.awaited
+    }
+
+    /// Whether somebody waits, or has gone without a word from here.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.awaited
+            && self.left.load(Ordering::Relaxed)
+            && matches!(self.ask, Op::Acquire(_) | Op::Peek)
+    }
+
+    /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
+    #[inline]
+    fn tell(&mut self, result: Result<OpResult, StoreError>) {
+        let mut result = Some(result);
+        if mem::take(&mut self.awaited) {
+            let waker = self.matter.place().tell(&mut result);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+        if let Some(Ok(unheard)) = result {
+            self.matter.give_back(&unheard);
+        }
+    }
+
+    pub(crate) fn time_out(&mut self) {
+        if self.awaited {
+            self.tell(Err(StoreError::Timeout));
+        }
+    }
+
+    pub(crate) fn fail(mut self, error: StoreError) {
+        self.done = true;
+        self.tell(Err(error));
+    }
+
+    #[inline]
+    pub(crate) fn answer(mut self, answer: OpResult) {
+        self.done = true;
+        self.tell(Ok(answer));
+    }
+
+    /// Drops one that nothing waits for, and that is asked elsewhere.
+    pub(crate) fn leave(mut self) {
+        self.done = true;
+    }
+}
+
+impl Deref for Question {
+    type Target = Matter;
+
+    fn deref(&self) -> &Matter {
+        &self.matter
+    }
+}
+
+/// What waits for a question that was lost with its runtime is answered, not left hanging, and permits are refunded later.
+impl Drop for Question {
+    fn drop(&mut self) {
+        if !self.done {
+            self.lose();
+        }
+        if let Some(on_its_way) = &self.on_its_way {
+            on_its_way.end();
+        }
+    }
+}
+
+impl Question {
+    #[cold]
+    fn lose(&mut self) {
+        let refunds = self.ask == Op::Refund && self.insists();
+        if refunds && let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) {
+            lanes.keep_lost(self.matter.clone());
+        }
+        if self.awaited {
+            self.tell(Err(ended()));
+        }
+    }
+}
+
+impl Matter {
+    /// What is asked, with a hash of the keys.
+    pub(crate) fn new(ask: Op, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
+        Self::marked(ask, lines, deadline, hash, None, None)
+    }
+
+    /// The same, with what is known before: it is put where it stays at once.
+    #[inline]
+    pub(crate) fn marked(
+        ask: Op,
+        lines: Lines,
+        deadline: Instant,
+        hash: u64,
+        mark: Option<Mark>,
+        on_its_way: Option<OnItsWay>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            ask,
+            lines,
+            deadline,
+            hash,
+            mark,
+            left: AtomicBool::new(false),
+            on_its_way,
+            place: Mutex::new(Place::Open(None)),
+        })
+    }
+
+    /// Gives back what an answer says that was charged.
+    #[cold]
+    pub(crate) fn give_back(&self, answer: &OpResult) {
+        if !matches!(self.ask, Op::Acquire(_)) || answer.admitted == 0 {
+            return;
+        }
+        let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) else {
+            return;
+        };
+        let mut lines = self.lines.clone();
+        for (line, charged) in lines.iter_mut().zip(&answer.counters) {
+            line.charged(charged.units, &charged.snapshot, answer.at);
+        }
+        lanes.tell(Op::Refund, lines);
+    }
+
+    /// Remembers that it was refused.
+    #[cold]
+    pub(crate) fn note_denial(&self, answer: &OpResult) {
+        let lanes = self.lines.first().and_then(OwnLine::lanes);
+        if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
+            lanes.note_denial(self, answer, mark);
+        }
+    }
+
+    /// Answers what waits that the time is up, if it was not answered.
+    pub(crate) fn time_out(&self) {
+        let waker = self.place().tell(&mut Some(Err(StoreError::Timeout)));
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    pub(crate) fn place(&self) -> MutexGuard<'_, Place<Result<OpResult, StoreError>, Waker>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) fn ended() -> StoreError {
+    StoreError::Connection("the lane has ended".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::{
+        clock::Timestamp,
+        key::Key,
+        quota::Quota,
+        store::{CounterOp, DecisionSource, LimitHandle},
+        strategy::{Gcra, Strategy},
+    };
+
+    fn asked(ask: Op) -> (Question, Awaited) {
+        let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
+        let limit = LimitHandle::new("p", rule, ());
+        let lines = [OwnLine::of(&CounterOp::plain(&limit, Key::global()))].into();
+        Question::asked(Matter::new(ask, lines, Instant::now(), 0), None)
+    }
+
+    fn admitted() -> OpResult {
+        OpResult {
+            admitted: 1,
+            at: Timestamp::default(),
+            age: std::time::Duration::ZERO,
+            admitted_after: 0,
+            source: DecisionSource::Store,
+            counters: SmallVec::new(),
+        }
+    }
+
+    fn heard(awaited: &mut Awaited) -> Option<Result<u64, StoreError>> {
+        match awaited.poll_answer(&Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result.map(|answer| answer.admitted)),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_is_heard_once() {
+        let (question, mut awaited) = asked(Op::Acquire(1));
+        assert!(heard(&mut awaited).is_none());
+        question.answer(admitted());
+        assert!(matches!(heard(&mut awaited), Some(Ok(1))));
+        assert!(heard(&mut awaited).is_none());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_question_that_is_lost_is_told() {
+        let (question, mut awaited) = asked(Op::Acquire(1));
+        drop(question);
+        let heard = heard(&mut awaited);
+        assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
+    }
+
+    #[test]
+    fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
+        let (mut question, mut awaited) = asked(Op::Acquire(1));
+        question.time_out();
+        assert!(!question.is_awaited());
+        question.answer(admitted());
+        assert!(matches!(
+            heard(&mut awaited),
+            Some(Err(StoreError::Timeout))
+        ));
+    }
+
+    #[test]
+    fn only_what_charges_for_its_asker_is_abandoned_with_him() {
+        for (ask, abandoned) in [
+            (Op::Acquire(1), true),
+            (Op::Peek, true),
+            (Op::ForceAcquire, false),
+            (Op::Refund, false),
+        ] {
+            let (question, awaited) = asked(ask);
+            assert!(!question.is_abandoned());
+            drop(awaited);
+            assert_eq!(question.is_abandoned(), abandoned, "{ask:?}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What a question says of each key, for as long as it is on its way.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::{
+    clock::Timestamp,
+    key::Key,
+    store::{
+        CounterMode, CounterOp, LimitHandle, Units,
+        redis::{batch::Known, rejection_cache::Asked, worker::pool::Lanes},
+    },
+    strategy::{ChargeReceipt, Snapshot},
+};
+
+pub(crate) type Lines = SmallVec<[OwnLine; 1]>;
+
+/// A line of a question. It is moved a few times on its way, so it is kept small.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnLine {
+    pub(crate) limit: LimitHandle,
+    pub(crate) key: Key,
+    pub(crate) units: Units,
+    pub(crate) mode: CounterMode,
+    /// What most lines don't have.
+    more: Option<Box<More>>,
+}
+
+#[derive(Clone, Debug)]
+struct More {
+    receipt: ChargeReceipt,
+    caller: Key,
+}
+
+impl OwnLine {
+    pub(crate) fn of(line: &CounterOp<'_>) -> Self {
+        let plain = line.receipt == ChargeReceipt::NONE && line.caller == line.key;
+        let more = || More {
+            receipt: line.receipt,
+            caller: line.caller,
+        };
+        Self {
+            limit: line.limit.clone(),
+            key: line.key,
+            units: line.units,
+            mode: line.mode,
+            more: (!plain).then(|| Box::new(more())),
+        }
+    }
+
+    /// As a store is asked about it.
+    pub(crate) fn line(&self) -> CounterOp<'_> {
+        CounterOp {
+            limit: &self.limit,
+            key: self.key,
+            units: self.units,
+            receipt: self.receipt(),
+            caller: *self.caller(),
+            mode: self.mode,
+        }
+    }
+
+    /// Where it may be asked again.
+    pub(crate) fn lanes(&self) -> Option<Arc<Lanes>> {
+        self.limit.context::<Known>()?.lanes.upgrade()
+    }
+
+    /// What the cache of denials has to know of it.
+    pub(crate) fn asked(&self) -> Asked<'_> {
+        Asked {
+            limit: &self.limit,
+            key: &self.key,
+            units: self.units,
+            mode: self.mode,
+        }
+    }
+
+    /// Whether it is signed: what costs nothing is not.
+    pub(crate) fn records_caller(&self) -> bool {
+        !self.units.is_zero() && self.limit.records_caller()
+    }
+
+    pub(crate) fn caller(&self) -> &Key {
+        self.more.as_ref().map_or(&self.key, |more| &more.caller)
+    }
+
+    pub(crate) fn receipt(&self) -> ChargeReceipt {
+        self.more
+            .as_ref()
+            .map_or(ChargeReceipt::NONE, |more| more.receipt)
+    }
+
+    /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
+    pub(crate) fn claim_no_more(&mut self) {
+        if let Some(more) = &mut self.more {
+            more.receipt.remaining = more.receipt.remaining.min(self.units.get());
+        }
+    }
+
+    /// Makes it the line of all that so many requests can have taken of a permit.
+    pub(crate) fn may_hold(&mut self, times: u32) {
+        let capacity = self.limit.rule().capacity();
+        let units = self.units.of(times.into()).min(capacity);
+        self.charged(units, &Snapshot::default(), Timestamp::default());
+    }
+
+    /// Makes it the line of a charge of so many units.
+    pub(crate) fn charged(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
+        self.units = Units::new(units);
+        let caller = *self.caller();
+        let window_id = self.limit.rule().window_id(snapshot, at);
+        let receipt = ChargeReceipt {
+            charged_at: at,
+            remaining: units,
+            window_id,
+        };
+        self.more = Some(Box::new(More { receipt, caller }));
+    }
+}

@@ -1,0 +1,157 @@
+//! Which server a lane's keys are on, and how its trips get there.
+
+use std::sync::Arc;
+
+use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
+
+use super::{
+    cluster::{
+        node::{Node, Roads},
+        slot_map::Cluster,
+    },
+    connection::{Road, Source, Way},
+    error_class,
+    hash_tags::Tags,
+};
+use crate::{error::StoreError, key::Key};
+
+/// What a store counts on.
+#[derive(Clone, Debug)]
+pub(crate) enum Servers {
+    One(Source),
+    Cluster(Arc<Cluster>),
+}
+
+/// How a lane's trips get to the server of its keys.
+#[derive(Debug)]
+pub(crate) enum Route {
+    Straight(Arc<Road>),
+    /// To whichever node of a cluster serves a tag's slot.
+    Tag(Arc<Roads>, usize),
+}
+
+/// Where a trip goes on after an error which says that nothing ran.
+#[derive(Debug)]
+pub(crate) enum Detour {
+    /// To the node that serves the slot by now.
+    Moved,
+    /// To a node that is about to take the slot over, and has the keys.
+    Asking(Arc<Node>),
+    /// To the same, once the keys have moved on.
+    Again,
+}
+
+impl Servers {
+    /// The ways of a runtime's lanes.
+    pub(crate) fn routes(&self, lanes: usize) -> Vec<Route> {
+        match self {
+            Self::One(source) => {
+                let lanes = lanes.min(source.share);
+                let road = || Arc::new(Road::new(source.clone()));
+                (0..lanes).map(|_| Route::Straight(road())).collect()
+            }
+            Self::Cluster(cluster) => {
+                let roads = Arc::new(Roads::new(cluster.clone()));
+                let route = |tag| Route::Tag(roads.clone(), tag);
+                (0..cluster.tags().many()).map(route).collect()
+            }
+        }
+    }
+
+    /// The hash tags that keys carry on a cluster.
+    pub(crate) fn tags(&self) -> Option<&Tags> {
+        match self {
+            Self::One(_) => None,
+            Self::Cluster(cluster) => Some(cluster.tags()),
+        }
+    }
+
+    /// The hash tag of a key: zero, but on a cluster.
+    pub(crate) fn tag_of(&self, key: &Key) -> usize {
+        self.tags().map_or(0, |tags| tags.of(key))
+    }
+
+    /// The hash tags whose keys are where those of one are.
+    pub(crate) fn neighbours(&self, tag: usize) -> Vec<usize> {
+        match self {
+            Self::One(_) => vec![tag],
+            Self::Cluster(cluster) => cluster.neighbours(tag),
+        }
+    }
+
+    /// Whoever served some keys may no longer do so.
+    pub(crate) fn doubt(&self) {
+        if let Self::Cluster(cluster) = self {
+            cluster.doubt();
+        }
+    }
+
+    /// Runs a command that does no harm if it runs twice, on a connection beside the lanes'. On a cluster, `tag` is its
+    /// key's.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        tag: usize,
+        cmd: &Cmd,
+    ) -> Result<T, StoreError> {
+        match self {
+            Self::One(source) => {
+                let answer = source.loan().await?.query(cmd).await;
+                let answer = answer.and_then(|value| Ok(T::from_redis_value(value)?));
+                answer.map_err(|error| error_class::of(&error))
+            }
+            Self::Cluster(cluster) => cluster.run(tag, cmd).await,
+        }
+    }
+}
+
+impl Route {
+    /// The hash tag of the keys: zero, but on a cluster.
+    pub(crate) fn tag(&self) -> usize {
+        match self {
+            Self::Straight(_) => 0,
+            Self::Tag(_, tag) => *tag,
+        }
+    }
+
+    /// A connection to the server.
+    pub(crate) async fn way(&self) -> Result<Way, StoreError> {
+        match self {
+            Self::Straight(road) => road.way().await,
+            Self::Tag(roads, tag) => {
+                let node = roads.cluster().owner(*tag).await?;
+                roads.way(*tag, &node).await
+            }
+        }
+    }
+
+    /// A connection to a certain server.
+    pub(crate) async fn way_to(&self, node: &Arc<Node>) -> Result<Way, StoreError> {
+        match self {
+            Self::Straight(road) => road.way().await,
+            Self::Tag(roads, tag) => roads.way(*tag, node).await,
+        }
+    }
+
+    /// Where to go on after an error; `None` if it stands.
+    pub(crate) fn detour(&self, error: &RedisError) -> Option<Detour> {
+        match self {
+            Self::Straight(_) => None,
+            Self::Tag(roads, tag) => roads.cluster().detour(*tag, error),
+        }
+    }
+
+    /// Whoever served the keys may no longer do so.
+    pub(crate) fn doubt(&self) {
+        if let Self::Tag(roads, _) = self {
+            roads.cluster().doubt();
+        }
+    }
+}
+
+/// What an error of a cluster's node is, in a word.
+pub(crate) fn redirection(error: &RedisError) -> Option<ServerErrorKind> {
+    match error.kind() {
+        ErrorKind::Server(kind) => Some(kind),
+        _ => None,
+    }
+}

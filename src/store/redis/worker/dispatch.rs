@@ -1,0 +1,269 @@
+//! A trip: takes a batch to the server, and hands the answers out.
+
+use std::{
+    future::poll_fn,
+    mem,
+    sync::Arc,
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use redis::{RedisError, Value};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    error::StoreError,
+    store::redis::{
+        Shared,
+        batch::{Batch, decode},
+        breaker::{Breaker, probe},
+        connection::Way,
+        error_class::{self, Again, Fault},
+        rejection_cache::epoch_key::EpochKey,
+        request::Question,
+        topology::{Detour, Route},
+    },
+};
+
+/// How long a lane waits before it asks again what could not be asked just now.
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Nodes of a cluster that point to each other are not asked faster than this.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often a node's word is followed without a pause.
+const QUICK_DETOURS: usize = 3;
+
+/// Takes a batch to the server, and hands its answers out, or tells everybody why not. No one waits past his deadline.
+/// Brings the empty batch back, and questions that are to be asked again.
+pub(crate) async fn carry(
+    shared: Arc<Shared>,
+    route: Arc<Route>,
+    breaker: Arc<Breaker>,
+    mut batch: Batch,
+) -> (Batch, Vec<Question>) {
+    let start = Instant::now();
+    let mut end = match travel(&shared, &route, &mut batch).await {
+        Ok((reply, way)) => arrive(&shared, route.tag(), &mut batch, reply, way),
+        Err(end) => end,
+    };
+    if end.late && start.elapsed() < shared.deadline / 2 {
+        // They had little time left when they were sent: nothing is to be learned from that.
+        end.fault.counts = false;
+    }
+    if end.fault.counts {
+        let error = || end.error.clone().unwrap_or(StoreError::Timeout);
+        if breaker.note_fault(Instant::now(), error) {
+            let error = error();
+            shared.opened.then(|suppressed| {
+                tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
+            });
+            probe::start(&shared, &breaker, route.tag());
+        }
+    } else if end.answered {
+        breaker.note_answer();
+        shared.kept.send(route.tag());
+    }
+    if end.error.is_some() || end.late || end.fault.severs {
+        route.doubt();
+    }
+    if let Some(way) = end.way.filter(|_| end.fault.severs) {
+        way.close();
+    }
+    let error = end.error.unwrap_or(StoreError::Timeout);
+    let left = batch.drain();
+    let kept = |question| {
+        shared
+            .kept
+            .fail(route.tag(), question, error.clone(), end.sent)
+    };
+    left.for_each(kept);
+    batch.clear();
+    (batch, end.again)
+}
+
+/// How a trip ended.
+#[derive(Default)]
+struct End {
+    fault: Fault,
+    /// Whether the script answered.
+    answered: bool,
+    /// Whether everybody's deadline has passed.
+    late: bool,
+    way: Option<Way>,
+    /// Whether something may have come of it.
+    sent: bool,
+    /// Why those who are left in the batch have no answer.
+    error: Option<StoreError>,
+    again: Vec<Question>,
+}
+
+impl End {
+    /// There is no connection to be had; nothing was sent.
+    fn unlinked(error: StoreError) -> Self {
+        Self {
+            fault: error_class::BROKEN,
+            error: Some(error),
+            ..Self::default()
+        }
+    }
+
+    /// It may never be answered.
+    fn late(way: Option<Way>) -> Self {
+        Self {
+            fault: error_class::BROKEN,
+            late: true,
+            sent: way.is_some(),
+            way,
+            ..Self::default()
+        }
+    }
+
+    /// The server's own error, or a broken connection.
+    fn failed(error: &RedisError, way: Way) -> Self {
+        Self {
+            fault: error_class::meant_by(error),
+            way: Some(way),
+            // The server's own errors prove that nothing ran.
+            sent: error.code().is_none(),
+            error: Some(error_class::of(error)),
+            ..Self::default()
+        }
+    }
+
+    /// Some of the keys are here and some elsewhere; nothing ran. Each is to be asked about by itself.
+    fn parted(batch: &mut Batch) -> Self {
+        let mut again: Vec<_> = batch.drain().collect();
+        again.iter_mut().for_each(|question| question.alone = true);
+        Self {
+            answered: true,
+            again,
+            ..Self::default()
+        }
+    }
+}
+
+/// Hands a reply out.
+fn arrive(shared: &Shared, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
+    let way = Some(way);
+    // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
+    shared.denials.end(batch.lifted());
+    match decode::deliver(batch, reply) {
+        Ok(mut delivered) => {
+            shared.note_server_time(delivered.at);
+            for (question, error) in delivered.failed.drain(..) {
+                shared.kept.fail(tag, question, error, false);
+            }
+            let stale = delivered.stale.iter_mut();
+            stale.for_each(|question| question.told_time = true);
+            End {
+                fault: delivered.fault,
+                answered: true,
+                way,
+                again: mem::take(&mut delivered.stale),
+                ..End::default()
+            }
+        }
+        Err(garbled) => End {
+            fault: error_class::BROKEN,
+            way,
+            sent: true,
+            error: Some(garbled),
+            ..End::default()
+        },
+    }
+}
+
+/// There and back. While it is under way, those whose deadline passes are told so.
+async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Value, Way), End> {
+    let mut way = go(batch, route.way()).await?;
+    let script = shared.script();
+    let (mut whole, mut asking, mut detours) = (false, false, 0);
+    loop {
+        // To be there, and to be turned away, takes time.
+        batch.leave_late();
+        let now = shared.server_time();
+        let epoch = shared.epoch.as_ref().map(EpochKey::name);
+        let call = batch.call(&script, whole, now, epoch);
+        let reply = match asking {
+            false => on_time(batch, way.query(&call)).await,
+            true => on_time(batch, way.query_asking(&call)).await,
+        };
+        let error = match reply {
+            None => return Err(End::late(Some(way))),
+            Some(Ok(reply)) => return Ok((reply, way)),
+            Some(Err(error)) => error,
+        };
+        let again = error_class::meant_by(&error).again;
+        if again == Some(Again::Whole) && !whole {
+            whole = true;
+        } else if let Some(detour) = route.detour(&error) {
+            if matches!(detour, Detour::Again) && batch.entries().nth(1).is_some() {
+                return Err(End::parted(batch));
+            }
+            detours += 1;
+            if detours > QUICK_DETOURS || matches!(detour, Detour::Again) {
+                let pause = on_time(batch, sleep(PAUSE)).await;
+                pause.ok_or_else(|| End::late(None))?;
+            }
+            asking = matches!(detour, Detour::Asking(_));
+            way = match detour {
+                Detour::Asking(node) => go(batch, route.way_to(&node)).await?,
+                Detour::Moved | Detour::Again => go(batch, route.way()).await?,
+            };
+        } else if again == Some(Again::Soon) {
+            if on_time(batch, sleep(MOMENT)).await.is_none() {
+                return Err(End::failed(&error, way));
+            }
+        } else {
+            return Err(End::failed(&error, way));
+        }
+    }
+}
+
+/// Awaits what leads to a connection.
+async fn go<T>(
+    batch: &mut Batch,
+    part: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, End> {
+    let gone = on_time(batch, part).await;
+    gone.ok_or_else(|| End::late(None))?.map_err(End::unlinked)
+}
+
+/// Awaits a part of a trip, telling those whose deadline passes meanwhile; `None` once it has passed for all.
+async fn on_time<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
+    let mut part = std::pin::pin!(part);
+    poll_fn(|cx| {
+        if batch.next_deadline().is_none() {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(result) = part.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        while let Some(deadline) = batch.next_deadline() {
+            ready!(batch.alarm.poll(deadline, cx));
+            batch.time_out(Instant::now());
+        }
+        Poll::Ready(None)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::RedisStore;
+
+    /// It is put on the heap for each trip.
+    #[test]
+    fn what_a_trip_seldom_does_makes_none_of_them_larger() {
+        let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
+        let shared = store.inner.shared.clone();
+        let routes = shared.servers.routes(1);
+        let route = Arc::new(routes.into_iter().next().expect("a route"));
+        let breaker = shared.breaker(0).clone();
+        let trip = carry(shared, route, breaker, Batch::default());
+        let size = size_of_val(&trip);
+        assert!(size <= 3_072, "{size} bytes");
+    }
+}

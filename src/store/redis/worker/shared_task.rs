@@ -1,0 +1,230 @@
+//! A task's work that whoever has something for it carries on for a step, in place of waking the task.
+//!
+//! On the way to a server and back, each task that wakes another costs a turn of the runtime, and often a thread that is
+//! woken in vain. So a request that finds its lane at rest sends its trip off by itself; what comes back wakes the lane's
+//! own task, as does everything else that it waits for. Nothing is lost with a request that is dropped: a step is taken
+//! within one poll of it, or not at all. On a runtime of one thread, where there is no other to be woken, it's the task that
+//! is: then all requests that come in one turn share a trip.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::Notify,
+};
+
+#[derive(Default)]
+pub(crate) struct Relay {
+    /// There from the first poll of the task until the work is done.
+    work: Mutex<Option<Work>>,
+    /// Whether it was called by someone who polls it next.
+    called: AtomicBool,
+    wake: Notify,
+}
+
+struct Work {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The task's: what the work waits for wakes the task, whoever polled last.
+    waker: Waker,
+    /// Whether others may carry it on.
+    shared: bool,
+}
+
+impl Relay {
+    /// Does the work, as the task that it belongs to. It is dropped with the task.
+    pub(crate) async fn work(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let _ends = Ends(self);
+        let shared = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let mut new = Some(Box::pin(work) as Pin<Box<_>>);
+        poll_fn(|cx| {
+            let mut work = self.lock();
+            if let Some(future) = new.take() {
+                let waker = cx.waker().clone();
+                *work = Some(Work {
+                    future,
+                    waker,
+                    shared,
+                });
+            }
+            if let Some(work) = work.as_mut() {
+                work.waker.clone_from(cx.waker());
+            }
+            step(&mut work)
+        })
+        .await;
+    }
+
+    /// Calls the work. Only to be used within the task's runtime: the work may go on here and now.
+    pub(crate) fn call(&self) {
+        let Ok(mut work) = self.work.try_lock() else {
+            // Somebody is at it; he may be past what he would have to see.
+            return self.wake.notify_one();
+        };
+        let shared = work.as_ref().filter(|work| work.shared);
+        let Some(waker) = shared.map(|work| work.waker.clone()) else {
+            return self.wake.notify_one();
+        };
+        self.called.store(true, Ordering::Relaxed);
+        if step(&mut work).is_ready() {
+            waker.wake();
+        }
+    }
+
+    /// Calls the work, from anywhere.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// What the work waits by until it's called.
+    pub(crate) async fn called(&self) {
+        let mut woken = std::pin::pin!(self.wake.notified());
+        poll_fn(|cx| match self.called.swap(false, Ordering::Relaxed) {
+            true => Poll::Ready(()),
+            false => woken.as_mut().poll(cx),
+        })
+        .await;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Work>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Polls the work once; ready once it's done.
+fn step(work: &mut Option<Work>) -> Poll<()> {
+    let Some(Work { future, waker, .. }) = work else {
+        return Poll::Ready(());
+    };
+    let waker = waker.clone();
+    let done = future.as_mut().poll(&mut Context::from_waker(&waker));
+    if done.is_ready() {
+        *work = None;
+    }
+    done
+}
+
+/// Drops the work with its task: it may hold what holds the relay.
+struct Ends<'a>(&'a Relay);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let work = self.0.lock().take();
+        // Not under the lock: what is dropped may call.
+        drop(work);
+    }
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, atomic::AtomicUsize};
+    use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
+
+    type Queue = Mutex<Vec<oneshot::Sender<()>>>;
+
+    /// Answers whatever is in a queue, whenever it's called.
+    async fn answer(relay: Arc<Relay>, queue: Arc<Queue>) {
+        loop {
+            let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
+            for waiter in waiting {
+                waiter.send(()).expect("it waits");
+            }
+            relay.called().await;
+        }
+    }
+
+    fn start() -> (Arc<Relay>, Arc<Queue>, JoinHandle<()>) {
+        let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
+        let work = answer(relay.clone(), queue.clone());
+        let worker = relay.clone();
+        let task = tokio::spawn(async move { worker.work(work).await });
+        (relay, queue, task)
+    }
+
+    async fn ask(relay: &Relay, queue: &Queue) -> bool {
+        let (waiter, answered) = oneshot::channel();
+        queue.lock().expect("a lock").push(waiter);
+        relay.call();
+        let patience = std::time::Duration::from_secs(20);
+        matches!(timeout(patience, answered).await, Ok(Ok(())))
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn whoever_calls_takes_the_step_himself() {
+        // On the one thread that there is: the task isn't at it at the same time.
+        let asker = tokio::spawn(async {
+            let (relay, queue, task) = start();
+            // The task hasn't run yet; it does when it's asked.
+            assert!(ask(&relay, &queue).await);
+            let (waiter, mut answered) = oneshot::channel();
+            queue.lock().expect("a lock").push(waiter);
+            relay.call();
+            assert_eq!(answered.try_recv(), Ok(()), "without another task's turn");
+            task.abort();
+        });
+        asker.await.expect("it ends well");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn nobody_is_left_waiting_however_many_call_at_once() {
+        let (relay, queue, task) = start();
+        let answered = Arc::new(AtomicUsize::new(0));
+        let askers: Vec<_> = (0..16)
+            .map(|_| {
+                let (relay, queue, answered) = (relay.clone(), queue.clone(), answered.clone());
+                tokio::spawn(async move {
+                    for _ in 0..2_000 {
+                        answered.fetch_add(ask(&relay, &queue).await.into(), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for asker in askers {
+            asker.await.expect("a task ends well");
+        }
+        assert_eq!(answered.load(Ordering::Relaxed), 32_000);
+        task.abort();
+    }
+
+    #[test]
+    fn what_the_work_holds_is_dropped_with_its_runtime() {
+        let (relay, held) = (Arc::new(Relay::default()), Arc::new(()));
+        let runtime = tokio::runtime::Builder::new_multi_thread().build();
+        let runtime = runtime.expect("a runtime");
+        let (inner, holds) = (relay.clone(), held.clone());
+        runtime.spawn(async move {
+            let itself = inner.clone();
+            let work = async move {
+                let _holds = (holds, itself.clone());
+                loop {
+                    itself.called().await;
+                }
+            };
+            inner.work(work).await;
+        });
+        while relay.lock().is_none() {
+            std::thread::yield_now();
+        }
+        drop(runtime);
+        assert_eq!(
+            (Arc::strong_count(&held), Arc::strong_count(&relay)),
+            (1, 1)
+        );
+        // Nobody is there any more.
+        relay.call();
+    }
+}
