@@ -61,7 +61,7 @@ impl Future for Pending {
                         item.tier = desk.tier(desk.bound(item.policy), quota);
                     }
                     this.waits = Waits::Store(match desk.ask(draft) {
-                        StoreResponse::Ready(answer) => PendingResponse::now(answer),
+                        StoreResponse::Ready(answer) => PendingResponse::ready(answer),
                         StoreResponse::Pending(answer) => answer,
                     });
                 }

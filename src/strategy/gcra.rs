@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy, TierRefills,
-    memory::try_charge,
+    local::try_charge,
     meter::{self, Meter},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};

@@ -43,28 +43,33 @@ use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
 mod ban;
 mod calendar_window;
 mod concurrency;
+pub(crate) mod erased;
 mod fixed_window;
 pub(crate) mod format;
 mod gcra;
 mod list_window;
-mod memory;
+mod local;
+mod lua;
 mod meter;
 mod sliding_log;
 mod sliding_window;
-pub(crate) mod table;
 mod token_bucket;
+mod types;
 mod window;
 
 pub use ban::Ban;
 pub use calendar_window::{CalendarWindow, Weekday};
 pub use concurrency::Concurrency;
+pub use erased::ErasedLocalRule;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use list_window::ListWindow;
-pub use memory::{ErasedLocalRule, LocalRule, State};
+pub use local::{LocalRule, State};
+pub use lua::LuaScript;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
+pub use types::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot};
 
 /// How a quota is counted: chosen in [`Policy::strategy`](crate::Policy::strategy).
 pub trait Strategy: fmt::Debug + Send + Sync + 'static {
@@ -199,126 +204,4 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
 
     /// The half that counts in process; `None` if there is none.
     fn memory(&self) -> Option<&dyn ErasedLocalRule>;
-}
-
-/// What a rule's half reports of a key's state, right after it was read or charged. Each rule says what its three
-/// numbers mean; both halves report the same, so that [`Rule::status`] is written once.
-pub type Snapshot = [i64; 3];
-
-/// What a caller may expect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaStatus {
-    /// Whole units left.
-    pub remaining: u64,
-    /// When one more request of the same cost would pass.
-    pub retry_after: RetryAfter,
-    /// The wait until the full quota is available again, were nobody else to ask.
-    pub reset_after: Duration,
-}
-
-impl QuotaStatus {
-    /// The status `age` later, if nothing else happened: a wait that has passed is over, and there is room for `cost`.
-    pub(crate) fn pass(&mut self, age: Duration, cost: u64) {
-        self.reset_after = self.reset_after.saturating_sub(age);
-        if let RetryAfter::In(wait) = self.retry_after {
-            self.retry_after = match wait.saturating_sub(age) {
-                Duration::ZERO => RetryAfter::Now,
-                left => RetryAfter::In(left),
-            };
-            if self.retry_after == RetryAfter::Now {
-                self.remaining = self.remaining.max(cost);
-            }
-        }
-    }
-}
-
-/// When a request would pass. A later time is greater; one that is not known is greater than any that is, and
-/// [`Never`](RetryAfter::Never) is the greatest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RetryAfter {
-    /// At once.
-    Now,
-    /// After this wait, unless another request for the same key comes first; not a microsecond earlier.
-    In(Duration),
-    /// It is not known: the store could not answer.
-    Unknown,
-    /// Never, however long the wait: the request costs more than the quota's capacity, lacks a key or is on a deny list.
-    Never,
-}
-
-impl RetryAfter {
-    /// The wait, where waiting helps and its length is known: zero for [`Now`](RetryAfter::Now), `None` for
-    /// [`Unknown`](RetryAfter::Unknown) and [`Never`](RetryAfter::Never).
-    pub const fn duration(self) -> Option<Duration> {
-        match self {
-            Self::Now => Some(Duration::ZERO),
-            Self::In(wait) => Some(wait),
-            Self::Unknown | Self::Never => None,
-        }
-    }
-}
-
-/// What was charged where and when, so that it can be given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChargeReceipt {
-    /// When it was charged, on the store's clock.
-    pub charged_at: Timestamp,
-    /// The window or bucket it went into, by [`Rule::window_id`].
-    pub window_id: i64,
-    /// How many units of it have not been refunded.
-    pub remaining: u64,
-}
-
-impl ChargeReceipt {
-    /// Nothing was charged.
-    pub const NONE: Self = Self {
-        charged_at: Timestamp::from_micros(0),
-        window_id: 0,
-        remaining: 0,
-    };
-}
-
-/// The half of a rule that counts on Redis.
-///
-/// The source is a chunk of Lua 5.1 that returns a table of functions. `p` holds this rule's parameters; `a, b, c` are up
-/// to three values of state that `available` read, that `charge` and `refund` return as they are afterwards, and that the
-/// rule reports as its [`Snapshot`]. Numbers are integers below 2^53.
-///
-/// - `available(key, p)` returns how many units could be charged now, then the state; it writes nothing.
-/// - `charge(key, p, a, b, c, units, callers, each)` charges equal requests, `units` in all and `each` for one of them, and
-///   returns the state. If it can't, it raises an error and leaves nothing charged. Where the rule [records
-///   callers](Rule::records_caller), `callers` lists them, one for each request.
-/// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what [`LocalRule::refund`] does, and returns
-///   how many units, then the state. `charged_at` is in microseconds since the Unix epoch; without a `window_id` it is the
-///   window at hand.
-/// - `renew(key, p, a, b, c, remaining, caller)`, of permits, extends them by one TTL, and returns how many, then the state.
-/// - `repair(key, p, a, b, c)` is called after a rejection or a peek, when all else is written: it rewrites a state
-///   that `available` found out of bounds, and a time to live that is missing or too long (`outlive`).
-/// - `snapshot(key, p, a, b, c, cost)`, if there is one, returns the three numbers of the [`Snapshot`] in place of the state.
-///
-/// A chunk may use what the driver defines: `call` (`redis.call`), `now` and `now_ms` (microseconds and milliseconds
-/// since the Unix epoch), `now_s` and `now_us` (`TIME`), `number(key, text, digits)` (an integer of at most so many
-/// digits, or an error that leaves the key alone), `foreign(key, why)` (that error), `expiry(key)` (when a key ends, in
-/// milliseconds since the epoch; -1 never, -2 no key), `outlive(key, ms)` (ends a key that would live for longer than
-/// that from now, or for ever), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
-#[derive(Clone, Debug)]
-pub struct LuaScript {
-    /// The chunk. Rules with the same source share it.
-    pub source: &'static str,
-    /// A piece of Lua, if there is one, that judges plain takes in the main chunk, under one policy or several of this
-    /// strategy, up to the first that isn't plain to it: half of the time of a call for one key goes to making functions.
-    ///
-    /// It finds how many policies there are (`count`) and, of the i-th, in `plan[head + 3 * i]` a place in `plan` that its
-    /// `p` follows, after three other values of which the last is the length of `p`, and in `plan[head + 3 * i + 1]` the
-    /// units of one request. Questions are about `count` keys each, from `KEYS[judged + 1]` to `KEYS[upto]`, and one request each or, if there is a list `counts`, as
-    /// many as `counts[(judged - from) / count + 1]`. For each question it moves `judged` on by `count`, and `last` to the
-    /// end of what it appends to `answer`: how many requests were admitted, and the state under each policy. What it stops
-    /// at must be as if it had not been asked; the chunk judges it, and the piece runs again for what follows. It must not
-    /// raise errors (`try` is `redis.pcall`). The default strategy's, `gcra_short.lua`, is an example.
-    pub shortcut: Option<&'static str>,
-    /// `p`. The first is the capacity.
-    pub params: Vec<i64>,
-    /// How many of the three numbers of a [`Snapshot`] it reports, one at least; the others are 0. Each one that is left out
-    /// makes answers shorter.
-    pub snapshot_len: usize,
 }

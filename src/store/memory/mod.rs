@@ -23,7 +23,7 @@ use crate::{
     clock::{Clock, Timestamp},
     error::{InvalidValue, StoreError},
     key::Key,
-    strategy::{ChargeReceipt, ErasedLocalRule, Rule, Snapshot, table::hash},
+    strategy::{ChargeReceipt, ErasedLocalRule, Rule, Snapshot, erased::hash},
 };
 
 mod builder;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{CounterOp, Place, clocks};
 use crate::{
     clock::{Clock, Timestamp},
-    strategy::{ErasedLocalRule, table::Table},
+    strategy::{ErasedLocalRule, erased::Table},
 };
 
 /// Below this many keys, looking for full ones isn't worth it.

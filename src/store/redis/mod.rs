@@ -23,8 +23,7 @@ use self::{
     worker::pool::Lanes,
 };
 use super::{
-    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, PendingResponse, Store,
-    StoreResponse,
+    CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, Store, StoreResponse,
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
@@ -55,7 +54,6 @@ pub(crate) mod testing;
 pub(crate) mod topology;
 pub(crate) mod worker;
 
-pub(crate) use self::request::response_handle::Awaited;
 pub use builder::RedisStoreBuilder;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
@@ -287,7 +285,7 @@ impl Store for RedisStore {
         let deadline = lanes.deadline();
         let mark = shared.denials.mark(op, counters.iter().map(OwnLine::asked));
         match lanes.ask(op, counters, deadline, mark) {
-            Ok(awaited) => StoreResponse::Pending(PendingResponse::asked(awaited)),
+            Ok(awaited) => StoreResponse::Pending(awaited.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
     }

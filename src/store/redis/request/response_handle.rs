@@ -12,8 +12,11 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Matter, op::OwnLine, response_slot::Place};
-use crate::{error::StoreError, store::OpResult};
+use super::{Matter, ended, op::OwnLine, response_slot::Place};
+use crate::{
+    error::StoreError,
+    store::{OpResult, PendingResponse, PollResponse},
+};
 
 /// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
 #[derive(Debug)]
@@ -101,6 +104,40 @@ impl Awaited {
         let (matter, result) = poll_fn(|cx| self.poll_read(cx)).await;
         let answer = Some(result?);
         Ok(Delivery { matter, answer })
+    }
+}
+
+impl From<Awaited> for PendingResponse {
+    fn from(mut awaited: Awaited) -> Self {
+        match awaited.matter.take() {
+            Some(matter) => Self::shared(matter, awaited.timed_by),
+            None => Self::ready(Err(ended())),
+        }
+    }
+}
+
+impl PollResponse for Matter {
+    #[inline]
+    fn poll_response(
+        self: Arc<Self>,
+        cx: &Context<'_>,
+        runtime: &mut Option<runtime::Id>,
+    ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>> {
+        let mut awaited = Awaited::new(self, *runtime);
+        match awaited.poll_answer(cx) {
+            Poll::Ready(response) => Ok(response),
+            Poll::Pending => {
+                *runtime = awaited.timed_by;
+                match awaited.matter.take() {
+                    Some(matter) => Err(matter),
+                    None => Ok(Err(ended())),
+                }
+            }
+        }
+    }
+
+    fn cancel(self: Arc<Self>) {
+        drop(Awaited::new(self, None));
     }
 }
 

@@ -1,0 +1,107 @@
+//! The handle of a limit in a store.
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::Units;
+use crate::{
+    clock::Timestamp,
+    strategy::{QuotaStatus, RetryAfter, Rule, Snapshot},
+};
+
+/// What a policy's rule is known by in its store. Cheap to clone.
+#[derive(Clone)]
+pub struct LimitHandle(Arc<Registered>);
+
+struct Registered {
+    /// Told from every other's, also of limits that are no more.
+    number: u64,
+    policy: Box<str>,
+    rule: Arc<dyn Rule>,
+    follows_wall_clock: bool,
+    records_caller: bool,
+    permit_ttl: Option<Duration>,
+    context: Box<dyn Any + Send + Sync>,
+}
+
+impl LimitHandle {
+    /// A limit, and what its store needs to find it again.
+    pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
+        static ACCOUNTS: AtomicU64 = AtomicU64::new(0);
+        Self(Arc::new(Registered {
+            number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
+            policy: policy.into(),
+            follows_wall_clock: rule.follows_wall_clock(),
+            records_caller: rule.records_caller(),
+            permit_ttl: rule.permit_ttl(),
+            rule,
+            context: Box::new(context),
+        }))
+    }
+
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.0.policy
+    }
+
+    /// How it is counted.
+    pub fn rule(&self) -> &dyn Rule {
+        &*self.0.rule
+    }
+
+    /// What a request of `cost` units may expect at `now`, by `snapshot` and the rule. A request that costs nothing waits for
+    /// nothing, also in debt.
+    pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
+        let status = self.rule().status(snapshot, now, cost.get());
+        let retry_after = if cost.is_zero() {
+            RetryAfter::Now
+        } else {
+            status.retry_after
+        };
+        QuotaStatus {
+            retry_after,
+            ..status
+        }
+    }
+
+    /// Whether its rule [follows the wall clock](Rule::follows_wall_clock).
+    pub fn follows_wall_clock(&self) -> bool {
+        self.0.follows_wall_clock
+    }
+
+    /// Whether its rule [records callers](Rule::records_caller).
+    pub fn records_caller(&self) -> bool {
+        self.0.records_caller
+    }
+
+    /// The [permit TTL](Rule::permit_ttl) of its rule.
+    pub fn permit_ttl(&self) -> Option<Duration> {
+        self.0.permit_ttl
+    }
+
+    /// What its store noted on it, if it is that store's.
+    pub fn context<T: Any>(&self) -> Option<&T> {
+        self.0.context.downcast_ref()
+    }
+
+    /// Tells this limit from every other.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+}
+
+impl fmt::Debug for LimitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitHandle")
+            .field("policy", &self.policy())
+            .field("rule", &self.rule())
+            .finish_non_exhaustive()
+    }
+}
