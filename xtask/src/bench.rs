@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_passed_on_and_mistakes_are_told() {
+    fn options_are_passed_on_and_mistakes_are_reported() {
         let bench = read(&["--peers", "--only", "cold,hot", "--quick"]).expect("options");
         assert!(bench.peers);
         assert_eq!(bench.passed_on, ["--only", "cold,hot", "--quick"]);

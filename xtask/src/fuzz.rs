@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_mistakes_are_told() {
+    fn options_are_read_and_mistakes_are_reported() {
         let fuzz = read(&["--only", "key,quota", "--seconds", "5"]).expect("options");
         assert_eq!(
             (fuzz.seconds, fuzz.only),

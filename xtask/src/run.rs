@@ -1,4 +1,4 @@
-//! Child processes: without input, and told by their whole command line when they fail.
+//! Child processes: without input, and named by their whole command line when they fail.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -34,6 +34,18 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Command {
         command.env("CARGO_INCREMENTAL", "0");
     }
     command
+}
+
+/// A search through the project's own files, binary ones aside.
+pub(crate) fn grep(root: &Path) -> Command {
+    // The owner of the checkout may be another user, as in containers, which git refuses.
+    let mut grep = command("git", &["-c", "safe.directory=*", "grep", "-I"]);
+    grep.current_dir(root);
+    // An unpacked archive has nothing tracked; all of it but ignored files is then the project.
+    if !root.join(".git").exists() {
+        grep.args(["--no-index", "--exclude-standard"]);
+    }
+    grep
 }
 
 pub(crate) fn succeed(command: &mut Command) -> Outcome {

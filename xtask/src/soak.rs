@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_mistakes_are_told() {
+    fn options_are_read_and_mistakes_are_reported() {
         let soak = read(&["--seed", "7", "--seconds", "5"]).expect("options");
         assert_eq!((soak.seconds, soak.seed), (5, Some(7)));
         assert_eq!(read(&[]).expect("options").seconds, SECONDS);

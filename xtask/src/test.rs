@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::run::{Outcome, capture, cargo, line, succeed};
-use crate::{folders, fuzz, imports, python, soak, tools, tree};
+use crate::{folders, fuzz, imports, python, soak, tools, tree, words};
 
 const PACKAGE: &str = "tollgate";
 
@@ -16,7 +16,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 11] = [
+pub(crate) static STEPS: [Step; 12] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
@@ -72,6 +72,11 @@ pub(crate) static STEPS: [Step; 11] = [
         about: "no imports in a circle, and no crowded folders",
         run: layout,
     },
+    Step {
+        name: "words",
+        about: "no words in comments, messages and guides that the project does without",
+        run: words::check,
+    },
 ];
 
 /// The steps the options ask for, always in the order of [`STEPS`].
@@ -120,6 +125,13 @@ fn programs(root: &Path) -> Outcome {
 fn layout(root: &Path) -> Outcome {
     let cycles = imports::check(root);
     folders::check(root).and(cycles)
+}
+
+/// Takes off the lists of known faults what is gone.
+pub(crate) fn shorten(root: &Path) -> Outcome {
+    imports::shorten(root)?;
+    folders::shorten(root)?;
+    words::shorten(root)
 }
 
 fn fmt(root: &Path) -> Outcome {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::run::{Outcome, capture, command, line};
+use crate::run::{Outcome, capture, grep, line};
 
 /// A source file longer than this likely holds more than one idea.
 const LONG: usize = 400;
@@ -68,14 +68,9 @@ fn rules() -> [Rule; 4] {
 
 /// Every match as `file:line:text`; empty when there is none.
 fn matches(root: &Path, rule: &Rule) -> Outcome<String> {
-    // The owner of the checkout may be another user, as in containers, which git refuses.
-    let mut grep = command("git", &["-c", "safe.directory=*", "grep", "-nIE"]);
-    grep.current_dir(root);
-    // An unpacked archive has nothing tracked; all of it but ignored files is then the project.
-    if !root.join(".git").exists() {
-        grep.args(["--no-index", "--exclude-standard"]);
-    }
-    grep.args(["-e", &rule.pattern, "--"]).args(rule.files);
+    let mut grep = grep(root);
+    grep.args(["-nE", "-e", &rule.pattern, "--"])
+        .args(rule.files);
     let (places, code) = capture(&mut grep)?;
     match code {
         Some(0 | 1) => Ok(places),

@@ -1,6 +1,5 @@
 //! Small crates, each with one form of import.
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
