@@ -158,6 +158,7 @@ mod limiter;
 mod log;
 mod policy;
 mod quota;
+mod random;
 mod respond;
 mod sync;
 

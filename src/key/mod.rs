@@ -3,7 +3,7 @@
 use std::{
     borrow::Borrow,
     fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{Hash, Hasher},
     net::{IpAddr, Ipv4Addr},
     process, str,
     sync::{
@@ -16,6 +16,7 @@ use std::{
 mod tests;
 mod text;
 
+use crate::random::random_u64;
 use text::{DOTTED, Text, dotted};
 
 /// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits. Behind the text stands its length.
@@ -182,7 +183,7 @@ impl Key {
     pub(crate) fn unique() -> Self {
         static PROCESS: OnceLock<u64> = OnceLock::new();
         static CALLS: AtomicU64 = AtomicU64::new(0);
-        let process = PROCESS.get_or_init(|| RandomState::new().hash_one(process::id()));
+        let process = PROCESS.get_or_init(|| random_u64().wrapping_add(process::id().into()));
         let mut text = Text::default();
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
         // In base 64, which is at most 11 characters each.

@@ -1,10 +1,8 @@
-use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{HeaderName, header::RETRY_AFTER};
+
+use crate::random::random_u64;
 
 pub(super) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 pub(super) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -156,8 +154,7 @@ impl RateLimitHeaders {
         if most == 0 {
             return Duration::ZERO;
         }
-        // Each of the standard library's hashers has keys that nobody can guess, which is as random as this has to be.
-        let random = RandomState::new().build_hasher().finish();
+        let random = random_u64();
         Duration::from_millis(match most.checked_add(1) {
             Some(choices) => random % choices,
             None => random,

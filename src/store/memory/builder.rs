@@ -5,8 +5,11 @@ use std::{
 
 use hashbrown::DefaultHashBuilder;
 
-use super::{Inner, MemoryStore, Padded, shard::Shard};
-use crate::clock::{Clock, SystemClock};
+use super::{Inner, MemoryStore, shard::Shard};
+use crate::{
+    clock::{Clock, SystemClock},
+    sync::CachePadded,
+};
 
 /// Builds a [`MemoryStore`].
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl MemoryStoreBuilder {
                 clock: self.clock,
                 names: RwLock::default(),
                 shards: (0..shards)
-                    .map(|_| Padded(Mutex::new(Shard::new(most))))
+                    .map(|_| CachePadded::new(Mutex::new(Shard::new(most))))
                     .collect(),
                 dropped: AtomicU64::new(0),
             }),

@@ -24,6 +24,7 @@ use crate::{
     error::{InvalidValue, StoreError},
     key::Key,
     strategy::{ChargeReceipt, ErasedLocalRule, Rule, Snapshot, erased::hash},
+    sync::CachePadded,
 };
 
 mod builder;
@@ -72,13 +73,9 @@ struct Inner {
     clock: Arc<dyn Clock>,
     /// One per policy name and state format; a shard has a table for each. Only ever grows.
     names: RwLock<Vec<(Box<str>, &'static str)>>,
-    shards: Box<[Padded]>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
     dropped: AtomicU64,
 }
-
-/// Neighbouring locks on one cache line would slow each other down.
-#[repr(align(128))]
-struct Padded(Mutex<Shard>);
 
 impl MemoryStore {
     /// A store for at most 1,000,000 keys.
@@ -94,7 +91,7 @@ impl MemoryStore {
     /// How many keys are held now. Some may be at their full quota, and not yet forgotten.
     pub fn keys(&self) -> usize {
         let shards = self.inner.shards.iter();
-        shards.map(|shard| lock(&shard.0).len()).sum()
+        shards.map(|shard| lock(shard).len()).sum()
     }
 
     /// How many keys with quota in use were dropped for want of room, so far.
@@ -228,7 +225,7 @@ impl MemoryStore {
     ) -> Option<(Timestamp, u64, Snapshot)> {
         let (shard, place) = self.place(limit, key)?;
         let rule = limit.rule().memory()?;
-        let mut shard = lock(&self.inner.shards[shard].0);
+        let mut shard = lock(&self.inner.shards[shard]);
         let now = clocks::read(&*self.inner.clock, limit);
         let (times, units) = (times.into(), units.get());
         let table = shard.table(place.table)?;
@@ -272,7 +269,7 @@ impl MemoryStore {
                 .position(|shard| *shard == place.guard)
                 .unwrap_or(0);
         }
-        let guards = shards.iter().map(|shard| lock(&inner.shards[*shard].0));
+        let guards = shards.iter().map(|shard| lock(&inner.shards[*shard]));
         Some(Locked {
             guards: guards.collect(),
             places,
@@ -322,7 +319,7 @@ impl Store for MemoryStore {
             .iter()
             .position(|(name, tag)| **name == *policy && *tag == rule.state_format());
         let place = match known {
-            Some(place) if !lock(&self.inner.shards[0].0).holds(place, memory) => {
+            Some(place) if !lock(&self.inner.shards[0]).holds(place, memory) => {
                 return Err(InvalidValue::new(
                     format!(
                         "{rule:?}, whose state format {:?} is another's",
@@ -335,7 +332,7 @@ impl Store for MemoryStore {
             None => {
                 for shard in &self.inner.shards {
                     let table = memory.table(self.inner.hasher.clone());
-                    lock(&shard.0).push(table, rule.follows_wall_clock());
+                    lock(shard).push(table, rule.follows_wall_clock());
                 }
                 names.push((policy.into(), rule.state_format()));
                 names.len() - 1

@@ -1,8 +1,6 @@
 //! The breaker: stops asking a store that is dead, and has it probed until it lives again.
 
 use std::{
-    collections::hash_map::RandomState,
-    hash::{BuildHasher, Hasher},
     num::NonZeroU32,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::error::StoreError;
+use crate::{error::StoreError, random::random_u64};
 
 pub(crate) mod probe;
 
@@ -139,7 +137,7 @@ impl Breaker {
             return false;
         }
         outage.cause = Some(Arc::new(cause()));
-        self.open(&mut outage, now, random());
+        self.open(&mut outage, now, random_u64());
         true
     }
 
@@ -240,7 +238,7 @@ impl Watch {
             (State::Closed, _) | (State::Open(_), false) => {}
             // One fault is remembered until a question has been answered.
             (_, true) => self.breaker.close(&mut outage, 1),
-            (State::HalfOpen(_), false) => self.breaker.open(&mut outage, now, random()),
+            (State::HalfOpen(_), false) => self.breaker.open(&mut outage, now, random_u64()),
         }
     }
 
@@ -270,11 +268,6 @@ fn pause(before: u32, random: u64) -> Duration {
     let half = whole / 2;
     let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
     half + Duration::from_micros(random % micros.saturating_add(1))
-}
-
-/// Each of the standard library's hashers has keys that nobody can guess, which is as random as this has to be.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

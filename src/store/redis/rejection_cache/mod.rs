@@ -19,6 +19,7 @@ use crate::{
     key::Key,
     store::{CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units},
     strategy::RetryAfter,
+    sync::CachePadded,
 };
 
 mod epoch;
@@ -51,20 +52,13 @@ pub(crate) struct Denials {
     bound: Duration,
     clock: Arc<dyn Clock>,
     hasher: DefaultHashBuilder,
-    shards: [Part; SHARDS],
+    shards: [CachePadded<Mutex<Shard>>; SHARDS],
     /// In each shard.
     most: usize,
     len: AtomicIsize,
     /// How often this process may have changed a key, by the hash of its policy and itself.
     changes: Box<[AtomicU64]>,
     epoch: Epoch,
-}
-
-/// Neighbouring locks on one cache line would slow each other down.
-#[derive(Default)]
-#[repr(align(128))]
-struct Part {
-    shard: Mutex<Shard>,
 }
 
 /// One line of a question, as far as it matters here.
@@ -299,8 +293,8 @@ impl Denials {
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        let part = &self.shards[(hash >> 40) as usize % SHARDS];
-        part.shard.lock().unwrap_or_else(PoisonError::into_inner)
+        let shard = &self.shards[(hash >> 40) as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn count(&self, more: isize) {

@@ -25,7 +25,7 @@ use super::{
     request::Question,
     topology::Route,
 };
-use crate::error::StoreError;
+use crate::{error::StoreError, sync::CachePadded};
 
 pub(crate) mod deadline_timer;
 pub(crate) mod dispatch;
@@ -70,18 +70,14 @@ pub(crate) struct Lane {
     /// The hash tag of its keys: zero, but on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
-    queue: Apart<Mutex<Queue<Question>>>,
+    /// Padded: all callers write to it, and read its neighbours.
+    queue: CachePadded<Mutex<Queue<Question>>>,
     relay: Relay,
     /// How many went last time.
     crowd: AtomicUsize,
     /// As many that wait are worth a second trip.
     enough: AtomicUsize,
 }
-
-/// On a cache line of its own: what all who ask write isn't beside what all of them read.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Apart<T>(T);
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
 type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
@@ -93,7 +89,7 @@ impl Lane {
             breaker: shared.breaker(tag).clone(),
             shared,
             tag,
-            queue: Apart::default(),
+            queue: CachePadded::default(),
             relay: Relay::default(),
             crowd: AtomicUsize::new(0),
             enough: AtomicUsize::new(WORTH),
@@ -234,7 +230,7 @@ impl Lane {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue<Question>> {
-        self.queue.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
