@@ -68,7 +68,7 @@ impl Process {
     }
 
     /// The shell's own `kill`, since small images lack the program.
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("sh")
             .args(["-c", &format!("kill -{name} {}", self.id())])
             .status();

@@ -60,6 +60,11 @@ impl Program {
         String::from_utf8_lossy(&log).into_owned()
     }
 
+    /// Sends SIGINT to the program itself.
+    pub fn interrupt(&self) {
+        self.process.signal("INT");
+    }
+
     /// How the program has ended, if it has.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.process.exited()

@@ -41,6 +41,12 @@ const TOOLS: &[Tool] = &[
         why: "a page of another origin reads refusals",
     },
     Tool {
+        programs: &["wrk"],
+        apt: &["wrk"],
+        elsewhere: "brew install wrk, dnf install wrk, pacman -S wrk",
+        why: "a benchmark loads an HTTP server",
+    },
+    Tool {
         programs: &["git"],
         apt: &["git"],
         elsewhere: "brew install git, dnf install git, pacman -S git",

@@ -24,6 +24,17 @@ impl Entrant {
             run: Box::new(move |load| Box::pin(drive(contender.clone(), load))),
         }
     }
+
+    /// A contender that another program loads.
+    pub fn loaded_by<F>(name: &'static str, run: impl Fn(Load) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = Sample> + Send + 'static,
+    {
+        Self {
+            name,
+            run: Box::new(move |load| Box::pin(run(load))),
+        }
+    }
 }
 
 impl std::fmt::Debug for Entrant {

@@ -128,7 +128,7 @@ pub async fn drive<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
 }
 
 /// Processor time that this process has used, where the system tells.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // After the name in brackets, which may hold anything: user and system time are the 12th and 13th field, in ticks.
     let fields: Vec<&str> = stat

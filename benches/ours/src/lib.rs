@@ -15,6 +15,7 @@ pub mod outcome;
 pub mod plan;
 pub mod redis;
 pub mod report;
+pub mod wrk;
 
 use cases::Case;
 use outcome::Outcome;

@@ -11,6 +11,7 @@ mod layer;
 mod memory;
 mod policies;
 mod redis;
+mod served;
 mod size;
 
 pub use exact::{LIMIT, TASKS, TIMES, race};
@@ -30,7 +31,7 @@ pub struct Case {
 pub type Outcomes = Pin<Box<dyn Future<Output = Vec<Outcome>> + Send>>;
 
 /// All of them.
-pub const CASES: [Case; 16] = [
+pub const CASES: [Case; 17] = [
     Case {
         name: "cold",
         about: "512 tasks, many keys, on Redis",
@@ -95,6 +96,11 @@ pub const CASES: [Case; 16] = [
         name: "added",
         about: "what the layer adds to a bare service",
         run: |plan| Box::pin(layer::added(plan)),
+    },
+    Case {
+        name: "served",
+        about: "an axum server, loaded over HTTP by wrk",
+        run: |plan| Box::pin(served::over_http(plan)),
     },
     Case {
         name: "exact",
