@@ -3,13 +3,13 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use deadpool_redis::{Config, Pool};
 
 use super::{
-    Inner, RedisStore, Shared,
+    Inner, RedisStore, StoreState,
     breaker::Breaker,
-    connection::config::{Connect, Connections},
+    connection::config::{ConnectConfig, ServerConfig},
     key_names,
-    rejection_cache::{Denials, epoch_key::EpochKey},
-    script::Scripts,
-    worker::pool::Lanes,
+    rejection_cache::{RejectionCache, epoch_key::EpochKey},
+    script::ScriptRegistry,
+    worker::pool::WorkerPool,
 };
 use crate::{
     clock::{Clock, SystemClock},
@@ -26,7 +26,7 @@ const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisStoreBuilder {
-    connect: Connect,
+    connect: ConnectConfig,
     prefix: String,
     timeout: Duration,
     breaker: Option<u32>,
@@ -38,7 +38,7 @@ pub struct RedisStoreBuilder {
 impl Default for RedisStoreBuilder {
     fn default() -> Self {
         Self {
-            connect: Connect::default(),
+            connect: ConnectConfig::default(),
             prefix: "tg:".to_owned(),
             timeout: Duration::from_millis(100),
             breaker: Some(3),
@@ -52,19 +52,19 @@ impl Default for RedisStoreBuilder {
 impl RedisStoreBuilder {
     /// Counts on the server that `url` names.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.connect.servers = Some(Connections::Url(url.into()));
+        self.connect.servers = Some(ServerConfig::Url(url.into()));
         self
     }
 
     /// Takes connections from a pool that the application already has.
     pub fn pool(mut self, pool: Pool) -> Self {
-        self.connect.servers = Some(Connections::Pool(pool));
+        self.connect.servers = Some(ServerConfig::Pool(pool));
         self
     }
 
     /// Takes connections from a pool made from deadpool's configuration.
     pub fn config(mut self, config: Config) -> Self {
-        self.connect.servers = Some(Connections::Config(Box::new(config)));
+        self.connect.servers = Some(ServerConfig::Config(Box::new(config)));
         self
     }
 
@@ -87,7 +87,7 @@ impl RedisStoreBuilder {
     /// ```
     pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let urls = urls.into_iter().map(Into::into);
-        self.connect.servers = Some(Connections::Cluster(urls.collect()));
+        self.connect.servers = Some(ServerConfig::Cluster(urls.collect()));
         self
     }
 
@@ -125,7 +125,7 @@ impl RedisStoreBuilder {
         urls: impl IntoIterator<Item = impl Into<String>>,
     ) -> Self {
         let (name, urls) = (name.into(), urls.into_iter().map(Into::into).collect());
-        self.connect.servers = Some(Connections::Sentinel { name, urls });
+        self.connect.servers = Some(ServerConfig::Sentinel { name, urls });
         self
     }
 
@@ -177,8 +177,8 @@ impl RedisStoreBuilder {
 
     /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
     /// pool. On a [cluster](Self::cluster), to each node.
-    pub fn connections(mut self, lanes: usize) -> Self {
-        self.connect.lanes = lanes;
+    pub fn connections(mut self, workers: usize) -> Self {
+        self.connect.workers = workers;
         self
     }
 
@@ -266,28 +266,28 @@ impl RedisStoreBuilder {
                 "at most an hour; zero for not at all",
             ));
         }
-        let (lanes, id) = (self.connect.lanes, self.connect.id(&self.prefix));
+        let (workers, id) = (self.connect.workers, self.connect.id(&self.prefix));
         let servers = self.connect.servers()?;
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
         let tags = servers.tags().map_or(1, |tags| tags.many());
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StoreState {
             id,
             epoch: EpochKey::new(&self.prefix, servers.tags()),
             servers,
             prefix: self.prefix,
-            scripts: Scripts::new().into(),
+            scripts: ScriptRegistry::new().into(),
             deadline: self.timeout,
             breakers: (0..tags).map(|_| breaker()).collect(),
             kept: Default::default(),
-            denials: Denials::new(self.denials, self.most_denials, self.clock),
+            denials: RejectionCache::new(self.denials, self.most_denials, self.clock),
             ahead: Default::default(),
             opened: Default::default(),
             closed: Default::default(),
         });
         Ok(RedisStore {
             inner: Arc::new(Inner {
-                lanes: Arc::new(Lanes::new(shared.clone(), lanes)),
+                workers: Arc::new(WorkerPool::new(shared.clone(), workers)),
                 shared,
             }),
         })

@@ -6,11 +6,11 @@ use crate::error::StoreError;
 
 /// What a lane does about an error, other than to tell those who asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct ErrorAction {
     /// It asks again, on the same connection: the reply proves that nothing ran.
     pub(crate) again: Option<Again>,
     /// It drops the connection: another one would do better.
-    pub(crate) severs: bool,
+    pub(crate) reconnect: bool,
     /// It counts for the [breaker](super::breaker): nothing can be counted there now, whatever is asked.
     pub(crate) counts: bool,
 }
@@ -25,33 +25,33 @@ pub(crate) enum Again {
 }
 
 /// Those who asked are told, and that is all.
-const PLAIN: Fault = Fault {
+const PLAIN: ErrorAction = ErrorAction {
     again: None,
-    severs: false,
+    reconnect: false,
     counts: false,
 };
-const COUNTS: Fault = Fault {
+const COUNTS: ErrorAction = ErrorAction {
     counts: true,
     ..PLAIN
 };
-const SEVERS: Fault = Fault {
-    severs: true,
+const SEVERS: ErrorAction = ErrorAction {
+    reconnect: true,
     counts: true,
     ..PLAIN
 };
 /// No connection, a broken one, one that is silent, or one whose replies aren't: whatever follows on it can't be trusted.
-pub(crate) const BROKEN: Fault = SEVERS;
-const WHOLE: Fault = Fault {
+pub(crate) const BROKEN: ErrorAction = SEVERS;
+const WHOLE: ErrorAction = ErrorAction {
     again: Some(Again::Whole),
     ..PLAIN
 };
-const SOON: Fault = Fault {
+const SOON: ErrorAction = ErrorAction {
     again: Some(Again::Soon),
     ..PLAIN
 };
 
 /// By the error's code. What isn't here is plain.
-const TABLE: [(&str, Fault); 22] = [
+const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // The server was restarted, or its scripts were flushed.
     ("NOSCRIPT", WHOLE),
     // The keys are on their way from one node of a cluster to another.
@@ -89,19 +89,19 @@ const TABLE: [(&str, Fault); 22] = [
 ];
 
 /// What an error of this code means.
-pub(crate) fn meant_by_code(code: &str) -> Fault {
-    let known = TABLE.iter().find(|(known, _)| *known == code);
+pub(crate) fn classify_code(code: &str) -> ErrorAction {
+    let known = ERROR_ACTIONS.iter().find(|(known, _)| *known == code);
     known.map_or(PLAIN, |(_, fault)| *fault)
 }
 
 /// What an error means. Without a code it is the connection's: refused, reset, or cut amid a reply.
-pub(crate) fn meant_by(error: &RedisError) -> Fault {
-    text_of(error).map_or(BROKEN, |text| meant_by_code(read(&text).0))
+pub(crate) fn classify(error: &RedisError) -> ErrorAction {
+    error_text(error).map_or(BROKEN, |text| classify_code(read(&text).0))
 }
 
 /// The store error that stands for `error`.
 pub(crate) fn of(error: &RedisError) -> StoreError {
-    match text_of(error) {
+    match error_text(error) {
         Some(text) => {
             let (code, message) = read(&text);
             StoreError::Server {
@@ -127,7 +127,7 @@ pub(crate) fn of(error: &RedisError) -> StoreError {
 }
 
 /// What the server said.
-fn text_of(error: &RedisError) -> Option<String> {
+fn error_text(error: &RedisError) -> Option<String> {
     let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
     Some(format!("{code} {detail}"))
 }
@@ -196,21 +196,23 @@ mod tests {
 
     #[test]
     fn each_code_stands_in_the_table_once() {
-        let mut codes: Vec<_> = TABLE.iter().map(|(code, _)| *code).collect();
+        let mut codes: Vec<_> = ERROR_ACTIONS.iter().map(|(code, _)| *code).collect();
         codes.sort_unstable();
         codes.dedup();
-        assert_eq!(codes.len(), TABLE.len());
+        assert_eq!(codes.len(), ERROR_ACTIONS.len());
     }
 
     #[test]
     fn what_is_not_known_is_told_and_no_more() {
-        assert_eq!(meant_by_code("ERR"), PLAIN);
-        assert_eq!(meant_by_code(""), PLAIN);
+        assert_eq!(classify_code("ERR"), PLAIN);
+        assert_eq!(classify_code(""), PLAIN);
     }
 
     #[test]
     fn nothing_is_asked_again_that_may_have_run() {
-        let again = TABLE.iter().filter(|(_, fault)| fault.again.is_some());
+        let again = ERROR_ACTIONS
+            .iter()
+            .filter(|(_, fault)| fault.again.is_some());
         let again: Vec<_> = again.map(|(code, _)| *code).collect();
         assert_eq!(again, ["NOSCRIPT", "TRYAGAIN"]);
     }
@@ -218,10 +220,10 @@ mod tests {
     #[test]
     fn a_connection_that_breaks_is_dropped_and_counts() {
         let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
-        assert_eq!(meant_by(&cut), BROKEN);
+        assert_eq!(classify(&cut), BROKEN);
         assert!(matches!(of(&cut), StoreError::Connection(_)));
         let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        assert_eq!(meant_by(&late), BROKEN);
+        assert_eq!(classify(&late), BROKEN);
         assert!(matches!(of(&late), StoreError::Timeout));
     }
 }

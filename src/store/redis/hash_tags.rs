@@ -8,7 +8,7 @@ use crate::{error::ConfigError, key::Key};
 const SLOTS: usize = 16_384;
 
 /// The most tags that two characters of [`LETTERS`] can spread evenly.
-const MOST: usize = 1_024;
+const MAX_TAGS: usize = 1_024;
 
 const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
@@ -19,29 +19,29 @@ const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRS
 /// it's the same. The slots of the tags lie evenly apart, and a cluster's masters serve ranges of slots, so each has its
 /// share of the tags.
 #[derive(Clone)]
-pub(crate) struct Tags(Arc<[Tag]>);
+pub(crate) struct HashTags(Arc<[HashTag]>);
 
 #[derive(Clone, Copy)]
-struct Tag {
+struct HashTag {
     text: [u8; 2],
     slot: u16,
 }
 
-impl Tags {
+impl HashTags {
     pub(crate) fn new(many: usize) -> Result<Self, ConfigError> {
-        if !many.is_power_of_two() || many > MOST {
+        if !many.is_power_of_two() || many > MAX_TAGS {
             return Err(ConfigError::new(
                 format!("{many} hash tags"),
-                format!("a power of two, at most {MOST}"),
+                format!("a power of two, at most {MAX_TAGS}"),
             ));
         }
         let mut tags = vec![None; many];
         for text in pairs() {
             let slot = slot(&text);
             let tag = &mut tags[usize::from(slot) * many / SLOTS];
-            *tag = tag.or(Some(Tag { text, slot }));
+            *tag = tag.or(Some(HashTag { text, slot }));
         }
-        let tags: Option<Arc<[Tag]>> = tags.into_iter().collect();
+        let tags: Option<Arc<[HashTag]>> = tags.into_iter().collect();
         // It can be: a test tries all.
         let none = || ConfigError::new(format!("{many} hash tags"), "fewer");
         Ok(Self(tags.ok_or_else(none)?))
@@ -74,7 +74,7 @@ impl Tags {
     }
 }
 
-impl fmt::Debug for Tags {
+impl fmt::Debug for HashTags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tags").field(&self.many()).finish()
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn tags_differ_and_their_slots_lie_evenly_apart() {
         for many in (0..=10).map(|power| 1 << power) {
-            let tags = Tags::new(many).expect("tags");
+            let tags = HashTags::new(many).expect("tags");
             let texts: HashSet<_> = (0..many).map(|tag| tags.text(tag)).collect();
             assert_eq!(texts.len(), many);
             for tag in 0..many {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn neighbouring_keys_spread_over_all_tags() {
-        let tags = Tags::new(128).expect("tags");
+        let tags = HashTags::new(128).expect("tags");
         let mut count = [0; 128];
         for key in 0..12_800 {
             count[tags.of(&Key::new(format!("{key}")))] += 1;
@@ -139,14 +139,14 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_tag_in_versions_to_come() {
-        let tags = Tags::new(1_024).expect("tags");
+        let tags = HashTags::new(1_024).expect("tags");
         assert_eq!(tags.of(&Key::new("192.0.2.1")), 225);
     }
 
     #[test]
     fn numbers_that_do_not_spread_are_refused() {
         for many in [0, 3, 100, 2_048] {
-            assert!(Tags::new(many).is_err(), "{many}");
+            assert!(HashTags::new(many).is_err(), "{many}");
         }
     }
 }

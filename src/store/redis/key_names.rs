@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::hash_tags::Tags;
+use super::hash_tags::HashTags;
 use crate::{
     error::ConfigError,
     key::Key,
@@ -22,9 +22,9 @@ const MAX_PREFIX_BYTES: usize = 16;
 ///
 /// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g3:burst:192.0.2.1`. No other brace gets into a name.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct KeyNames {
     prefix: Box<str>,
-    tags: Option<Tags>,
+    tags: Option<HashTags>,
     /// The state format and the policy.
     head: Box<str>,
 }
@@ -45,8 +45,8 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<(), ConfigError> {
     ))
 }
 
-impl Names {
-    pub(crate) fn new(prefix: &str, tags: Option<Tags>, rule: &dyn Rule, policy: &str) -> Self {
+impl KeyNames {
+    pub(crate) fn new(prefix: &str, tags: Option<HashTags>, rule: &dyn Rule, policy: &str) -> Self {
         let mut head = format!("{}:", rule.state_format());
         for byte in policy.bytes() {
             match byte {
@@ -85,7 +85,7 @@ impl Names {
 }
 
 /// A name on a server of a hash tag's keys that no policy's key has: of those with a `#`, a strategy's tag stands before it.
-pub(crate) fn of_nobody(prefix: &str, tags: Option<&Tags>, tag: usize) -> String {
+pub(crate) fn probe_key(prefix: &str, tags: Option<&HashTags>, tag: usize) -> String {
     let tag = tags.map_or_else(String::new, |tags| {
         format!("{{{}}}", String::from_utf8_lossy(&tags.text(tag)))
     });
@@ -101,12 +101,12 @@ mod tests {
     use crate::strategy::{Gcra, Strategy};
     use std::collections::HashMap;
 
-    fn names(policy: &str) -> Names {
+    fn names(policy: &str) -> KeyNames {
         names_on(None, "tg:", policy)
     }
 
-    fn names_on(tags: Option<Tags>, prefix: &str, policy: &str) -> Names {
-        Names::new(prefix, tags, &*rule(), policy)
+    fn names_on(tags: Option<HashTags>, prefix: &str, policy: &str) -> KeyNames {
+        KeyNames::new(prefix, tags, &*rule(), policy)
     }
 
     fn rule() -> std::sync::Arc<dyn Rule> {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn on_a_cluster_the_key_alone_decides_on_the_slot() {
-        let tags = Tags::new(128).expect("tags");
+        let tags = HashTags::new(128).expect("tags");
         for key in ["192.0.2.1", "{a}", "}{", "a-user-with-a-long-name", "a"] {
             let key = Key::new(key);
             let tag = tags.text(tags.of(&key));

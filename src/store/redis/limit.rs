@@ -1,6 +1,6 @@
 use std::sync::Weak;
 
-use super::{batch::msgpack::Packed, key_names::Names, worker::pool::Lanes};
+use super::{batch::msgpack::MsgPackWriter, key_names::KeyNames, worker::pool::WorkerPool};
 use crate::{
     clock::Timestamp,
     strategy::{LuaScript, Rule},
@@ -11,36 +11,36 @@ const MOST_FLAT: usize = 24;
 
 /// What a Redis store knows of a limit.
 #[derive(Debug)]
-pub(in crate::store::redis) struct Known {
-    pub(in crate::store::redis) names: Names,
+pub(in crate::store::redis) struct RedisLimit {
+    pub(in crate::store::redis) names: KeyNames,
     /// Where what it was asked about may be given back.
-    pub(in crate::store::redis) lanes: Weak<Lanes>,
+    pub(in crate::store::redis) workers: Weak<WorkerPool>,
     /// The half's number in the script.
     half: usize,
     /// How many numbers of a state are answered.
     pub(in crate::store::redis) words: usize,
     params: Vec<i64>,
     /// What is sent without parameters of the moment, and how many values that are.
-    packed: (Packed, usize),
+    packed: (MsgPackWriter, usize),
 }
 
-impl Known {
+impl RedisLimit {
     pub(in crate::store::redis) fn new(
-        names: Names,
+        names: KeyNames,
         half: usize,
         rule: &dyn Rule,
         script: &LuaScript,
-        lanes: Weak<Lanes>,
+        workers: Weak<WorkerPool>,
     ) -> Self {
         let mut known = Self {
             names,
-            lanes,
+            workers,
             half,
             words: script.snapshot_len.clamp(1, 3),
             params: script.params.clone(),
             packed: Default::default(),
         };
-        let mut packed = Packed::default();
+        let mut packed = MsgPackWriter::default();
         let values = known.write_with(rule, &[], &mut packed);
         known.packed = (packed, values);
         known
@@ -53,28 +53,28 @@ impl Known {
     }
 
     /// Writes what the driver has to know of a policy, and tells how many values that are.
-    pub(crate) fn write(&self, rule: &dyn Rule, now: Timestamp, plan: &mut Packed) -> usize {
+    pub(crate) fn write(&self, rule: &dyn Rule, now: Timestamp, args: &mut MsgPackWriter) -> usize {
         let more = rule.time_params(now);
         if more.is_empty() {
             let (packed, values) = &self.packed;
-            plan.append(packed);
+            args.append(packed);
             return *values;
         }
-        self.write_with(rule, &more, plan)
+        self.write_with(rule, &more, args)
     }
 
-    fn write_with(&self, rule: &dyn Rule, more: &[i64], plan: &mut Packed) -> usize {
+    fn write_with(&self, rule: &dyn Rule, more: &[i64], args: &mut MsgPackWriter) -> usize {
         let params = self.params.len() + more.len();
-        plan.uint(self.half as u64);
-        plan.uint(rule.records_caller().into());
-        plan.uint(self.words as u64);
+        args.uint(self.half as u64);
+        args.uint(rule.records_caller().into());
+        args.uint(self.words as u64);
         let flat = params <= MOST_FLAT;
-        plan.uint(if flat { params as u64 } else { 0 });
+        args.uint(if flat { params as u64 } else { 0 });
         if !flat {
-            plan.list(params);
+            args.list(params);
         }
         for param in self.params.iter().chain(more) {
-            plan.int(*param);
+            args.int(*param);
         }
         4 + if flat { params } else { 1 }
     }

@@ -12,15 +12,15 @@ use std::{
 use tokio::runtime::Handle;
 
 use self::{
-    batch::Known,
+    batch::RedisLimit,
     breaker::Breaker,
-    key_names::Names,
-    pending_refunds::Kept,
-    rejection_cache::{Asked, Denials, epoch_key::EpochKey},
-    request::op::{Lines, OwnLine},
-    script::{Half, Script, Scripts},
-    topology::Servers,
-    worker::pool::Lanes,
+    key_names::KeyNames,
+    pending_refunds::PendingRefunds,
+    rejection_cache::{CacheKey, RejectionCache, epoch_key::EpochKey},
+    request::op::{CounterOps, OwnedCounterOp},
+    script::{Script, ScriptRegistry, StrategyScript},
+    topology::Topology,
+    worker::pool::WorkerPool,
 };
 use super::{
     CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, Store, StoreResponse,
@@ -85,23 +85,23 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    shared: Arc<Shared>,
-    lanes: Arc<Lanes>,
+    shared: Arc<StoreState>,
+    workers: Arc<WorkerPool>,
 }
 
 /// What the lanes share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct StoreState {
     /// Equal for stores that were opened alike.
     id: u64,
-    servers: Servers,
+    servers: Topology,
     prefix: String,
-    scripts: RwLock<Scripts>,
+    scripts: RwLock<ScriptRegistry>,
     deadline: Duration,
     /// One for each hash tag: one, but on a cluster, whose masters don't die together.
     breakers: Box<[Arc<Breaker>]>,
-    kept: Kept,
-    denials: Denials,
+    kept: PendingRefunds,
+    denials: RejectionCache,
     /// None on a cluster.
     epoch: Option<EpochKey>,
     /// How far the server's clock is ahead of this machine's, in microseconds.
@@ -111,7 +111,7 @@ pub(crate) struct Shared {
     closed: Seldom,
 }
 
-impl Shared {
+impl StoreState {
     /// About what the server's clock shows.
     fn server_time(&self) -> Timestamp {
         let ahead = self.ahead.load(Ordering::Relaxed);
@@ -133,10 +133,10 @@ impl Shared {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
-        let Some(read) = self.denials.should_read() else {
+        let Some(read) = self.denials.start_epoch_read() else {
             return;
         };
-        let reading = Reading(self.clone());
+        let reading = EpochReadGuard(self.clone());
         if let Ok(handle) = Handle::try_current() {
             drop(handle.spawn(async move {
                 let shared = &reading.0;
@@ -158,11 +158,11 @@ impl Shared {
 }
 
 /// That the epoch is being read: until it is known, it could not be had, or its runtime has ended.
-struct Reading(Arc<Shared>);
+struct EpochReadGuard(Arc<StoreState>);
 
-impl Drop for Reading {
+impl Drop for EpochReadGuard {
     fn drop(&mut self) {
-        self.0.denials.epoch().end_reading();
+        self.0.denials.epoch().finish_read();
     }
 }
 
@@ -227,14 +227,14 @@ impl RedisStore {
     }
 
     /// The lines, as they wait in a lane.
-    fn own(&self, counters: &[CounterOp<'_>]) -> Result<Lines, StoreError> {
-        let elsewhere = |line: &CounterOp<'_>| line.limit.context::<Known>().is_none();
+    fn own(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
+        let elsewhere = |line: &CounterOp<'_>| line.limit.context::<RedisLimit>().is_none();
         match counters {
             counters if counters.iter().any(elsewhere) => Err(StoreError::Unsupported(
                 "a limit that another store registered",
             )),
-            [line] => Ok([OwnLine::of(line)].into()),
-            counters => Ok(counters.iter().map(OwnLine::of).collect()),
+            [line] => Ok([OwnedCounterOp::of(line)].into()),
+            counters => Ok(counters.iter().map(OwnedCounterOp::of).collect()),
         }
     }
 }
@@ -261,10 +261,10 @@ impl Store for RedisStore {
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.servers.tags().cloned();
-        let names = Names::new(&self.inner.shared.prefix, tags, &*rule, policy);
-        let half = scripts.number(Half::from(&script));
-        let lanes = Arc::downgrade(&self.inner.lanes);
-        let known = Known::new(names, half, &*rule, &script, lanes);
+        let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
+        let half = scripts.number(StrategyScript::from(&script));
+        let workers = Arc::downgrade(&self.inner.workers);
+        let known = RedisLimit::new(names, half, &*rule, &script, workers);
         Ok(LimitHandle::new(policy, rule, known))
     }
 
@@ -278,26 +278,28 @@ impl Store for RedisStore {
             Ok(counters) => counters,
             Err(error) => return StoreResponse::Ready(Err(error)),
         };
-        let lanes = &self.inner.lanes;
-        if cross_slot::is_spread(lanes, &counters) {
-            return cross_slot::ask(lanes, op, counters);
+        let workers = &self.inner.workers;
+        if cross_slot::spans_slots(workers, &counters) {
+            return cross_slot::ask(workers, op, counters);
         }
-        let deadline = lanes.deadline();
-        let mark = shared.denials.mark(op, counters.iter().map(OwnLine::asked));
-        match lanes.ask(op, counters, deadline, mark) {
+        let deadline = workers.deadline();
+        let mark = shared
+            .denials
+            .mark(op, counters.iter().map(OwnedCounterOp::asked));
+        match workers.ask(op, counters, deadline, mark) {
             Ok(awaited) => StoreResponse::Pending(awaited.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
     }
 
     fn shard(&self, key: &Key) -> usize {
-        self.inner.lanes.tags().map_or(0, |tags| tags.of(key))
+        self.inner.workers.tags().map_or(0, |tags| tags.of(key))
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
         let rule = limit.rule();
         let name = limit
-            .context::<Known>()
+            .context::<RedisLimit>()
             .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
             .map(|known| known.names.of(key));
         let shared = self.inner.shared.clone();
@@ -354,15 +356,15 @@ impl Store for RedisStore {
         let Ok(counters) = self.own(counters) else {
             return;
         };
-        let lanes = &self.inner.lanes;
-        for part in cross_slot::parts(lanes, counters) {
-            lanes.tell(op, part.lines);
+        let workers = &self.inner.workers;
+        for part in cross_slot::parts(workers, counters) {
+            workers.tell(op, part.counters);
         }
     }
 }
 
-fn asked<'a>(line: &'a CounterOp<'_>) -> Asked<'a> {
-    Asked {
+fn asked<'a>(line: &'a CounterOp<'_>) -> CacheKey<'a> {
+    CacheKey {
         limit: line.limit,
         key: &line.key,
         units: line.units,
@@ -375,7 +377,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.inner.shared.prefix)
             .field("deadline", &self.inner.shared.deadline)
-            .field("lanes", &self.inner.lanes.many())
+            .field("lanes", &self.inner.workers.many())
             .field("servers", &self.inner.shared.servers)
             .finish()
     }

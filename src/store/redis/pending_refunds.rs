@@ -15,12 +15,12 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    batch::MOST_KEYS,
+    batch::MAX_BATCH_KEYS,
     request::{
-        Question, ended,
-        op::{Lines, OwnLine},
+        PendingRequest, ended,
+        op::{CounterOps, OwnedCounterOp},
     },
-    worker::pool::Lanes,
+    worker::pool::WorkerPool,
 };
 use crate::{error::StoreError, store::Op};
 
@@ -32,10 +32,10 @@ const MAX_KEPT: usize = 10_000;
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct PendingRefunds {
     /// Read by each trip.
     any: AtomicBool,
-    give_backs: Mutex<GiveBacks>,
+    give_backs: Mutex<RefundsByTag>,
     /// Refunds and charges on their way to the server and back.
     sent: Arc<AtomicUsize>,
 }
@@ -63,8 +63,8 @@ impl Drop for OnItsWay {
 
 /// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
 #[derive(Debug, Default)]
-struct GiveBacks {
-    by_tag: HashMap<usize, Vec<(Op, Lines)>>,
+struct RefundsByTag {
+    by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
     many: usize,
     /// The tags that a task [sends again](retry) for.
     retried: HashSet<usize>,
@@ -74,48 +74,48 @@ struct GiveBacks {
     is_dropping: bool,
 }
 
-impl Kept {
+impl PendingRefunds {
     /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
     /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
     /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
-    pub(crate) fn fail(&self, tag: usize, question: Question, error: StoreError, sent: bool) {
-        let refunds = match question.ask {
-            Op::Refund => question.insists(),
-            Op::Acquire(_) => sent && question.lines.iter().any(is_permit),
+    pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
+        let refunds = match request.ask {
+            Op::Refund => request.insists(),
+            Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
             _ => false,
         };
         if !refunds {
-            return question.fail(error);
+            return request.fail(error);
         }
-        let (ask, mut lines) = (question.ask, question.lines.clone());
-        lines.retain(|line| !sent || is_permit(line));
+        let (ask, mut counters) = (request.ask, request.counters.clone());
+        counters.retain(|line| !sent || is_permit(line));
         match ask {
-            Op::Acquire(times) => lines.iter_mut().for_each(|line| line.may_hold(times)),
+            Op::Acquire(times) => counters.iter_mut().for_each(|line| line.may_hold(times)),
             // Of a permit, what is left of the receipt names the places that are refunded.
             _ => {
-                let by_time = lines.iter_mut().filter(|line| !is_permit(line));
-                by_time.for_each(OwnLine::claim_no_more);
+                let by_time = counters.iter_mut().filter(|line| !is_permit(line));
+                by_time.for_each(OwnedCounterOp::claim_no_more);
             }
         }
-        if !lines.is_empty() {
-            let granted = ask == Op::Refund && lines.iter().any(is_permit);
-            self.keep(tag, Op::Refund, lines, granted);
+        if !counters.is_empty() {
+            let granted = ask == Op::Refund && counters.iter().any(is_permit);
+            self.keep(tag, Op::Refund, counters, granted);
         }
         // Until then it counts as on its way.
-        question.fail(error);
+        request.fail(error);
     }
 
     /// Keeps what was not sent and nothing hears of, since its runtime has ended or there is none: for the next one that uses the
     /// store.
-    pub(crate) fn wait_for_runtime(&self, tag: usize, question: Question) {
-        let (ask, lines) = (question.ask, question.lines.clone());
+    pub(crate) fn wait_for_runtime(&self, tag: usize, request: PendingRequest) {
+        let (ask, counters) = (request.ask, request.counters.clone());
         if ask == Op::Refund {
-            return self.fail(tag, question, ended(), false);
+            return self.fail(tag, request, ended(), false);
         }
-        if matches!(ask, Op::ForceAcquire | Op::Settle) && question.insists() {
-            self.keep(tag, ask, lines, false);
+        if matches!(ask, Op::ForceAcquire | Op::Settle) && request.insists() {
+            self.keep(tag, ask, counters, false);
         }
-        question.fail(ended());
+        request.fail(ended());
     }
 
     /// A refund or a charge is on its way until what is returned ends.
@@ -138,19 +138,19 @@ impl Kept {
         self.give_backs().by_tag.keys().copied().collect()
     }
 
-    fn keep(&self, tag: usize, ask: Op, lines: Lines, granted: bool) {
+    fn keep(&self, tag: usize, ask: Op, counters: CounterOps, granted: bool) {
         let mut kept = self.give_backs();
         if granted || kept.many < MAX_KEPT {
-            let lanes = lines.first().and_then(OwnLine::lanes);
+            let workers = counters.first().and_then(OwnedCounterOp::workers);
             kept.many += 1;
-            kept.by_tag.entry(tag).or_default().push((ask, lines));
+            kept.by_tag.entry(tag).or_default().push((ask, counters));
             self.any.store(true, Ordering::Relaxed);
-            let retries = lanes.zip(Handle::try_current().ok());
+            let retries = workers.zip(Handle::try_current().ok());
             let begins = retries.is_some() && kept.retried.insert(tag);
             // A runtime that is ending drops what is spawned at once: not under the lock.
             drop(kept);
-            if let Some((lanes, runtime)) = retries.filter(|_| begins) {
-                drop(runtime.spawn(retry(Retrying(Arc::downgrade(&lanes), tag))));
+            if let Some((workers, runtime)) = retries.filter(|_| begins) {
+                drop(runtime.spawn(retry(Retrying(Arc::downgrade(&workers), tag))));
             }
             return;
         }
@@ -177,20 +177,20 @@ impl Kept {
             return;
         }
         let _sending = self.on_its_way();
-        for (ask, lines) in self.take(tag) {
+        for (ask, counters) in self.take(tag) {
             // A refund that can't be sent comes back here.
-            if let Some(lanes) = lines.first().and_then(OwnLine::lanes) {
-                lanes.tell(ask, lines);
+            if let Some(workers) = counters.first().and_then(OwnedCounterOp::workers) {
+                workers.tell(ask, counters);
             }
         }
     }
 
-    fn take(&self, tag: usize) -> Vec<(Op, Lines)> {
+    fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
         let mut kept = self.give_backs();
         let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
-        let rest = of_tag.len().saturating_sub(MOST_KEYS);
+        let rest = of_tag.len().saturating_sub(MAX_BATCH_KEYS);
         let some = of_tag.split_off(rest);
         if of_tag.is_empty() {
             kept.by_tag.remove(&tag);
@@ -211,7 +211,7 @@ impl Kept {
         done
     }
 
-    fn give_backs(&self) -> MutexGuard<'_, GiveBacks> {
+    fn give_backs(&self) -> MutexGuard<'_, RefundsByTag> {
         self.give_backs
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -219,17 +219,17 @@ impl Kept {
 }
 
 /// That a tag's are sent again, until the task ends, also with its runtime.
-struct Retrying(Weak<Lanes>, usize);
+struct Retrying(Weak<WorkerPool>, usize);
 
 /// Sends what is kept of a tag now and then until nothing is: where nothing else is asked, no answer would have it sent.
 async fn retry(retrying: Retrying) {
-    let Retrying(lanes, tag) = &retrying;
+    let Retrying(workers, tag) = &retrying;
     loop {
         sleep(RETRY_INTERVAL).await;
-        let Some(lanes) = lanes.upgrade() else {
+        let Some(workers) = workers.upgrade() else {
             return;
         };
-        let shared = lanes.shared();
+        let shared = workers.shared();
         if shared.kept.is_done(*tag) {
             return;
         }
@@ -242,14 +242,14 @@ async fn retry(retrying: Retrying) {
 
 impl Drop for Retrying {
     fn drop(&mut self) {
-        let Self(lanes, tag) = self;
-        if let Some(lanes) = lanes.upgrade() {
-            lanes.shared().kept.give_backs().retried.remove(tag);
+        let Self(workers, tag) = self;
+        if let Some(workers) = workers.upgrade() {
+            workers.shared().kept.give_backs().retried.remove(tag);
         }
     }
 }
 
-fn is_permit(line: &OwnLine) -> bool {
+fn is_permit(line: &OwnedCounterOp) -> bool {
     line.limit.rule().permit_ttl().is_some()
 }
 
@@ -258,7 +258,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::store::redis::request::Matter;
+    use crate::store::redis::request::RequestState;
     use crate::{
         key::Key,
         quota::Quota,
@@ -266,11 +266,11 @@ mod tests {
         strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
 
-    fn give_back(limit: &LimitHandle) -> Question {
+    fn give_back(limit: &LimitHandle) -> PendingRequest {
         give_back_of(limit, ChargeReceipt::NONE)
     }
 
-    fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> Question {
+    fn give_back_of(limit: &LimitHandle, receipt: ChargeReceipt) -> PendingRequest {
         let line = CounterOp {
             limit,
             key: Key::global(),
@@ -279,15 +279,15 @@ mod tests {
             caller: Key::global(),
             mode: CounterMode::Charge,
         };
-        let lines = [OwnLine::of(&line)].into();
-        Question::told(Matter::new(Op::Refund, lines, Instant::now(), 0))
+        let counters = [OwnedCounterOp::of(&line)].into();
+        PendingRequest::told(RequestState::new(Op::Refund, counters, Instant::now(), 0))
     }
 
     #[test]
     fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let kept = Kept::default();
+        let kept = PendingRefunds::default();
         for place in 0..MAX_KEPT + 9 {
             kept.fail(place % 2, give_back(&limit), StoreError::Timeout, false);
         }
@@ -297,7 +297,7 @@ mod tests {
         let mut sent = 0;
         loop {
             let some = kept.take(1).len();
-            assert!(some <= MOST_KEYS && kept.any.load(Ordering::Relaxed));
+            assert!(some <= MAX_BATCH_KEYS && kept.any.load(Ordering::Relaxed));
             sent += some;
             if some == 0 {
                 break;
@@ -312,7 +312,7 @@ mod tests {
     fn refunds_of_permits_are_kept_however_many_they_are() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
-        let kept = Kept::default();
+        let kept = PendingRefunds::default();
         for sent in [true, false].repeat(MAX_KEPT) {
             kept.fail(0, give_back(&limit), StoreError::Timeout, sent);
         }
@@ -324,21 +324,21 @@ mod tests {
     fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let kept = Kept::default();
+        let kept = PendingRefunds::default();
         let receipt = ChargeReceipt {
             remaining: 5,
             ..ChargeReceipt::NONE
         };
         kept.fail(0, give_back_of(&limit, receipt), StoreError::Timeout, false);
-        let (_, lines) = kept.take(0).remove(0);
-        assert_eq!(lines[0].receipt().remaining, 1);
+        let (_, counters) = kept.take(0).remove(0);
+        assert_eq!(counters[0].receipt().remaining, 1);
     }
 
     #[test]
     fn a_kept_refund_of_one_of_several_permits_is_of_the_same_permit() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
-        let kept = Kept::default();
+        let kept = PendingRefunds::default();
         // The fifth of five.
         let receipt = ChargeReceipt {
             remaining: 5,
@@ -346,7 +346,10 @@ mod tests {
         };
         let refund = give_back_of(&limit, receipt);
         kept.fail(0, refund, StoreError::Timeout, true);
-        let (_, lines) = kept.take(0).remove(0);
-        assert_eq!((lines[0].receipt().remaining, lines[0].units.get()), (5, 1));
+        let (_, counters) = kept.take(0).remove(0);
+        assert_eq!(
+            (counters[0].receipt().remaining, counters[0].units.get()),
+            (5, 1)
+        );
     }
 }

@@ -34,12 +34,12 @@ pub(super) struct Script {
 
 /// The halves in use, and the script made of them.
 #[derive(Debug)]
-pub(super) struct Scripts {
-    halves: Vec<Half>,
+pub(super) struct ScriptRegistry {
+    halves: Vec<StrategyScript>,
     current: Arc<Script>,
 }
 
-impl Scripts {
+impl ScriptRegistry {
     pub(super) fn new() -> Self {
         Self {
             halves: Vec::new(),
@@ -48,7 +48,7 @@ impl Scripts {
     }
 
     /// The number of a half, as the driver counts them: from one. A half that is new makes a new script.
-    pub(super) fn number(&mut self, half: Half) -> usize {
+    pub(super) fn number(&mut self, half: StrategyScript) -> usize {
         if let Some(index) = self.halves.iter().position(|known| *known == half) {
             return index + 1;
         }
@@ -64,12 +64,12 @@ impl Scripts {
 
 /// A strategy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Half {
+pub(super) struct StrategyScript {
     source: &'static str,
     shortcut: Option<&'static str>,
 }
 
-impl From<&strategy::LuaScript> for Half {
+impl From<&strategy::LuaScript> for StrategyScript {
     fn from(script: &strategy::LuaScript) -> Self {
         Self {
             source: script.source,
@@ -79,7 +79,7 @@ impl From<&strategy::LuaScript> for Half {
 }
 
 impl Script {
-    fn of(halves: &[Half]) -> Self {
+    fn of(halves: &[StrategyScript]) -> Self {
         let mut text = OPEN.concat();
         for (place, half) in halves.iter().enumerate() {
             if let Some(shortcut) = half.shortcut {

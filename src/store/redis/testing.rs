@@ -18,7 +18,7 @@ use super::{
     batch::{Batch, decode},
     cluster::node,
     health,
-    request::{Matter, Question, op::OwnLine},
+    request::{PendingRequest, RequestState, op::OwnedCounterOp},
 };
 use crate::{
     Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, HealthReport, InvalidValue, Key, Limiter,
@@ -30,33 +30,33 @@ use crate::{
 
 /// Counts nothing: each question has the reply that was put there last.
 #[derive(Clone, Debug)]
-struct Scripted {
+struct ScriptedStore {
     store: RedisStore,
     reply: Arc<Mutex<Vec<u8>>>,
 }
 
-impl Store for Scripted {
+impl Store for ScriptedStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.store.register(policy, rule)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let mut batch = Batch::default();
-        let counters = counters.iter().map(OwnLine::of).collect();
+        let counters = counters.iter().map(OwnedCounterOp::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
         let (mut question, mut awaited) =
-            Question::asked(Matter::new(op, counters, deadline, 0), None);
+            PendingRequest::asked(RequestState::new(op, counters, deadline, 0), None);
         question.told_time = true;
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
-        let delivered = decode::deliver(&mut batch, Value::BulkString(bytes.clone()));
+        let delivered = decode::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));
         drop(bytes);
         drop(batch);
         if let Ok(delivered) = &delivered {
             assert!(delivered.stale.is_empty(), "asked for the third time");
         }
         // What nobody reads is given back, without a runtime: it goes nowhere.
-        let answer = awaited.poll_answer(&Context::from_waker(Waker::noop()));
+        let answer = awaited.poll_response(&Context::from_waker(Waker::noop()));
         StoreResponse::Ready(match (answer, delivered) {
             (Poll::Ready(Err(_)), Err(error)) => Err(error),
             (Poll::Ready(answer), _) => answer,
@@ -95,7 +95,7 @@ type Desk = (Arc<Mutex<Vec<u8>>>, Vec<RateLimitLayer>);
 
 /// Layers by each strategy, and one under all of them.
 static LAYERS: LazyLock<Option<Desk>> = LazyLock::new(|| {
-    let store = Scripted {
+    let store = ScriptedStore {
         store: RedisStore::open("redis://127.0.0.1:1").ok()?,
         reply: Arc::default(),
     };
@@ -197,7 +197,7 @@ pub fn other_reply(bytes: &[u8]) {
     }
     let info = String::from_utf8_lossy(bytes);
     let mut health = HealthReport::default();
-    health::Told(&info).judge(&"server".into(), &mut health);
+    health::InfoReply(&info).judge(&"server".into(), &mut health);
     let _ = health.issues().iter().map(ToString::to_string).count();
     if let Some(key) = Key::from_books(bytes) {
         assert_eq!(key.as_str().as_bytes(), bytes);
@@ -220,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::batch::msgpack::Packed;
+    use crate::store::redis::batch::msgpack::MsgPackWriter;
 
     const EDGES: &[i64] = &[
         i64::MIN,
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn packed(numbers: &[i64], text: Option<(usize, String)>) -> Vec<u8> {
-        let mut packed = Packed::default();
+        let mut packed = MsgPackWriter::default();
         packed.list(numbers.len());
         for (place, number) in numbers.iter().enumerate() {
             match &text {

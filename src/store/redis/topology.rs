@@ -6,60 +6,60 @@ use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
 
 use super::{
     cluster::{
-        node::{Node, Roads},
+        node::{ClusterNode, NodeConnections},
         slot_map::Cluster,
     },
-    connection::{Road, Source, Way},
+    connection::{ConnectionRef, ConnectionSource, SharedConnection},
     error_class,
-    hash_tags::Tags,
+    hash_tags::HashTags,
 };
 use crate::{error::StoreError, key::Key};
 
 /// What a store counts on.
 #[derive(Clone, Debug)]
-pub(crate) enum Servers {
-    One(Source),
+pub(crate) enum Topology {
+    One(ConnectionSource),
     Cluster(Arc<Cluster>),
 }
 
 /// How a lane's trips get to the server of its keys.
 #[derive(Debug)]
 pub(crate) enum Route {
-    Straight(Arc<Road>),
+    Straight(Arc<SharedConnection>),
     /// To whichever node of a cluster serves a tag's slot.
-    Tag(Arc<Roads>, usize),
+    HashTag(Arc<NodeConnections>, usize),
 }
 
 /// Where a trip goes on after an error which says that nothing ran.
 #[derive(Debug)]
-pub(crate) enum Detour {
+pub(crate) enum Redirect {
     /// To the node that serves the slot by now.
     Moved,
     /// To a node that is about to take the slot over, and has the keys.
-    Asking(Arc<Node>),
+    Asking(Arc<ClusterNode>),
     /// To the same, once the keys have moved on.
     Again,
 }
 
-impl Servers {
+impl Topology {
     /// The ways of a runtime's lanes.
     pub(crate) fn routes(&self, lanes: usize) -> Vec<Route> {
         match self {
             Self::One(source) => {
                 let lanes = lanes.min(source.share);
-                let road = || Arc::new(Road::new(source.clone()));
+                let road = || Arc::new(SharedConnection::new(source.clone()));
                 (0..lanes).map(|_| Route::Straight(road())).collect()
             }
             Self::Cluster(cluster) => {
-                let roads = Arc::new(Roads::new(cluster.clone()));
-                let route = |tag| Route::Tag(roads.clone(), tag);
+                let roads = Arc::new(NodeConnections::new(cluster.clone()));
+                let route = |tag| Route::HashTag(roads.clone(), tag);
                 (0..cluster.tags().many()).map(route).collect()
             }
         }
     }
 
     /// The hash tags that keys carry on a cluster.
-    pub(crate) fn tags(&self) -> Option<&Tags> {
+    pub(crate) fn tags(&self) -> Option<&HashTags> {
         match self {
             Self::One(_) => None,
             Self::Cluster(cluster) => Some(cluster.tags()),
@@ -72,17 +72,17 @@ impl Servers {
     }
 
     /// The hash tags whose keys are where those of one are.
-    pub(crate) fn neighbours(&self, tag: usize) -> Vec<usize> {
+    pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         match self {
             Self::One(_) => vec![tag],
-            Self::Cluster(cluster) => cluster.neighbours(tag),
+            Self::Cluster(cluster) => cluster.tags_on_same_node(tag),
         }
     }
 
     /// Whoever served some keys may no longer do so.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn schedule_refresh(&self) {
         if let Self::Cluster(cluster) = self {
-            cluster.doubt();
+            cluster.schedule_refresh();
         }
     }
 
@@ -109,15 +109,15 @@ impl Route {
     pub(crate) fn tag(&self) -> usize {
         match self {
             Self::Straight(_) => 0,
-            Self::Tag(_, tag) => *tag,
+            Self::HashTag(_, tag) => *tag,
         }
     }
 
     /// A connection to the server.
-    pub(crate) async fn way(&self) -> Result<Way, StoreError> {
+    pub(crate) async fn way(&self) -> Result<ConnectionRef, StoreError> {
         match self {
             Self::Straight(road) => road.way().await,
-            Self::Tag(roads, tag) => {
+            Self::HashTag(roads, tag) => {
                 let node = roads.cluster().owner(*tag).await?;
                 roads.way(*tag, &node).await
             }
@@ -125,31 +125,34 @@ impl Route {
     }
 
     /// A connection to a certain server.
-    pub(crate) async fn way_to(&self, node: &Arc<Node>) -> Result<Way, StoreError> {
+    pub(crate) async fn way_to(
+        &self,
+        node: &Arc<ClusterNode>,
+    ) -> Result<ConnectionRef, StoreError> {
         match self {
             Self::Straight(road) => road.way().await,
-            Self::Tag(roads, tag) => roads.way(*tag, node).await,
+            Self::HashTag(roads, tag) => roads.way(*tag, node).await,
         }
     }
 
     /// Where to go on after an error; `None` if it stands.
-    pub(crate) fn detour(&self, error: &RedisError) -> Option<Detour> {
+    pub(crate) fn detour(&self, error: &RedisError) -> Option<Redirect> {
         match self {
             Self::Straight(_) => None,
-            Self::Tag(roads, tag) => roads.cluster().detour(*tag, error),
+            Self::HashTag(roads, tag) => roads.cluster().detour(*tag, error),
         }
     }
 
     /// Whoever served the keys may no longer do so.
-    pub(crate) fn doubt(&self) {
-        if let Self::Tag(roads, _) = self {
-            roads.cluster().doubt();
+    pub(crate) fn schedule_refresh(&self) {
+        if let Self::HashTag(roads, _) = self {
+            roads.cluster().schedule_refresh();
         }
     }
 }
 
 /// What an error of a cluster's node is, in a word.
-pub(crate) fn redirection(error: &RedisError) -> Option<ServerErrorKind> {
+pub(crate) fn redirect_kind(error: &RedisError) -> Option<ServerErrorKind> {
     match error.kind() {
         ErrorKind::Server(kind) => Some(kind),
         _ => None,

@@ -5,15 +5,15 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::{Batch, Entry, Known, msgpack::Unpacked};
+use super::{Batch, MergedRequests, RedisLimit, msgpack::MsgPackReader};
 use crate::{
     clock::Timestamp,
     error::StoreError,
     store::{
         CounterMode, CounterResult, DecisionSource, Op, OpResult,
         redis::{
-            error_class::{self, Fault},
-            request::{Question, op::OwnLine},
+            error_class::{self, ErrorAction},
+            request::{PendingRequest, op::OwnedCounterOp},
         },
     },
     strategy::Snapshot,
@@ -24,15 +24,15 @@ use crate::{
 const MOST: u64 = 1 << 54;
 
 /// What is to be done once a batch's answers are handed out.
-pub(crate) struct Delivered {
+pub(crate) struct BatchReply {
     /// The server's clock.
     pub(crate) at: Timestamp,
     /// What the errors of questions mean, taken together.
-    pub(crate) fault: Fault,
+    pub(crate) fault: ErrorAction,
     /// What nobody waits for, and can't be done now.
-    pub(crate) failed: Vec<(Question, StoreError)>,
+    pub(crate) failed: Vec<(PendingRequest, StoreError)>,
     /// Questions to be asked again, now that the server's time is known.
-    pub(crate) stale: Vec<Question>,
+    pub(crate) stale: Vec<PendingRequest>,
 }
 
 fn is_stale(error: &StoreError) -> bool {
@@ -41,44 +41,47 @@ fn is_stale(error: &StoreError) -> bool {
 
 /// Hands a script's answer out, in order of arrival. An error stands for a reply that isn't one; whoever is left in the
 /// batch has no answer.
-pub(crate) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, StoreError> {
-    let mut delivered = Delivered {
+pub(crate) fn decode_and_complete(
+    batch: &mut Batch,
+    reply: Value,
+) -> Result<BatchReply, StoreError> {
+    let mut delivered = BatchReply {
         at: Timestamp::default(),
-        fault: Fault::default(),
+        fault: ErrorAction::default(),
         failed: Vec::new(),
         stale: Vec::new(),
     };
     let Value::BulkString(reply) = reply else {
-        return Err(garbled("not a string"));
+        return Err(malformed("not a string"));
     };
-    let list = Unpacked::list(&reply).ok_or_else(|| garbled("not a list"))?;
+    let list = MsgPackReader::list(&reply).ok_or_else(|| malformed("not a list"))?;
     let mut reply = Reply(list);
     delivered.at = Timestamp::from_micros(reply.int()?);
     for entry in batch.entries() {
         match reply.int()? {
             -1 => {
                 let error = reply.failure(entry)?;
-                let mut meant = Fault::default();
+                let mut meant = ErrorAction::default();
                 if let StoreError::Server { code, .. } = &error {
-                    meant = error_class::meant_by_code(code);
-                    delivered.fault.severs |= meant.severs;
+                    meant = error_class::classify_code(code);
+                    delivered.fault.reconnect |= meant.reconnect;
                     delivered.fault.counts |= meant.counts;
                 }
-                for question in entry.questions.drain(..) {
-                    if is_stale(&error) && !question.told_time {
-                        delivered.stale.push(question);
-                    } else if meant.counts && question.insists() {
-                        delivered.failed.push((question, error.clone()));
+                for request in entry.requests.drain(..) {
+                    if is_stale(&error) && !request.told_time {
+                        delivered.stale.push(request);
+                    } else if meant.counts && request.insists() {
+                        delivered.failed.push((request, error.clone()));
                     } else {
-                        question.fail(error.clone());
+                        request.fail(error.clone());
                     }
                 }
             }
             admitted => {
                 let takes = matches!(entry.ask(), Op::Acquire(_) | Op::Peek);
-                let lines = entry.lines().iter().map(|line| reply.line(line, takes));
-                let lines = lines.collect::<Result<_, _>>()?;
-                hand_out(entry, delivered.at, admitted.max(0) as u64, lines);
+                let counters = entry.counters().iter().map(|line| reply.line(line, takes));
+                let counters = counters.collect::<Result<_, _>>()?;
+                distribute(entry, delivered.at, admitted.max(0) as u64, counters);
             }
         }
     }
@@ -86,25 +89,25 @@ pub(crate) fn deliver(batch: &mut Batch, reply: Value) -> Result<Delivered, Stor
 }
 
 /// The first come are the first served.
-fn hand_out(
-    entry: &mut Entry,
+fn distribute(
+    entry: &mut MergedRequests,
     at: Timestamp,
     mut admitted: u64,
-    lines: SmallVec<[CounterResult; 1]>,
+    counters: SmallVec<[CounterResult; 1]>,
 ) {
     // What shadows moved, and is not handed out yet.
-    let mut shadows: SmallVec<[u64; 2]> = lines.iter().map(|line| line.units).collect();
-    for question in entry.questions.drain(..) {
-        let mut lines = SmallVec::<[_; 1]>::from_slice(&lines);
+    let mut shadows: SmallVec<[u64; 2]> = counters.iter().map(|line| line.units).collect();
+    for request in entry.requests.drain(..) {
+        let mut counters = SmallVec::<[_; 1]>::from_slice(&counters);
         let (mut own, mut admitted_after) = (0, 0);
-        if let Op::Acquire(times) = question.ask {
+        if let Op::Acquire(times) = request.ask {
             let times = u64::from(times);
             own = times.min(admitted);
             admitted -= own;
             admitted_after = admitted;
             // What moved is what all of them took.
             let shadows = shadows.iter_mut();
-            for ((line, asked), shadow) in lines.iter_mut().zip(&question.lines).zip(shadows) {
+            for ((line, asked), shadow) in counters.iter_mut().zip(&request.counters).zip(shadows) {
                 line.units = match asked.mode {
                     CounterMode::Check | CounterMode::CountRejections => 0,
                     CounterMode::Charge | CounterMode::ChargeRejectedToo => asked.units.of(own),
@@ -119,29 +122,32 @@ fn hand_out(
             age: Duration::ZERO,
             admitted_after,
             source: DecisionSource::Store,
-            counters: lines,
+            counters,
         };
-        question.answer(answer);
+        request.answer(answer);
     }
 }
 
-struct Reply<'a>(Unpacked<'a>);
+struct Reply<'a>(MsgPackReader<'a>);
 
 impl Reply<'_> {
     fn int(&mut self) -> Result<i64, StoreError> {
         let int = self.0.int();
-        let int = int.ok_or_else(|| garbled("a number is missing"))?;
+        let int = int.ok_or_else(|| malformed("a number is missing"))?;
         match int.unsigned_abs() <= MOST {
             true => Ok(int),
-            false => Err(garbled("a number is out of range")),
+            false => Err(malformed("a number is out of range")),
         }
     }
 
-    fn line(&mut self, line: &OwnLine, takes: bool) -> Result<CounterResult, StoreError> {
+    fn line(&mut self, line: &OwnedCounterOp, takes: bool) -> Result<CounterResult, StoreError> {
         // What a take moved is known from how many it admitted, but for a shadow, which counts by itself.
         let known = takes && !line.mode.is_shadow();
         let units = if known { 0 } else { self.int()?.max(0) as u64 };
-        let words = line.limit.context::<Known>().map_or(0, |known| known.words);
+        let words = line
+            .limit
+            .context::<RedisLimit>()
+            .map_or(0, |known| known.words);
         let mut snapshot = Snapshot::default();
         for word in &mut snapshot[..words] {
             *word = self.int()?;
@@ -150,11 +156,11 @@ impl Reply<'_> {
     }
 
     /// Why one entry failed, while the rest of its batch went on.
-    fn failure(&mut self, entry: &Entry) -> Result<StoreError, StoreError> {
+    fn failure(&mut self, entry: &MergedRequests) -> Result<StoreError, StoreError> {
         let message = self
             .0
             .text()
-            .ok_or_else(|| garbled("an error is missing"))?;
+            .ok_or_else(|| malformed("an error is missing"))?;
         let message = String::from_utf8_lossy(message);
         let (code, rest) = error_class::read(&message);
         if !matches!(code, "FOREIGN" | "WRONGTYPE") {
@@ -164,9 +170,9 @@ impl Reply<'_> {
             });
         }
         let keys: Vec<_> = entry
-            .lines()
+            .counters()
             .iter()
-            .filter_map(|line| Some(line.limit.context::<Known>()?.names.of(&line.key)))
+            .filter_map(|line| Some(line.limit.context::<RedisLimit>()?.names.of(&line.key)))
             .collect();
         Ok(StoreError::CorruptKey {
             key: keys.join(" or ").into(),
@@ -175,7 +181,7 @@ impl Reply<'_> {
     }
 }
 
-fn garbled(what: &str) -> StoreError {
+fn malformed(what: &str) -> StoreError {
     StoreError::Server {
         code: "GARBLED".into(),
         message: format!("the script's answer is not what it should be: {what}").into(),

@@ -3,7 +3,7 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::{Batch, Entry, Known, Segment, msgpack::Packed};
+use super::{Batch, MergedRequests, OpGroup, RedisLimit, msgpack::MsgPackWriter};
 use crate::{
     clock::Timestamp,
     store::{
@@ -42,8 +42,8 @@ impl Batch {
                 }
             }
             for entry in &segment.entries {
-                for line in entry.lines() {
-                    if let Some(known) = line.limit.context::<Known>() {
+                for line in entry.counters() {
+                    if let Some(known) = line.limit.context::<RedisLimit>() {
                         cmd.arg(known.names.write(&line.key, &mut name));
                     }
                 }
@@ -54,19 +54,19 @@ impl Batch {
         }
         // The first value says where the segments begin; the policies go before them.
         let (mut places, mut begin) = (Places::new(), 2);
-        let mut plan = Packed::with_capacity(256);
-        plan.begin_with_a_number();
+        let mut args = MsgPackWriter::with_capacity(256);
+        args.reserve_u32();
         for policy in policies {
             places.push((policy.number(), begin));
-            if let Some(context) = policy.context::<Known>() {
-                begin += context.write(policy.rule(), now, &mut plan);
+            if let Some(context) = policy.context::<RedisLimit>() {
+                begin += context.write(policy.rule(), now, &mut args);
             }
         }
-        plan.set_first(begin as u32);
+        args.patch_u32(begin as u32);
         for segment in &self.segments {
-            segment.write(&places, &mut plan);
+            segment.write(&places, &mut args);
         }
-        cmd.arg(plan.as_bytes());
+        cmd.arg(args.as_bytes());
         cmd
     }
 }
@@ -76,11 +76,11 @@ type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
 /// Where the policy of a limit stands among the values.
 type Places = SmallVec<[(u64, usize); 4]>;
 
-impl Segment {
-    fn write(&self, places: &Places, plan: &mut Packed) {
+impl OpGroup {
+    fn write(&self, places: &Places, args: &mut MsgPackWriter) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
         let has_receipts = matches!(self.ask, Op::Refund | Op::Renew | Op::Settle);
-        let own = |entry: &Entry| {
+        let own = |entry: &MergedRequests| {
             let receipts = if has_receipts {
                 3 * self.limits.len()
             } else {
@@ -89,34 +89,34 @@ impl Segment {
             usize::from(listed) + receipts + entry.signatures().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
-        plan.uint(number(self.ask));
-        plan.uint(self.entries.len() as u64);
-        plan.uint(self.limits.len() as u64);
+        args.uint(number(self.ask));
+        args.uint(self.entries.len() as u64);
+        args.uint(self.limits.len() as u64);
         for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
             let mut places = places.iter();
             let place = places.find(|(number, _)| *number == limit.number());
-            plan.uint(place.map_or(0, |(_, place)| *place as u64));
-            plan.uint(units.get());
-            plan.uint(mode_number(*mode, limit.rule()));
+            args.uint(place.map_or(0, |(_, place)| *place as u64));
+            args.uint(units.get());
+            args.uint(mode_number(*mode, limit.rule()));
         }
-        plan.uint(listed.into());
+        args.uint(listed.into());
         if own == 0 {
-            plan.uint(0);
+            args.uint(0);
             return;
         }
-        plan.list(own);
+        args.list(own);
         for entry in &self.entries {
             if listed {
-                plan.uint(entry.times());
+                args.uint(entry.times());
             }
             if has_receipts {
-                for line in entry.lines() {
-                    plan.int(line.receipt().charged_at.as_micros());
-                    plan.int(line.receipt().window_id);
-                    plan.uint(Units::new(line.receipt().remaining).get());
+                for line in entry.counters() {
+                    args.int(line.receipt().charged_at.as_micros());
+                    args.int(line.receipt().window_id);
+                    args.uint(Units::new(line.receipt().remaining).get());
                 }
             }
-            entry.signatures().for_each(|by| plan.text(by));
+            entry.signatures().for_each(|by| args.text(by));
         }
     }
 }

@@ -4,9 +4,9 @@ use rmp::{decode, encode};
 
 /// What is being written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Packed(Vec<u8>);
+pub(crate) struct MsgPackWriter(Vec<u8>);
 
-impl Packed {
+impl MsgPackWriter {
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
@@ -20,13 +20,13 @@ impl Packed {
     }
 
     /// Begins with a number that is known later.
-    pub(crate) fn begin_with_a_number(&mut self) {
+    pub(crate) fn reserve_u32(&mut self) {
         self.0.clear();
         written(encode::write_u32(&mut self.0, 0));
     }
 
     /// The number that it begins with.
-    pub(crate) fn set_first(&mut self, number: u32) {
+    pub(crate) fn patch_u32(&mut self, number: u32) {
         if let Some(first) = self.0.get_mut(1..5) {
             first.copy_from_slice(&number.to_be_bytes());
         }
@@ -58,9 +58,9 @@ fn written<T, E>(result: Result<T, E>) {
 
 /// What is being read.
 #[derive(Debug)]
-pub(crate) struct Unpacked<'a>(&'a [u8]);
+pub(crate) struct MsgPackReader<'a>(&'a [u8]);
 
-impl<'a> Unpacked<'a> {
+impl<'a> MsgPackReader<'a> {
     /// The list that `bytes` hold; `None` if they don't.
     pub(crate) fn list(mut bytes: &'a [u8]) -> Option<Self> {
         decode::read_array_len(&mut bytes).ok()?;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let mut packed = Packed::default();
+        let mut packed = MsgPackWriter::default();
         let ints = [
             0,
             1,
@@ -102,7 +102,7 @@ mod tests {
         ints.iter().for_each(|int| packed.int(*int));
         packed.uint(u64::from(u32::MAX));
         packed.text("who");
-        let mut read = Unpacked::list(packed.as_bytes()).expect("a list");
+        let mut read = MsgPackReader::list(packed.as_bytes()).expect("a list");
         for int in ints {
             assert_eq!(read.int(), Some(int));
         }
@@ -113,26 +113,26 @@ mod tests {
 
     #[test]
     fn a_number_may_be_known_last() {
-        let mut packed = Packed::default();
-        packed.begin_with_a_number();
+        let mut packed = MsgPackWriter::default();
+        packed.reserve_u32();
         packed.text("who");
-        packed.set_first(70_000);
-        let mut read = Unpacked(packed.as_bytes());
+        packed.patch_u32(70_000);
+        let mut read = MsgPackReader(packed.as_bytes());
         assert_eq!((read.int(), read.text()), (Some(70_000), Some(&b"who"[..])));
     }
 
     #[test]
     fn what_is_cut_off_or_something_else_is_no_answer() {
-        let mut packed = Packed::default();
+        let mut packed = MsgPackWriter::default();
         packed.list(1);
         packed.text("who");
         let bytes = packed.as_bytes();
         for end in 0..bytes.len() {
-            let text = Unpacked::list(&bytes[..end]).and_then(|mut read| read.text());
+            let text = MsgPackReader::list(&bytes[..end]).and_then(|mut read| read.text());
             assert_eq!(text, None, "cut off after {end}");
         }
-        assert!(Unpacked::list(b"OK").is_none());
-        let mut read = Unpacked::list(bytes).expect("a list");
+        assert!(MsgPackReader::list(b"OK").is_none());
+        let mut read = MsgPackReader::list(bytes).expect("a list");
         assert_eq!(read.int(), None);
     }
 }

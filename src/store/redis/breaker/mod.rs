@@ -16,10 +16,10 @@ use crate::{error::StoreError, random::random_u64};
 pub(crate) mod probe;
 
 /// The pause before the first probe, at most. Each that fails doubles it.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The longest pause: a store that is back is in use again within a second, and the time that a probe takes.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// How long a probe may be overdue before somebody else sees to it: whoever does may stand still, with all of its runtime.
 const GRACE: Duration = Duration::from_millis(250);
@@ -36,11 +36,11 @@ pub(crate) struct Breaker {
     open: AtomicBool,
     /// In a row.
     faults: AtomicU32,
-    outage: Mutex<Outage>,
+    outage: Mutex<BreakerState>,
 }
 
 #[derive(Debug)]
-struct Outage {
+struct BreakerState {
     state: State,
     /// Pauses since something was last answered. A probe's answer alone ends an outage for the questions, and not the growth
     /// of the pauses: it may be all that is answered.
@@ -64,7 +64,7 @@ enum State {
 /// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, or stands still,
 /// another may.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct ProbeLease {
     breaker: Arc<Breaker>,
     number: u64,
 }
@@ -76,7 +76,7 @@ impl Breaker {
             threshold,
             open: AtomicBool::new(false),
             faults: AtomicU32::new(0),
-            outage: Mutex::new(Outage {
+            outage: Mutex::new(BreakerState {
                 state: State::Closed,
                 pauses: 0,
                 watch: None,
@@ -112,7 +112,7 @@ impl Breaker {
     }
 
     /// Notes that a question was answered: the store lives.
-    pub(crate) fn note_answer(&self) {
+    pub(crate) fn on_success(&self) {
         if self.faults.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -122,7 +122,7 @@ impl Breaker {
     }
 
     /// Notes a fault; returns whether it opened for it.
-    pub(crate) fn note_fault(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
+    pub(crate) fn on_failure(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
         let Some(threshold) = self.threshold else {
             return false;
         };
@@ -155,7 +155,7 @@ impl Breaker {
     }
 
     /// The task of probing it, if it is open and nobody sees to it.
-    pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<Watch> {
+    pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<ProbeLease> {
         let mut outage = self.outage();
         let (State::Open(due) | State::HalfOpen(due)) = outage.state else {
             return None;
@@ -168,32 +168,32 @@ impl Breaker {
         }
         outage.watches += 1;
         outage.watch = Some(outage.watches);
-        Some(Watch {
+        Some(ProbeLease {
             breaker: self.clone(),
             number: outage.watches,
         })
     }
 
-    fn open(&self, outage: &mut Outage, now: Instant, random: u64) {
+    fn open(&self, outage: &mut BreakerState, now: Instant, random: u64) {
         let until = now + pause(outage.pauses, random);
         outage.pauses = outage.pauses.saturating_add(1);
         outage.state = State::Open(until);
         self.open.store(true, Ordering::Relaxed);
     }
 
-    fn close(&self, outage: &mut Outage, faults: u32) {
+    fn close(&self, outage: &mut BreakerState, faults: u32) {
         outage.state = State::Closed;
         outage.cause = None;
         self.faults.store(faults, Ordering::Relaxed);
         self.open.store(false, Ordering::Relaxed);
     }
 
-    fn outage(&self) -> MutexGuard<'_, Outage> {
+    fn outage(&self) -> MutexGuard<'_, BreakerState> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Outage {
+impl BreakerState {
     /// How long until it may be closed again: until the next probe.
     fn pause(&self, now: Instant) -> Duration {
         match self.state {
@@ -203,7 +203,7 @@ impl Outage {
     }
 }
 
-impl Watch {
+impl ProbeLease {
     /// When the next probe is due; `None` once the breaker is closed, or another watch has taken over.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.outage()?.state {
@@ -243,13 +243,13 @@ impl Watch {
     }
 
     /// How it stands, if this is the watch still.
-    fn outage(&self) -> Option<MutexGuard<'_, Outage>> {
+    fn outage(&self) -> Option<MutexGuard<'_, BreakerState>> {
         let outage = self.breaker.outage();
         (outage.watch == Some(self.number)).then_some(outage)
     }
 }
 
-impl Drop for Watch {
+impl Drop for ProbeLease {
     fn drop(&mut self) {
         if let Some(mut outage) = self.outage() {
             outage.watch = None;
@@ -264,7 +264,7 @@ impl Drop for Watch {
 /// A pause: doubled each time, and somewhere between half of that and all of it, so that not all processes probe at once.
 fn pause(before: u32, random: u64) -> Duration {
     let factor = 2_u32.saturating_pow(before);
-    let whole = FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE);
+    let whole = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
     let half = whole / 2;
     let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
     half + Duration::from_micros(random % micros.saturating_add(1))
@@ -286,19 +286,19 @@ mod tests {
         let (breaker, now) = breaker(3);
         for _ in 0..5 {
             assert!(
-                !breaker.note_fault(now, || StoreError::Timeout)
-                    && !breaker.note_fault(now, || StoreError::Timeout)
+                !breaker.on_failure(now, || StoreError::Timeout)
+                    && !breaker.on_failure(now, || StoreError::Timeout)
             );
-            breaker.note_answer();
+            breaker.on_success();
         }
         assert!(
-            !breaker.note_fault(now, || StoreError::Timeout)
-                && !breaker.note_fault(now, || StoreError::Timeout)
+            !breaker.on_failure(now, || StoreError::Timeout)
+                && !breaker.on_failure(now, || StoreError::Timeout)
                 && !breaker.is_open()
         );
-        assert!(breaker.note_fault(now, || StoreError::Timeout) && breaker.is_open());
+        assert!(breaker.on_failure(now, || StoreError::Timeout) && breaker.is_open());
         assert!(
-            !breaker.note_fault(now, || StoreError::Timeout),
+            !breaker.on_failure(now, || StoreError::Timeout),
             "it opens once"
         );
     }
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn without_a_threshold_it_never_opens() {
         let (breaker, now) = breaker(0);
-        assert!((0..1_000).all(|_| !breaker.note_fault(now, || StoreError::Timeout)));
+        assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));
         assert!(!breaker.is_open() && breaker.watch(now).is_none());
     }
 
@@ -314,7 +314,7 @@ mod tests {
     fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
         let (breaker, now) = breaker(1);
         assert!(breaker.watch(now).is_none(), "closed, it needs none");
-        breaker.note_fault(now, || StoreError::Timeout);
+        breaker.on_failure(now, || StoreError::Timeout);
         let watch = breaker.watch(now).expect("a watch");
         assert!(breaker.watch(now).is_none(), "there is one already");
         let due = watch.due().expect("a probe is due");
@@ -336,7 +336,7 @@ mod tests {
     fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
         let (breaker, now) = breaker(2);
         for lifted in [false, true] {
-            while !breaker.note_fault(now, || StoreError::Timeout) {}
+            while !breaker.on_failure(now, || StoreError::Timeout) {}
             let watch = breaker.watch(now).expect("a watch");
             watch.begin(now);
             watch.end(false, now);
@@ -347,7 +347,7 @@ mod tests {
             assert!(!breaker.is_open() && !breaker.lift());
         }
         assert!(
-            breaker.note_fault(now, || StoreError::Timeout),
+            breaker.on_failure(now, || StoreError::Timeout),
             "one fault is remembered"
         );
     }
@@ -356,8 +356,8 @@ mod tests {
     fn pauses_grow_to_a_second_and_no_two_are_alike() {
         for random in [0, 12_345, u64::MAX] {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
-            assert!(pauses.is_sorted() && pauses[0] >= FIRST_PAUSE / 2);
-            assert!(pauses[0] <= FIRST_PAUSE);
+            assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2);
+            assert!(pauses[0] <= MIN_BACKOFF);
             // A store that is back is in use again within two seconds.
             let longest = Duration::from_secs(1);
             assert!((longest / 2..=longest).contains(&pauses[69]));
@@ -369,20 +369,20 @@ mod tests {
     fn pauses_grow_on_until_a_question_is_answered() {
         let (breaker, now) = breaker(1);
         let opened = |times: u32| {
-            breaker.note_fault(now, || StoreError::Timeout);
+            breaker.on_failure(now, || StoreError::Timeout);
             let watch = breaker.watch(now).expect("a watch");
             let pause = watch.due().expect("a probe") - now;
-            let most = FIRST_PAUSE * 2_u32.pow(times);
+            let most = MIN_BACKOFF * 2_u32.pow(times);
             assert!((most / 2..=most).contains(&pause), "{times}: {pause:?}");
             watch.begin(now);
             watch.end(true, now);
         };
         // Probes are answered, and questions are not.
         (0..4).for_each(opened);
-        breaker.note_answer();
+        breaker.on_success();
         opened(0);
-        breaker.note_fault(now, || StoreError::Timeout);
-        breaker.note_answer();
+        breaker.on_failure(now, || StoreError::Timeout);
+        breaker.on_success();
         assert!(!breaker.is_open(), "an answer is better than a probe's");
         opened(0);
     }
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn a_watch_that_stands_still_is_relieved() {
         let (breaker, now) = breaker(1);
-        breaker.note_fault(now, || StoreError::Timeout);
+        breaker.on_failure(now, || StoreError::Timeout);
         let still = breaker.watch(now).expect("a watch");
         let due = still.due().expect("a probe");
         assert!(breaker.watch(due).is_none(), "it is not late yet");
@@ -412,14 +412,14 @@ mod tests {
     #[test]
     fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
         let (breaker, now) = breaker(1);
-        breaker.note_fault(now, || StoreError::Timeout);
+        breaker.on_failure(now, || StoreError::Timeout);
         let watch = breaker.watch(now).expect("a watch");
         watch.begin(now);
         drop(watch);
         let watch = breaker.watch(now).expect("another");
         assert!(watch.due().expect("a probe") <= Instant::now());
         assert!(watch.begin(now) && breaker.is_open());
-        breaker.note_answer();
+        breaker.on_success();
         watch.end(false, now);
         assert!(!breaker.is_open(), "an answer came before");
     }

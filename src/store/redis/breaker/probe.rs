@@ -12,10 +12,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{Breaker, Watch};
+use super::{Breaker, ProbeLease};
 use crate::{
     error::StoreError,
-    store::redis::{Shared, error_class, key_names, topology::Servers},
+    store::redis::{StoreState, error_class, key_names, topology::Topology},
 };
 
 /// The next probe waits for no longer than this, so that one which is never answered doesn't keep a store that is back from
@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_secs(3);
 
 /// Has this runtime see to the probes until the breaker closes, unless somebody does. Should the runtime end before, the next
 /// question has another one do it.
-pub(crate) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
+pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
@@ -37,7 +37,7 @@ pub(crate) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
     };
     let shared = Arc::downgrade(shared);
     drop(runtime.spawn(async move {
-        see_to(&watch, &shared, tag).await;
+        run_probes(&watch, &shared, tag).await;
         if !watch.is_over() {
             return;
         }
@@ -54,11 +54,11 @@ pub(crate) fn start(shared: &Arc<Shared>, breaker: &Arc<Breaker>, tag: usize) {
     }));
 }
 
-async fn see_to(watch: &Watch, shared: &Weak<Shared>, tag: usize) {
+async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
     let mut asked = JoinSet::new();
     while let Some(due) = watch.due() {
         let since = Instant::now();
-        let late = find_well(&mut asked, due).await;
+        let late = await_healthy(&mut asked, due).await;
         if late {
             watch.end(true, Instant::now());
             continue;
@@ -80,10 +80,10 @@ async fn see_to(watch: &Watch, shared: &Weak<Shared>, tag: usize) {
                 since,
             );
             asked.spawn(async move { timeout(patience, probe).await.unwrap_or(false) });
-            let well = find_well(&mut asked, until).await;
+            let well = await_healthy(&mut asked, until).await;
             if !well {
                 // The keys may be elsewhere by now.
-                shared.servers.doubt();
+                shared.servers.schedule_refresh();
             }
             watch.end(well, Instant::now());
         }
@@ -91,7 +91,7 @@ async fn see_to(watch: &Watch, shared: &Weak<Shared>, tag: usize) {
 }
 
 /// Whether one of those that are under way finds the server well, by then.
-async fn find_well(asked: &mut JoinSet<bool>, until: Instant) -> bool {
+async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
     while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
         if answer.unwrap_or(false) {
             return true;
@@ -104,15 +104,15 @@ async fn find_well(asked: &mut JoinSet<bool>, until: Instant) -> bool {
 /// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
 /// answered, isn't asked once more.
 async fn ask(
-    servers: Servers,
+    servers: Topology,
     breaker: Arc<Breaker>,
     tag: usize,
     probe: Cmd,
     since: Instant,
 ) -> bool {
     match &servers {
-        Servers::One(_) => is_well(servers.run::<Value>(tag, &probe).await, &breaker),
-        Servers::Cluster(cluster) => {
+        Topology::One(_) => is_healthy(servers.run::<Value>(tag, &probe).await, &breaker),
+        Topology::Cluster(cluster) => {
             // Another may have taken its place. If nobody tells, it is asked itself.
             let _ = timeout(QUICK / 2, cluster.read()).await;
             let node = match cluster.owner(tag).await {
@@ -130,38 +130,38 @@ async fn ask(
                 // What is wrong may be wrong with this slot.
                 probing.answered();
             }
-            is_well(answer, &breaker)
+            is_healthy(answer, &breaker)
         }
     }
 }
 
 /// What doesn't open a breaker doesn't keep it open, such as a server that is full: who has used up his quota is refused by
 /// it.
-fn is_well(answer: Result<Value, StoreError>, breaker: &Breaker) -> bool {
+fn is_healthy(answer: Result<Value, StoreError>, breaker: &Breaker) -> bool {
     let error = match answer {
         Ok(_) => return true,
         Err(error) => error,
     };
-    let well = matches!(&error, StoreError::Server { code, .. } if !error_class::meant_by_code(code).counts);
+    let well = matches!(&error, StoreError::Server { code, .. } if !error_class::classify_code(code).counts);
     if !well {
         breaker.note_cause(error);
     }
     well
 }
 
-impl Shared {
+impl StoreState {
     /// What is asked.
     fn probe(&self, tag: usize) -> Cmd {
         let mut eval = redis::cmd("EVAL");
         eval.arg(include_str!("probe.lua")).arg(1);
-        eval.arg(key_names::of_nobody(&self.prefix, self.servers.tags(), tag));
+        eval.arg(key_names::probe_key(&self.prefix, self.servers.tags(), tag));
         eval
     }
 
     /// A server that was at fault counts again: what was kept for it is sent. On a cluster that holds for all tags of the node.
     fn answers_again(&self, tag: usize) {
         self.kept.send(tag);
-        for other in self.servers.neighbours(tag) {
+        for other in self.servers.tags_on_same_node(tag) {
             if other != tag && self.breaker(other).lift() {
                 self.kept.send(other);
             }

@@ -12,38 +12,38 @@ use super::slot_map::Cluster;
 use crate::{
     error::StoreError,
     store::redis::{
-        connection::{Road, Source, Way},
+        connection::{ConnectionRef, ConnectionSource, SharedConnection},
         error_class,
     },
 };
 
 /// A node that serves slots, or did.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct ClusterNode {
     pub(crate) host: String,
     pub(crate) port: u16,
-    pub(crate) source: Source,
-    probed: Mutex<Probed>,
+    pub(crate) source: ConnectionSource,
+    probed: Mutex<ProbeState>,
 }
 
 /// What is known of a node's last probe, unless it was answered.
 #[derive(Debug, Default)]
-struct Probed {
+struct ProbeState {
     begun: Option<Instant>,
     ended: Option<Instant>,
 }
 
 /// A probe of a node that is under way.
-pub(crate) struct Probing {
-    node: Arc<Node>,
+pub(crate) struct ProbeGuard {
+    node: Arc<ClusterNode>,
     begun: Instant,
 }
 
 /// A range of slots, and the address of the node that serves it.
-pub(crate) type Range = (u16, u16, String, u16);
+pub(crate) type SlotRange = (u16, u16, String, u16);
 
-impl Node {
-    pub(crate) fn new(host: String, port: u16, source: Source) -> Self {
+impl ClusterNode {
+    pub(crate) fn new(host: String, port: u16, source: ConnectionSource) -> Self {
         Self {
             host,
             port,
@@ -53,24 +53,28 @@ impl Node {
     }
 
     /// Begins a probe, unless one has begun or ended since and wasn't answered, or is under way, and not for too long.
-    pub(crate) fn begin_probe(self: &Arc<Self>, since: Instant, long: Duration) -> Option<Probing> {
+    pub(crate) fn begin_probe(
+        self: &Arc<Self>,
+        since: Instant,
+        long: Duration,
+    ) -> Option<ProbeGuard> {
         let (mut probed, now) = (self.probed(), Instant::now());
         let lately = probed.begun.max(probed.ended).is_some_and(|at| at > since);
         let is_under_way = probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + long);
         if lately || is_under_way {
             return None;
         }
-        *probed = Probed {
+        *probed = ProbeState {
             begun: Some(now),
             ended: None,
         };
-        Some(Probing {
+        Some(ProbeGuard {
             node: self.clone(),
             begun: now,
         })
     }
 
-    fn probed(&self) -> MutexGuard<'_, Probed> {
+    fn probed(&self) -> MutexGuard<'_, ProbeState> {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -79,7 +83,7 @@ impl Node {
     }
 
     /// What it knows of who serves what.
-    pub(crate) async fn slots(&self) -> Result<Vec<Range>, StoreError> {
+    pub(crate) async fn slots(&self) -> Result<Vec<SlotRange>, StoreError> {
         let loan = self.source.loan().await?;
         let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
         let slots = slots.map_err(|error| error_class::of(&error))?;
@@ -94,14 +98,14 @@ impl Node {
     }
 }
 
-impl Probing {
+impl ProbeGuard {
     pub(crate) fn answered(self) {
-        *self.node.probed() = Probed::default();
+        *self.node.probed() = ProbeState::default();
     }
 }
 
 /// Answered or not, it is over.
-impl Drop for Probing {
+impl Drop for ProbeGuard {
     fn drop(&mut self) {
         let mut probed = self.node.probed();
         if probed.begun == Some(self.begun) {
@@ -111,7 +115,7 @@ impl Drop for Probing {
 }
 
 /// The masters in the answer to `CLUSTER SLOTS`. A node without a name has that of the one that was asked.
-pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
+pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
     let Value::Array(ranges) = answer else {
         return Vec::new();
     };
@@ -143,15 +147,15 @@ pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<Range> {
 
 /// The connections of one runtime to the nodes of a cluster.
 #[derive(Debug)]
-pub(crate) struct Roads {
+pub(crate) struct NodeConnections {
     cluster: Arc<Cluster>,
-    roads: Mutex<Vec<Known>>,
+    roads: Mutex<Vec<RedisLimit>>,
 }
 
 /// A node, and the connections to it.
-type Known = (Arc<Node>, Box<[Arc<Road>]>);
+type RedisLimit = (Arc<ClusterNode>, Box<[Arc<SharedConnection>]>);
 
-impl Roads {
+impl NodeConnections {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
         Self {
             cluster,
@@ -164,18 +168,22 @@ impl Roads {
     }
 
     /// A connection to a node, for a tag's lane.
-    pub(crate) async fn way(&self, tag: usize, node: &Arc<Node>) -> Result<Way, StoreError> {
+    pub(crate) async fn way(
+        &self,
+        tag: usize,
+        node: &Arc<ClusterNode>,
+    ) -> Result<ConnectionRef, StoreError> {
         self.road(tag, node).way().await
     }
 
-    fn road(&self, tag: usize, node: &Arc<Node>) -> Arc<Road> {
+    fn road(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
         let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return known[tag % known.len()].clone();
         }
         // Nodes come and go.
         roads.retain(|(known, _)| self.cluster.knows(known));
-        let road = |_| Arc::new(Road::new(node.source.clone()));
+        let road = |_| Arc::new(SharedConnection::new(node.source.clone()));
         let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();
         let road = new[tag % new.len()].clone();
         roads.push((node.clone(), new));
@@ -192,11 +200,11 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     /// Nothing is connected to it.
-    fn node() -> Arc<Node> {
+    fn node() -> Arc<ClusterNode> {
         let config = deadpool_redis::Config::from_url("redis://127.0.0.1:1");
         let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
-        let source = Source::new(pool.expect("a pool"), 1);
-        Arc::new(Node::new("127.0.0.1".into(), 1, source))
+        let source = ConnectionSource::new(pool.expect("a pool"), 1);
+        Arc::new(ClusterNode::new("127.0.0.1".into(), 1, source))
     }
 
     /// A moment later.

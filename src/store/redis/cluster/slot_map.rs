@@ -17,28 +17,28 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::node::{Node, Range};
+use super::node::{ClusterNode, SlotRange};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::{
-        connection::{Source, sentinel},
+        connection::{ConnectionSource, sentinel},
         error_class,
-        hash_tags::Tags,
-        topology::{Detour, redirection},
+        hash_tags::HashTags,
+        topology::{Redirect, redirect_kind},
     },
 };
 
 /// How many nodes are asked at a time who serves what. The first answer counts.
-const ASKED: usize = 6;
+const REFRESH_FANOUT: usize = 6;
 
 /// How long they have.
-const READING: Duration = Duration::from_secs(1);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// They aren't asked more often than this.
-const PAUSE: Duration = Duration::from_millis(50);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How often a command that stands for itself follows the nodes' word.
-const MOST_DETOURS: usize = 5;
+const MAX_REDIRECTS: usize = 5;
 
 /// The nodes of a cluster.
 ///
@@ -48,13 +48,13 @@ const MOST_DETOURS: usize = 5;
 pub(crate) struct Cluster {
     /// The first of the nodes that were named, which shows how to connect to all.
     pattern: ConnectionInfo,
-    open: fn(ConnectionInfo) -> Result<Source, ConfigError>,
+    open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
     /// Those that were named.
-    seeds: Vec<Arc<Node>>,
-    tags: Tags,
+    seeds: Vec<Arc<ClusterNode>>,
+    tags: HashTags,
     /// Connections to each node, in each runtime.
     connections: usize,
-    map: ArcSwap<Map>,
+    map: ArcSwap<SlotMap>,
     reading: tokio::sync::Mutex<()>,
     /// Who is asked first.
     turn: AtomicUsize,
@@ -64,14 +64,14 @@ pub(crate) struct Cluster {
 
 /// Who serves what.
 #[derive(Clone, Debug, Default)]
-struct Map {
-    nodes: Vec<Arc<Node>>,
+struct SlotMap {
+    nodes: Vec<Arc<ClusterNode>>,
     /// Of each tag.
-    owners: Vec<Option<Arc<Node>>>,
+    owners: Vec<Option<Arc<ClusterNode>>>,
 }
 
-impl Map {
-    fn add(&mut self, node: &Arc<Node>) {
+impl SlotMap {
+    fn add(&mut self, node: &Arc<ClusterNode>) {
         if !self.nodes.iter().any(|known| Arc::ptr_eq(known, node)) {
             self.nodes.push(node.clone());
         }
@@ -82,9 +82,9 @@ impl Cluster {
     /// A cluster that is found by any of the nodes named. Nothing is connected yet.
     pub(crate) fn new(
         seeds: Vec<ConnectionInfo>,
-        tags: Tags,
+        tags: HashTags,
         connections: usize,
-        open: fn(ConnectionInfo) -> Result<Source, ConfigError>,
+        open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let none = || ConfigError::new("a cluster without a node", "the URL of one node at least");
         let pattern = seeds.first().cloned().ok_or_else(none)?;
@@ -107,14 +107,14 @@ impl Cluster {
                 }
             };
             let source = open(seed)?;
-            Ok(Arc::new(Node::new(host, port, source)))
+            Ok(Arc::new(ClusterNode::new(host, port, source)))
         });
         Ok(Self {
             seeds: seeds.collect::<Result<_, _>>()?,
             pattern,
             open,
             connections,
-            map: ArcSwap::from_pointee(Map {
+            map: ArcSwap::from_pointee(SlotMap {
                 nodes: Vec::new(),
                 owners: vec![None; tags.many()],
             }),
@@ -129,40 +129,40 @@ impl Cluster {
         self.connections
     }
 
-    pub(crate) fn tags(&self) -> &Tags {
+    pub(crate) fn tags(&self) -> &HashTags {
         &self.tags
     }
 
     /// The node that serves a tag's slot.
-    pub(crate) async fn owner(&self, tag: usize) -> Result<Arc<Node>, StoreError> {
-        if let Some(owner) = self.known_owner(tag) {
+    pub(crate) async fn owner(&self, tag: usize) -> Result<Arc<ClusterNode>, StoreError> {
+        if let Some(owner) = self.cached_owner(tag) {
             return Ok(owner);
         }
         Box::pin(self.read()).await?;
-        self.known_owner(tag).ok_or_else(|| StoreError::Server {
+        self.cached_owner(tag).ok_or_else(|| StoreError::Server {
             code: "CLUSTERDOWN".into(),
             message: "no node serves the slot".into(),
         })
     }
 
     /// Whether a node is one of those that serve.
-    pub(crate) fn knows(&self, node: &Arc<Node>) -> bool {
+    pub(crate) fn knows(&self, node: &Arc<ClusterNode>) -> bool {
         let nodes = &self.map.load().nodes;
         nodes.iter().any(|known| Arc::ptr_eq(known, node))
     }
 
-    fn known_owner(&self, tag: usize) -> Option<Arc<Node>> {
+    fn cached_owner(&self, tag: usize) -> Option<Arc<ClusterNode>> {
         self.map.load().owners.get(tag)?.clone()
     }
 
     /// Where to go on after an error; `None` if it stands. Nothing ran in any case.
-    pub(crate) fn detour(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Detour> {
-        let kind = redirection(error)?;
+    pub(crate) fn detour(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Redirect> {
+        let kind = redirect_kind(error)?;
         let node = || {
             let (address, _) = error.redirect_node()?;
             let (host, port) = address.rsplit_once(':')?;
             // Without a host it's the one that was asked.
-            let same = self.known_owner(tag).filter(|_| host.is_empty());
+            let same = self.cached_owner(tag).filter(|_| host.is_empty());
             let host = same.as_ref().map_or(host, |node| &node.host);
             self.node(&self.map.load(), host, port.parse().ok()?)
         };
@@ -170,33 +170,33 @@ impl Cluster {
             ServerErrorKind::Moved => {
                 let node = node()?;
                 self.map.rcu(|map| {
-                    let mut map = Map::clone(map);
+                    let mut map = SlotMap::clone(map);
                     map.add(&node);
                     map.owners[tag] = Some(node.clone());
                     map
                 });
-                self.doubt();
-                Some(Detour::Moved)
+                self.schedule_refresh();
+                Some(Redirect::Moved)
             }
             ServerErrorKind::Ask => {
                 let node = node()?;
                 if !self.knows(&node) {
                     // It may be about to get its first slots. The next one is to find it, and the connections to it.
                     self.map.rcu(|map| {
-                        let mut map = Map::clone(map);
+                        let mut map = SlotMap::clone(map);
                         map.add(&node);
                         map
                     });
                 }
-                Some(Detour::Asking(node))
+                Some(Redirect::Asking(node))
             }
-            ServerErrorKind::TryAgain => Some(Detour::Again),
+            ServerErrorKind::TryAgain => Some(Redirect::Again),
             _ => None,
         }
     }
 
     /// The tags whose keys are where a tag's are.
-    pub(crate) fn neighbours(&self, tag: usize) -> Vec<usize> {
+    pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         let map = self.map.load();
         let Some(Some(own)) = map.owners.get(tag) else {
             return vec![tag];
@@ -207,20 +207,22 @@ impl Cluster {
     }
 
     /// Has it found out who serves what, while nobody waits for it.
-    pub(crate) fn doubt(self: &Arc<Self>) {
+    pub(crate) fn schedule_refresh(self: &Arc<Self>) {
         let Ok(handle) = Handle::try_current() else {
             return;
         };
-        if self.reading.try_lock().is_ok() && self.last_read().is_none() {
+        if self.reading.try_lock().is_ok() && self.last_refresh().is_none() {
             let cluster = self.clone();
             drop(handle.spawn(async move { cluster.read().await }));
         }
     }
 
     /// What became of the last reading, if that is not long ago.
-    fn last_read(&self) -> Option<Result<(), StoreError>> {
+    fn last_refresh(&self) -> Option<Result<(), StoreError>> {
         let last = self.last();
-        let (_, error) = last.as_ref().filter(|(at, _)| at.elapsed() < PAUSE)?;
+        let (_, error) = last
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < REFRESH_INTERVAL)?;
         Some(error.clone().map_or(Ok(()), Err))
     }
 
@@ -231,19 +233,19 @@ impl Cluster {
     /// Finds out who serves what. Those who want to know at the same time wait for one of them.
     pub(crate) async fn read(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
-        if let Some(read) = self.last_read() {
+        if let Some(read) = self.last_refresh() {
             return read;
         }
         let begun = Instant::now();
-        let slots = timeout(READING, self.first_answer()).await;
+        let slots = timeout(REFRESH_TIMEOUT, self.query_nodes()).await;
         let slots = slots.unwrap_or(Err(StoreError::Timeout));
         let error = slots.as_ref().err().cloned();
         *self.last() = Some((begun, error));
-        self.adopt(&slots?);
+        self.apply_slots(&slots?);
         Ok(())
     }
 
-    async fn first_answer(&self) -> Result<Vec<Range>, StoreError> {
+    async fn query_nodes(&self) -> Result<Vec<SlotRange>, StoreError> {
         let map = self.map.load_full();
         let seeds = self.seeds.iter();
         let seeds =
@@ -255,7 +257,7 @@ impl Cluster {
         nodes.rotate_left(first);
         let mut asked = JoinSet::new();
         let mut nodes = nodes.into_iter();
-        for node in nodes.by_ref().take(ASKED) {
+        for node in nodes.by_ref().take(REFRESH_FANOUT) {
             asked.spawn(async move { node.slots().await });
         }
         let mut error = StoreError::Connection("no node of the cluster answers".into());
@@ -272,9 +274,9 @@ impl Cluster {
         Err(error)
     }
 
-    fn adopt(&self, slots: &[Range]) {
+    fn apply_slots(&self, slots: &[SlotRange]) {
         self.map.rcu(|old| {
-            let mut map = Map {
+            let mut map = SlotMap {
                 nodes: Vec::new(),
                 owners: vec![None; self.tags.many()],
             };
@@ -294,14 +296,14 @@ impl Cluster {
     }
 
     /// The node at an address, which may be new.
-    fn node(&self, map: &Map, host: &str, port: u16) -> Option<Arc<Node>> {
+    fn node(&self, map: &SlotMap, host: &str, port: u16) -> Option<Arc<ClusterNode>> {
         let mut known = map.nodes.iter().chain(&self.seeds);
         if let Some(node) = known.find(|node| node.is(host, port)) {
             return Some(node.clone());
         }
         let address = sentinel::at(self.pattern.addr(), host, port);
         let source = (self.open)(self.pattern.clone().set_addr(address)).ok()?;
-        Some(Arc::new(Node::new(host.to_owned(), port, source)))
+        Some(Arc::new(ClusterNode::new(host.to_owned(), port, source)))
     }
 
     /// Runs a command that does no harm if it runs twice, where a tag's keys are.
@@ -311,27 +313,27 @@ impl Cluster {
         cmd: &Cmd,
     ) -> Result<T, StoreError> {
         let (mut node, mut asking) = (self.owner(tag).await?, false);
-        for left in (0..MOST_DETOURS).rev() {
+        for left in (0..MAX_REDIRECTS).rev() {
             let loan = node.source.loan().await;
-            let loan = loan.inspect_err(|_| self.doubt())?;
+            let loan = loan.inspect_err(|_| self.schedule_refresh())?;
             let answer = match asking {
                 false => loan.query(cmd).await,
-                true => loan.query_asking(cmd).await,
+                true => loan.query_with_asking(cmd).await,
             };
             let error = match answer.and_then(|value| Ok(T::from_redis_value(value)?)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             match self.detour(tag, &error).filter(|_| left > 0) {
-                Some(Detour::Asking(to)) => (node, asking) = (to, true),
+                Some(Redirect::Asking(to)) => (node, asking) = (to, true),
                 Some(detour) => {
-                    if matches!(detour, Detour::Again) {
+                    if matches!(detour, Redirect::Again) {
                         sleep(Duration::from_millis(5)).await;
                     }
                     (node, asking) = (self.owner(tag).await?, false);
                 }
                 None => {
-                    self.doubt();
+                    self.schedule_refresh();
                     return Err(error_class::of(&error));
                 }
             }

@@ -11,30 +11,30 @@ use std::{
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
-use super::{Source, sentinel::Sentinel, tls::Tls};
+use super::{ConnectionSource, sentinel::Sentinel, tls::Tls};
 use crate::{
     error::ConfigError,
-    store::redis::{cluster::slot_map::Cluster, hash_tags::Tags, topology::Servers},
+    store::redis::{cluster::slot_map::Cluster, hash_tags::HashTags, topology::Topology},
 };
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
-const OWN_POOL: usize = 1_024;
+const DEFAULT_POOL_SIZE: usize = 1_024;
 
 /// Hash tags of a cluster's keys, unless set. With 512 requests in flight on three masters, 32 carried 1.3 to 1.9 times what
 /// a call for each request does, 64 no more than 1.2 times, and 128 less than those calls: what shares a slot was too few.
 const HASH_TAGS: usize = 32;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Connect {
-    pub(crate) servers: Option<Connections>,
+pub(crate) struct ConnectConfig {
+    pub(crate) servers: Option<ServerConfig>,
     pub(crate) server_url_template: Option<String>,
-    pub(crate) lanes: usize,
+    pub(crate) workers: usize,
     pub(crate) hash_tags: usize,
     pub(crate) tls: Tls,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Connections {
+pub(crate) enum ServerConfig {
     Url(String),
     Config(Box<Config>),
     Pool(Pool),
@@ -42,42 +42,42 @@ pub(crate) enum Connections {
     Sentinel { name: String, urls: Vec<String> },
 }
 
-impl Default for Connect {
+impl Default for ConnectConfig {
     fn default() -> Self {
         Self {
             servers: None,
             server_url_template: None,
-            lanes: 1,
+            workers: 1,
             hash_tags: HASH_TAGS,
             tls: Tls::default(),
         }
     }
 }
 
-impl Connect {
+impl ConnectConfig {
     /// A number that is equal for stores that were told of the same servers and prefix.
     pub(crate) fn id(&self, prefix: &str) -> u64 {
         static STORES: AtomicU64 = AtomicU64::new(0);
         let mut hasher = DefaultHasher::new();
         prefix.hash(&mut hasher);
         match &self.servers {
-            Some(Connections::Url(url)) => url.hash(&mut hasher),
-            Some(Connections::Cluster(urls)) => {
+            Some(ServerConfig::Url(url)) => url.hash(&mut hasher),
+            Some(ServerConfig::Cluster(urls)) => {
                 let mut urls: Vec<_> = urls.iter().collect();
                 urls.sort_unstable();
                 urls.hash(&mut hasher);
             }
-            Some(Connections::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
+            Some(ServerConfig::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
             // A pool or a configuration that is the application's own.
             _ => STORES.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
         }
         hasher.finish()
     }
 
-    pub(crate) fn servers(mut self) -> Result<Servers, ConfigError> {
-        if !(1..=64).contains(&self.lanes) {
+    pub(crate) fn servers(mut self) -> Result<Topology, ConfigError> {
+        if !(1..=64).contains(&self.workers) {
             return Err(ConfigError::new(
-                format!("{} connections", self.lanes),
+                format!("{} connections", self.workers),
                 "1 to 64",
             ));
         }
@@ -88,34 +88,34 @@ impl Connect {
             )
         };
         Ok(match self.servers.take().ok_or_else(none)? {
-            Connections::Url(url) => self.own(url.as_str(), PoolConfig::new(OWN_POOL))?,
-            Connections::Config(config) => self.configured(*config)?,
-            Connections::Pool(pool) => {
-                let size = enough(&pool)?;
-                let share = (size / 4).max(1).min(self.lanes);
-                Servers::One(Source::new(pool, share))
+            ServerConfig::Url(url) => self.own(url.as_str(), PoolConfig::new(DEFAULT_POOL_SIZE))?,
+            ServerConfig::Config(config) => self.build_from_config(*config)?,
+            ServerConfig::Pool(pool) => {
+                let size = check_pool_size(&pool)?;
+                let share = (size / 4).max(1).min(self.workers);
+                Topology::One(ConnectionSource::new(pool, share))
             }
-            Connections::Cluster(urls) => {
-                let tags = Tags::new(self.hash_tags)?;
+            ServerConfig::Cluster(urls) => {
+                let tags = HashTags::new(self.hash_tags)?;
                 let open = |info| {
-                    let pool = own_pool(info, PoolConfig::new(OWN_POOL))?;
-                    Ok(Source::new(pool, OWN_POOL))
+                    let pool = build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE))?;
+                    Ok(ConnectionSource::new(pool, DEFAULT_POOL_SIZE))
                 };
                 let seeds = self.infos(urls)?;
-                let cluster = Cluster::new(seeds, tags, self.lanes, open)?;
-                Servers::Cluster(Arc::new(cluster))
+                let cluster = Cluster::new(seeds, tags, self.workers, open)?;
+                Topology::Cluster(Arc::new(cluster))
             }
-            Connections::Sentinel { name, urls } => {
+            ServerConfig::Sentinel { name, urls } => {
                 let like = self.server_url_template.as_deref().unwrap_or("redis://any");
-                let open = |info| own_pool(info, PoolConfig::new(OWN_POOL));
+                let open = |info| build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE));
                 let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(like)?, open)?;
-                Servers::One(Source::watched(sentinel, OWN_POOL))
+                Topology::One(ConnectionSource::watched(sentinel, DEFAULT_POOL_SIZE))
             }
         })
     }
 
-    fn configured(&self, config: Config) -> Result<Servers, ConfigError> {
-        let pool = config.pool.unwrap_or(PoolConfig::new(OWN_POOL));
+    fn build_from_config(&self, config: Config) -> Result<Topology, ConfigError> {
+        let pool = config.pool.unwrap_or(PoolConfig::new(DEFAULT_POOL_SIZE));
         match (config.url, config.connection) {
             (Some(url), None) => self.own(url.as_str(), pool),
             (None, Some(connection)) => self.own(connection, pool),
@@ -131,10 +131,10 @@ impl Connect {
         &self,
         server: impl IntoConnectionInfo,
         config: PoolConfig,
-    ) -> Result<Servers, ConfigError> {
-        let pool = own_pool(self.info(server)?, config)?;
-        let size = enough(&pool)?;
-        Ok(Servers::One(Source::new(pool, size)))
+    ) -> Result<Topology, ConfigError> {
+        let pool = build_pool(self.info(server)?, config)?;
+        let size = check_pool_size(&pool)?;
+        Ok(Topology::One(ConnectionSource::new(pool, size)))
     }
 
     fn infos(&self, urls: Vec<String>) -> Result<Vec<ConnectionInfo>, ConfigError> {
@@ -142,12 +142,12 @@ impl Connect {
     }
 
     fn info(&self, server: impl IntoConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
-        let info = server.into_connection_info().map_err(wrong_address)?;
+        let info = server.into_connection_info().map_err(invalid_address)?;
         self.tls.apply(info)
     }
 }
 
-fn enough(pool: &Pool) -> Result<usize, ConfigError> {
+fn check_pool_size(pool: &Pool) -> Result<usize, ConfigError> {
     match pool.status().max_size {
         size @ 0..2 => Err(ConfigError::new(
             format!("a pool of {size} connections"),
@@ -157,7 +157,7 @@ fn enough(pool: &Pool) -> Result<usize, ConfigError> {
     }
 }
 
-pub(crate) fn wrong_address(error: redis::RedisError) -> ConfigError {
+pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     let unknown = error.kind() == redis::ErrorKind::InvalidClientConfig;
     if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
         return super::tls::not_built();
@@ -170,7 +170,7 @@ pub(crate) fn wrong_address(error: redis::RedisError) -> ConfigError {
 }
 
 /// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
-fn own_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
+fn build_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
     let tcp = TcpSettings::default().set_nodelay(true);
     let manager = Manager::new_with_config(
         info.set_tcp_settings(tcp),
@@ -179,7 +179,7 @@ fn own_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigErro
             .set_connection_timeout(None)
             .set_response_timeout(None),
     );
-    Pool::builder(manager.map_err(wrong_address)?)
+    Pool::builder(manager.map_err(invalid_address)?)
         .config(config)
         .runtime(Runtime::Tokio1)
         .build()
@@ -210,21 +210,21 @@ mod tests {
     #[test]
     fn stores_that_were_opened_alike_count_in_the_same_place() {
         let id = |servers, prefix| {
-            let connect = Connect {
+            let connect = ConnectConfig {
                 servers: Some(servers),
-                ..Connect::default()
+                ..ConnectConfig::default()
             };
             connect.id(prefix)
         };
-        let url = |url: &str| Connections::Url(url.to_owned());
+        let url = |url: &str| ServerConfig::Url(url.to_owned());
         let cluster = |urls: &[&str]| {
-            Connections::Cluster(urls.iter().map(|url| (*url).to_owned()).collect())
+            ServerConfig::Cluster(urls.iter().map(|url| (*url).to_owned()).collect())
         };
         assert_eq!(id(url("redis://a"), "tg:"), id(url("redis://a"), "tg:"));
         assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://b"), "tg:"));
         assert_ne!(id(url("redis://a"), "tg:"), id(url("redis://a"), "other:"));
         assert_eq!(id(cluster(&["a", "b"]), ""), id(cluster(&["b", "a"]), ""));
-        let config = || Connections::Config(Box::default());
+        let config = || ServerConfig::Config(Box::default());
         assert_ne!(id(config(), ""), id(config(), ""), "they can't be compared");
     }
 }

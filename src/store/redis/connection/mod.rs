@@ -29,42 +29,42 @@ const STALE: Duration = Duration::from_secs(1);
 
 /// Where connections come from.
 #[derive(Clone)]
-pub(crate) struct Source {
-    origin: Origin,
+pub(crate) struct ConnectionSource {
+    origin: Backend,
     /// How many the lanes may hold of the pool's; more are detached, so that whoever shares the pool isn't left waiting.
     pub(crate) share: usize,
     held: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
-enum Origin {
+enum Backend {
     Pool(Pool),
     Sentinel(Arc<Sentinel>),
 }
 
-impl Source {
+impl ConnectionSource {
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
         match &self.origin {
-            Origin::Pool(pool) => checkout(pool).await,
-            Origin::Sentinel(sentinel) => sentinel.connection().await,
+            Backend::Pool(pool) => checkout(pool).await,
+            Backend::Sentinel(sentinel) => sentinel.connection().await,
         }
     }
 
     /// A connection for one command, beside the lanes'.
-    pub(crate) async fn loan(&self) -> Result<Loan, StoreError> {
+    pub(crate) async fn loan(&self) -> Result<PooledConnection, StoreError> {
         let connection = self.connection().await?;
-        Ok(Loan(Some(connection)))
+        Ok(PooledConnection(Some(connection)))
     }
 
     pub(crate) fn new(pool: Pool, share: usize) -> Self {
-        Self::of(Origin::Pool(pool), share)
+        Self::of(Backend::Pool(pool), share)
     }
 
     pub(crate) fn watched(sentinel: Sentinel, share: usize) -> Self {
-        Self::of(Origin::Sentinel(Arc::new(sentinel)), share)
+        Self::of(Backend::Sentinel(Arc::new(sentinel)), share)
     }
 
-    fn of(origin: Origin, share: usize) -> Self {
+    fn of(origin: Backend, share: usize) -> Self {
         Self {
             origin,
             share,
@@ -83,36 +83,36 @@ pub(crate) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
 
 /// The connection of a lane, which its trips share. It is opened by the first of them.
 #[derive(Debug)]
-pub(crate) struct Road {
-    source: Source,
-    link: Mutex<Option<Link>>,
+pub(crate) struct SharedConnection {
+    source: ConnectionSource,
+    link: Mutex<Option<OpenConnection>>,
 }
 
 /// What a trip holds of the connection it is sent on.
-pub(crate) struct Way {
-    road: Arc<Road>,
+pub(crate) struct ConnectionRef {
+    road: Arc<SharedConnection>,
     connection: MultiplexedConnection,
     is_over: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-struct Link {
+struct OpenConnection {
     connection: MultiplexedConnection,
     /// None if it was detached from the pool.
-    _place: Option<Place>,
+    _place: Option<PoolSlot>,
     /// Set by a trip that found it broken.
     is_over: Arc<AtomicBool>,
     used: Instant,
 }
 
 /// A connection's place in the pool.
-struct Place {
+struct PoolSlot {
     connection: Option<Connection>,
     held: Arc<AtomicUsize>,
 }
 
-impl Road {
-    pub(crate) fn new(source: Source) -> Self {
+impl SharedConnection {
+    pub(crate) fn new(source: ConnectionSource) -> Self {
         Self {
             source,
             link: Mutex::default(),
@@ -120,7 +120,7 @@ impl Road {
     }
 
     /// The connection, opened if there is none, or the one there was doesn't answer any more.
-    pub(crate) async fn way(self: &Arc<Self>) -> Result<Way, StoreError> {
+    pub(crate) async fn way(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
         let mut link = self.link.lock().await;
         if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
             // Should nobody wait for the answer any more, it is as good as none.
@@ -132,10 +132,10 @@ impl Road {
         let link = match &mut *link {
             Some(link) => link,
             // Seldom, and large: whoever awaits this would be as large.
-            none => none.insert(Box::pin(Link::open(&self.source)).await?),
+            none => none.insert(Box::pin(OpenConnection::open(&self.source)).await?),
         };
         link.used = Instant::now();
-        Ok(Way {
+        Ok(ConnectionRef {
             road: self.clone(),
             connection: link.connection.clone(),
             is_over: link.is_over.clone(),
@@ -145,15 +145,15 @@ impl Road {
 
 /// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, whoever
 /// came next would wait for both answers.
-pub(crate) struct Loan(Option<Connection>);
+pub(crate) struct PooledConnection(Option<Connection>);
 
-impl Loan {
+impl PooledConnection {
     pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
         self.send(cmd, false).await
     }
 
     /// Sends it to a node of a cluster that is about to take over its key.
-    pub(crate) async fn query_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
         self.send(cmd, true).await
     }
 
@@ -162,23 +162,23 @@ impl Loan {
         let connection = self.0.as_deref_mut().ok_or_else(gone)?;
         let answer = match asking {
             false => cmd.query_async(connection).await,
-            true => query_asking(connection, cmd).await,
+            true => query_with_asking(connection, cmd).await,
         };
-        let severs = |error| error_class::meant_by(error).severs;
-        if !answer.as_ref().is_err_and(severs) {
+        let reconnect = |error| error_class::classify(error).reconnect;
+        if !answer.as_ref().is_err_and(reconnect) {
             drop(self.0.take());
         }
         answer
     }
 }
 
-impl Drop for Loan {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         drop(self.0.take().map(Connection::take));
     }
 }
 
-async fn query_asking(
+async fn query_with_asking(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
 ) -> Result<Value, RedisError> {
@@ -195,14 +195,14 @@ async fn answers(connection: &mut MultiplexedConnection) -> bool {
     ping.is_ok()
 }
 
-impl Way {
+impl ConnectionRef {
     pub(crate) async fn query(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         cmd.query_async(&mut self.connection).await
     }
 
     /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
-    pub(crate) async fn query_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
-        Box::pin(query_asking(&mut self.connection, cmd)).await
+    pub(crate) async fn query_with_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
+        Box::pin(query_with_asking(&mut self.connection, cmd)).await
     }
 
     /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening
@@ -215,13 +215,13 @@ impl Way {
     }
 }
 
-impl Link {
-    async fn open(source: &Source) -> Result<Self, StoreError> {
+impl OpenConnection {
+    async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
         let connection = source.connection().await?;
         let held = &source.held;
         let (connection, place) = if held.fetch_add(1, Ordering::Relaxed) < source.share {
             let shared = MultiplexedConnection::clone(&connection);
-            let place = Place {
+            let place = PoolSlot {
                 connection: Some(connection),
                 held: held.clone(),
             };
@@ -240,25 +240,25 @@ impl Link {
 }
 
 /// The connection is closed, so that the pool doesn't hand it out again: it may be dead.
-impl Drop for Place {
+impl Drop for PoolSlot {
     fn drop(&mut self) {
         drop(self.connection.take().map(Connection::take));
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for PoolSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Place").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for ConnectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Source");
         match &self.origin {
-            Origin::Pool(pool) => f.field("pool", &pool.status()),
-            Origin::Sentinel(sentinel) => f.field("sentinel", sentinel),
+            Backend::Pool(pool) => f.field("pool", &pool.status()),
+            Backend::Sentinel(sentinel) => f.field("sentinel", sentinel),
         };
         f.field("share", &self.share).finish_non_exhaustive()
     }
@@ -275,20 +275,20 @@ mod tests {
     use super::*;
 
     /// A pool of one connection, which whoever comes next has to take.
-    fn source(addr: impl fmt::Display) -> (Source, Pool) {
+    fn source(addr: impl fmt::Display) -> (ConnectionSource, Pool) {
         let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
         config.pool = Some(deadpool_redis::PoolConfig::new(1));
         let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
         let pool = pool.expect("a pool");
-        (Source::new(pool.clone(), 1), pool)
+        (ConnectionSource::new(pool.clone(), 1), pool)
     }
 
-    async fn ask(source: &Source, cmd: &Cmd) -> Result<Value, RedisError> {
+    async fn ask(source: &ConnectionSource, cmd: &Cmd) -> Result<Value, RedisError> {
         source.loan().await.expect("a connection").query(cmd).await
     }
 
     /// The number of the connection that the next one gets.
-    async fn number(source: &Source) -> i64 {
+    async fn number(source: &ConnectionSource) -> i64 {
         match ask(source, cmd("CLIENT").arg("ID")).await {
             Ok(Value::Int(number)) => number,
             other => panic!("{other:?}"),
@@ -363,7 +363,7 @@ mod tests {
             let ping = cmd("PING");
             let left = match asking {
                 false => give_up(&pool, loan.query(&ping)).await,
-                true => give_up(&pool, loan.query_asking(&ping)).await,
+                true => give_up(&pool, loan.query_with_asking(&ping)).await,
             };
             assert_eq!(left, 0);
             proxy.pass();

@@ -6,53 +6,53 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    Answered, Asked, Part, answers, answers_by, ask_parts, charged, finishing::Finishing, join,
-    late, parts, standing::Stood,
+    PartReply, PendingPart, SlotPart, answers, answers_by, ask_parts, charged,
+    finishing::Finishing, join, late, parts, standing::Stood,
 };
 use crate::{
     error::StoreError,
     store::{
         CounterMode, CounterResult, Op, OpResult, StoreResponse, Units,
         redis::{
-            request::op::{Lines, OwnLine},
-            worker::pool::Lanes,
+            request::op::{CounterOps, OwnedCounterOp},
+            worker::pool::WorkerPool,
         },
     },
 };
 
 /// What is being taken.
-struct Taking {
-    lanes: Arc<Lanes>,
+struct CrossSlotAcquire {
+    workers: Arc<WorkerPool>,
     deadline: Instant,
     times: u32,
     count: usize,
     /// Whether a rejection charges something.
     counts: bool,
-    asked: SmallVec<[Asked; 2]>,
+    asked: SmallVec<[PendingPart; 2]>,
     /// Shadows, and the lines that they stand for.
-    shadows: Vec<(usize, OwnLine, Option<usize>)>,
+    shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
 }
 
 /// What was taken. What it charged is given back unless it is read.
 struct Taken {
     admitted: u64,
     count: usize,
-    parts: SmallVec<[Answered; 2]>,
+    parts: SmallVec<[PartReply; 2]>,
     /// What was asked once it was known what became of the request.
-    beside: SmallVec<[Answered; 2]>,
+    beside: SmallVec<[PartReply; 2]>,
 }
 
 /// Asks about all lines but the shadows. Nothing is charged yet for what they reject.
 pub(crate) fn ask(
-    lanes: &Arc<Lanes>,
+    workers: &Arc<WorkerPool>,
     times: u32,
-    lines: Lines,
+    counters: CounterOps,
     deadline: Instant,
 ) -> StoreResponse {
-    let count = lines.len();
-    let counts = lines.iter().any(counts_rejections);
+    let count = counters.len();
+    let counts = counters.iter().any(counts_rejections);
     let mut shadows = Vec::new();
-    for (place, line) in lines.iter().enumerate() {
+    for (place, line) in counters.iter().enumerate() {
         if let CounterMode::Shadow {
             replaces: of,
             charges,
@@ -66,17 +66,17 @@ pub(crate) fn ask(
             shadows.push((place, line, of));
         }
     }
-    let mut parts = parts(lanes, lines);
-    parts.iter_mut().for_each(Part::drop_shadows);
-    parts.retain(|part| !part.lines.is_empty());
+    let mut parts = parts(workers, counters);
+    parts.iter_mut().for_each(SlotPart::drop_shadows);
+    parts.retain(|part| !part.counters.is_empty());
     let asked = parts.into_iter().map(|part| {
-        let lines = part.lines.iter().map(without_rejections).collect();
-        let answer = lanes.insist(Op::Acquire(times), lines, deadline);
-        Asked { part, answer }
+        let counters = part.counters.iter().map(without_rejections).collect();
+        let answer = workers.insist(Op::Acquire(times), counters, deadline);
+        PendingPart { part, answer }
     });
-    let taking = Taking {
+    let taking = CrossSlotAcquire {
         asked: asked.collect(),
-        lanes: lanes.clone(),
+        workers: workers.clone(),
         deadline,
         times,
         count,
@@ -96,7 +96,7 @@ async fn read(
 }
 
 /// Whether a rejection charges something under this line.
-fn counts_rejections(line: &OwnLine) -> bool {
+fn counts_rejections(line: &OwnedCounterOp) -> bool {
     match line.mode {
         CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
         CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => false,
@@ -104,7 +104,7 @@ fn counts_rejections(line: &OwnLine) -> bool {
 }
 
 /// The line without what it charges for rejections: whether they count is known only once all parts have answered.
-fn without_rejections(line: &OwnLine) -> OwnLine {
+fn without_rejections(line: &OwnedCounterOp) -> OwnedCounterOp {
     let mut line = line.clone();
     match line.mode {
         CounterMode::ChargeRejectedToo => line.mode = CounterMode::Charge,
@@ -114,23 +114,23 @@ fn without_rejections(line: &OwnLine) -> OwnLine {
     line
 }
 
-impl Part {
+impl SlotPart {
     fn drop_shadows(&mut self) {
-        let Self { lines, places } = self;
-        let mut kept = lines.iter().map(|line| !line.mode.is_shadow());
+        let Self { counters, places } = self;
+        let mut kept = counters.iter().map(|line| !line.mode.is_shadow());
         places.retain(|_| kept.next().unwrap_or(false));
-        lines.retain(|line| !line.mode.is_shadow());
+        counters.retain(|line| !line.mode.is_shadow());
     }
 
-    fn of(place: usize, line: OwnLine) -> Self {
+    fn of(place: usize, line: OwnedCounterOp) -> Self {
         Self {
-            lines: [line].into(),
+            counters: [line].into(),
             places: [place].into_iter().collect(),
         }
     }
 }
 
-impl Taking {
+impl CrossSlotAcquire {
     async fn take(mut self) -> Result<Taken, StoreError> {
         let (mut parts, error) = answers(mem::take(&mut self.asked)).await;
         if let Some(error) = error {
@@ -153,9 +153,9 @@ impl Taking {
     }
 
     /// Has given back what not all parts admitted.
-    async fn give_back(&self, parts: &mut [Answered], admitted: u64) -> Result<(), StoreError> {
-        let mut back = SmallVec::<[Part; 2]>::new();
-        for Answered { part, delivery } in parts.iter_mut() {
+    async fn give_back(&self, parts: &mut [PartReply], admitted: u64) -> Result<(), StoreError> {
+        let mut back = SmallVec::<[SlotPart; 2]>::new();
+        for PartReply { part, delivery } in parts.iter_mut() {
             let Some(answer) = delivery.answer_mut() else {
                 continue;
             };
@@ -170,14 +170,14 @@ impl Taking {
                 back.push(given);
             }
         }
-        back.retain(|part| !part.lines.is_empty());
+        back.retain(|part| !part.counters.is_empty());
         // They are given back also if nobody waits for it any more.
-        let back = ask_parts(&self.lanes, Op::Refund, back, self.deadline);
+        let back = ask_parts(&self.workers, Op::Refund, back, self.deadline);
         let (given, error) = answers_by(self.deadline, back).await;
         if let Some(error) = error {
             return Err(error);
         }
-        for Answered { part, mut delivery } in given {
+        for PartReply { part, mut delivery } in given {
             let Some(now) = delivery.read() else {
                 continue;
             };
@@ -196,14 +196,15 @@ impl Taking {
     }
 
     /// Charges what counts rejections, and asks shadows, now that it's known what became of the request.
-    fn ask_beside(&self, parts: &[Answered], admitted: u64) -> SmallVec<[Asked; 2]> {
+    fn ask_beside(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
         let times = u64::from(self.times);
         let matters = self.counts || !self.shadows.is_empty();
         let stood = (matters && admitted < times).then(|| Stood::before(parts));
         let rejections = stood
             .iter()
             .flat_map(|stood| stood.rejections(times, admitted));
-        let rejections = rejections.map(|(place, line)| (Op::ForceAcquire, Part::of(place, line)));
+        let rejections =
+            rejections.map(|(place, line)| (Op::ForceAcquire, SlotPart::of(place, line)));
         let shadows = self.shadows.iter().map(|(place, line, of)| {
             let without = match (of, &stood) {
                 (Some(of), Some(stood)) => stood.fit_without(*of, times),
@@ -213,11 +214,11 @@ impl Taking {
                 0 => Op::Peek,
                 times => Op::Acquire(u32::try_from(times).unwrap_or(u32::MAX)),
             };
-            (ask, Part::of(*place, line.clone()))
+            (ask, SlotPart::of(*place, line.clone()))
         });
         let beside = rejections.chain(shadows);
         let beside =
-            beside.flat_map(|(ask, part)| ask_parts(&self.lanes, ask, [part], self.deadline));
+            beside.flat_map(|(ask, part)| ask_parts(&self.workers, ask, [part], self.deadline));
         beside.collect()
     }
 }
@@ -226,12 +227,12 @@ impl Taken {
     fn read(mut self) -> OpResult {
         let mut answer = join(&mut self.parts, self.count);
         answer.admitted = self.admitted;
-        for Answered { part, delivery } in &mut self.beside {
+        for PartReply { part, delivery } in &mut self.beside {
             let Some(told) = delivery.read() else {
                 continue;
             };
             let at = told.at;
-            for ((place, line), told) in part.places.iter().zip(&part.lines).zip(told.counters) {
+            for ((place, line), told) in part.places.iter().zip(&part.counters).zip(told.counters) {
                 // What rejections charge is no part of the request's own charge, and doesn't date that anew.
                 let is_shadow = line.mode.is_shadow();
                 let own = &mut answer.counters[*place];

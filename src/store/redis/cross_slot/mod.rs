@@ -21,10 +21,10 @@ pub(crate) mod standing;
 
 use super::{
     request::{
-        op::Lines,
-        response_handle::{Awaited, Delivery},
+        op::CounterOps,
+        response_handle::{ResponseHandle, RollbackGuard},
     },
-    worker::pool::Lanes,
+    worker::pool::WorkerPool,
 };
 use crate::{
     clock::Timestamp,
@@ -33,62 +33,62 @@ use crate::{
 };
 
 /// The lines of a request whose keys share a slot, and their places in the request.
-pub(crate) struct Part {
-    pub(crate) lines: Lines,
+pub(crate) struct SlotPart {
+    pub(crate) counters: CounterOps,
     places: SmallVec<[usize; 2]>,
 }
 
 /// A part that was asked about.
-struct Asked {
-    part: Part,
-    answer: Result<Awaited, StoreError>,
+struct PendingPart {
+    part: SlotPart,
+    answer: Result<ResponseHandle, StoreError>,
 }
 
 /// A part that was answered. Its delivery gives back what is charged, unless it's read.
-pub(crate) struct Answered {
-    part: Part,
-    delivery: Delivery,
+pub(crate) struct PartReply {
+    part: SlotPart,
+    delivery: RollbackGuard,
 }
 
 /// Whether a request's keys are in several slots.
-pub(crate) fn is_spread(lanes: &Lanes, lines: &Lines) -> bool {
-    let Some((first, rest)) = lines.split_first().filter(|(_, rest)| !rest.is_empty()) else {
+pub(crate) fn spans_slots(workers: &WorkerPool, counters: &CounterOps) -> bool {
+    let Some((first, rest)) = counters.split_first().filter(|(_, rest)| !rest.is_empty()) else {
         return false;
     };
-    lanes.tags().is_some_and(|tags| {
+    workers.tags().is_some_and(|tags| {
         let tag = tags.of(&first.key);
         rest.iter().any(|line| tags.of(&line.key) != tag)
     })
 }
 
 /// A request's lines, by slot.
-pub(crate) fn parts(lanes: &Lanes, lines: Lines) -> SmallVec<[Part; 1]> {
-    let mut parts: SmallVec<[(usize, Part); 1]> = SmallVec::new();
-    for (place, line) in lines.into_iter().enumerate() {
-        let tag = lanes.tags().map_or(0, |tags| tags.of(&line.key));
+pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[SlotPart; 1]> {
+    let mut parts: SmallVec<[(usize, SlotPart); 1]> = SmallVec::new();
+    for (place, line) in counters.into_iter().enumerate() {
+        let tag = workers.tags().map_or(0, |tags| tags.of(&line.key));
         let part = match parts.iter().position(|(its, _)| *its == tag) {
             Some(part) => part,
             None => {
-                let part = Part {
-                    lines: Lines::new(),
+                let part = SlotPart {
+                    counters: CounterOps::new(),
                     places: SmallVec::new(),
                 };
                 parts.push((tag, part));
                 parts.len() - 1
             }
         };
-        parts[part].1.lines.push(line);
+        parts[part].1.counters.push(line);
         parts[part].1.places.push(place);
     }
-    let mut parts: SmallVec<[Part; 1]> = parts.into_iter().map(|(_, part)| part).collect();
-    parts.iter_mut().for_each(Part::renumber);
+    let mut parts: SmallVec<[SlotPart; 1]> = parts.into_iter().map(|(_, part)| part).collect();
+    parts.iter_mut().for_each(SlotPart::renumber);
     parts
 }
 
-impl Part {
+impl SlotPart {
     /// A shadow stands for a line of its own part, or beside them all.
     fn renumber(&mut self) {
-        for line in &mut self.lines {
+        for line in &mut self.counters {
             if let CounterMode::Shadow {
                 replaces: Some(live),
                 charges,
@@ -102,14 +102,14 @@ impl Part {
 }
 
 /// Asks about a request whose keys are in several slots.
-pub(crate) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
-    let deadline = lanes.deadline();
+pub(crate) fn ask(workers: &Arc<WorkerPool>, ask: Op, counters: CounterOps) -> StoreResponse {
+    let deadline = workers.deadline();
     if let Op::Acquire(times) = ask {
-        return acquire::ask(lanes, times, lines, deadline);
+        return acquire::ask(workers, times, counters, deadline);
     }
-    let count = lines.len();
-    let asked = ask_parts(lanes, ask, parts(lanes, lines), deadline);
-    let lanes = lanes.clone();
+    let count = counters.len();
+    let asked = ask_parts(workers, ask, parts(workers, counters), deadline);
+    let workers = workers.clone();
     StoreResponse::pending(async move {
         let (mut answered, error) = answers(asked).await;
         let Some(error) = error else {
@@ -117,9 +117,9 @@ pub(crate) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
         };
         if ask == Op::ForceAcquire {
             // As if it had not been asked: all or nothing.
-            for Answered { part, delivery } in &mut answered {
+            for PartReply { part, delivery } in &mut answered {
                 if let Some(answer) = delivery.read() {
-                    lanes.tell(Op::Refund, charged(part, &answer, 1, 1).lines);
+                    workers.tell(Op::Refund, charged(part, &answer, 1, 1).counters);
                 }
             }
         }
@@ -129,30 +129,30 @@ pub(crate) fn ask(lanes: &Arc<Lanes>, ask: Op, lines: Lines) -> StoreResponse {
 
 /// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
 fn ask_parts(
-    lanes: &Arc<Lanes>,
+    workers: &Arc<WorkerPool>,
     ask: Op,
-    parts: impl IntoIterator<Item = Part>,
+    parts: impl IntoIterator<Item = SlotPart>,
     deadline: Instant,
-) -> SmallVec<[Asked; 2]> {
+) -> SmallVec<[PendingPart; 2]> {
     let asked = parts.into_iter().map(|part| {
-        let answer = lanes.insist(ask, part.lines.clone(), deadline);
-        Asked { part, answer }
+        let answer = workers.insist(ask, part.counters.clone(), deadline);
+        PendingPart { part, answer }
     });
     asked.collect()
 }
 
 /// Awaits all answers. What can't be answered is the error.
 async fn answers(
-    asked: impl IntoIterator<Item = Asked>,
-) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    asked: impl IntoIterator<Item = PendingPart>,
+) -> (SmallVec<[PartReply; 2]>, Option<StoreError>) {
     let (mut answered, mut error) = (SmallVec::new(), None);
-    for Asked { part, answer } in asked {
+    for PendingPart { part, answer } in asked {
         let answer = match answer {
             Ok(awaited) => awaited.delivery().await,
             Err(wrong) => Err(wrong),
         };
         match answer {
-            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Ok(delivery) => answered.push(PartReply { part, delivery }),
             Err(wrong) => error = Some(wrong),
         }
     }
@@ -162,10 +162,10 @@ async fn answers(
 /// The same, for no longer than the request has time. It has less than others who asked later, and is asked behind them.
 async fn answers_by(
     deadline: Instant,
-    asked: impl IntoIterator<Item = Asked>,
-) -> (SmallVec<[Answered; 2]>, Option<StoreError>) {
+    asked: impl IntoIterator<Item = PendingPart>,
+) -> (SmallVec<[PartReply; 2]>, Option<StoreError>) {
     let (mut answered, mut error) = (SmallVec::new(), None);
-    for Asked { part, answer } in asked {
+    for PendingPart { part, answer } in asked {
         let answer = match answer {
             Ok(awaited) => {
                 let told = timeout_at(deadline, awaited.delivery()).await;
@@ -174,7 +174,7 @@ async fn answers_by(
             Err(wrong) => Err(wrong),
         };
         match answer {
-            Ok(delivery) => answered.push(Answered { part, delivery }),
+            Ok(delivery) => answered.push(PartReply { part, delivery }),
             Err(wrong) => error = Some(wrong),
         }
     }
@@ -182,7 +182,7 @@ async fn answers_by(
 }
 
 /// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.
-fn join(answered: &mut [Answered], count: usize) -> OpResult {
+fn join(answered: &mut [PartReply], count: usize) -> OpResult {
     let mut whole = OpResult {
         admitted: u64::MAX,
         at: Timestamp::default(),
@@ -194,7 +194,7 @@ fn join(answered: &mut [Answered], count: usize) -> OpResult {
     let instants = answered.iter_mut();
     let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));
     whole.at = instants.min().unwrap_or_default();
-    for Answered { part, delivery } in answered {
+    for PartReply { part, delivery } in answered {
         let Some(answer) = delivery.read() else {
             continue;
         };
@@ -220,18 +220,18 @@ fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
 }
 
 /// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
-fn charged(part: &Part, answer: &OpResult, share: u64, admitted: u64) -> Part {
-    let mut back = Part {
-        lines: Lines::new(),
+fn charged(part: &SlotPart, answer: &OpResult, share: u64, admitted: u64) -> SlotPart {
+    let mut back = SlotPart {
+        counters: CounterOps::new(),
         places: SmallVec::new(),
     };
-    let lines = part.lines.iter().zip(&answer.counters);
-    for ((line, charged), place) in lines.zip(&part.places) {
+    let counters = part.counters.iter().zip(&answer.counters);
+    for ((line, charged), place) in counters.zip(&part.places) {
         if charged.units > 0 {
             let mut line = line.clone();
             line.charged(charged.units, &charged.snapshot, answer.at);
             line.units = Units::new(charged.units / admitted.max(1) * share);
-            back.lines.push(line);
+            back.counters.push(line);
             back.places.push(*place);
         }
     }

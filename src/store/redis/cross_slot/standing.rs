@@ -1,9 +1,9 @@
 //! How a request's lines stood before it, by what their parts answered.
 
-use super::Answered;
+use super::PartReply;
 use crate::store::{
     CounterMode, CounterOp, CounterResult, OpResult, Units,
-    redis::request::op::OwnLine,
+    redis::request::op::OwnedCounterOp,
     room::{counted_rejections, denied_charge, fit_without},
 };
 
@@ -11,26 +11,26 @@ use crate::store::{
 /// that were admitted with it, is counted as room.
 pub(crate) struct Stood<'a> {
     /// With their places in the request.
-    own: Vec<(usize, &'a OwnLine)>,
-    lines: Vec<CounterOp<'a>>,
+    own: Vec<(usize, &'a OwnedCounterOp)>,
+    counters: Vec<CounterOp<'a>>,
     rooms: Vec<u64>,
 }
 
 impl<'a> Stood<'a> {
-    pub(crate) fn before(parts: &'a [Answered]) -> Self {
+    pub(crate) fn before(parts: &'a [PartReply]) -> Self {
         let mut stood = Self {
             own: Vec::new(),
-            lines: Vec::new(),
+            counters: Vec::new(),
             rooms: Vec::new(),
         };
-        for Answered { part, delivery } in parts {
+        for PartReply { part, delivery } in parts {
             let Some(answer) = delivery.answer() else {
                 continue;
             };
-            let lines = part.lines.iter().zip(&answer.counters);
-            for ((line, snapshot), place) in lines.zip(&part.places) {
+            let counters = part.counters.iter().zip(&answer.counters);
+            for ((line, snapshot), place) in counters.zip(&part.places) {
                 stood.own.push((*place, line));
-                stood.lines.push(line.line());
+                stood.counters.push(line.line());
                 stood.rooms.push(room_before(line, snapshot, answer));
             }
         }
@@ -41,7 +41,7 @@ impl<'a> Stood<'a> {
     pub(crate) fn fit_without(&self, place: usize, times: u64) -> u64 {
         let without = self.own.iter().position(|(own, _)| *own == place);
         let without = without.unwrap_or(usize::MAX);
-        fit_without(&self.lines, &self.rooms, without, times)
+        fit_without(&self.counters, &self.rooms, without, times)
     }
 
     /// What the rejected ones of so many requests charge under which lines.
@@ -49,11 +49,11 @@ impl<'a> Stood<'a> {
         &self,
         times: u64,
         admitted: u64,
-    ) -> impl Iterator<Item = (usize, OwnLine)> {
-        let rejected = counted_rejections(&self.lines, &self.rooms, times - admitted);
+    ) -> impl Iterator<Item = (usize, OwnedCounterOp)> {
+        let rejected = counted_rejections(&self.counters, &self.rooms, times - admitted);
         let rooms = self.own.iter().zip(&self.rooms);
         rooms
-            .zip(&self.lines)
+            .zip(&self.counters)
             .filter_map(move |((own, room), line)| {
                 let rejected = line.units.of(rejected);
                 let units = match line.mode {
@@ -72,7 +72,7 @@ impl<'a> Stood<'a> {
     }
 }
 
-fn room_before(line: &OwnLine, answered: &CounterResult, answer: &OpResult) -> u64 {
+fn room_before(line: &OwnedCounterOp, answered: &CounterResult, answer: &OpResult) -> u64 {
     let at = answer.at_line(answered);
     let left = line
         .limit

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use redis::cmd;
 use tokio::{runtime::Handle, time::timeout};
 
-use super::{RedisStore, topology::Servers};
+use super::{RedisStore, topology::Topology};
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
     error::StoreError,
@@ -27,7 +27,7 @@ const APART: Duration = Duration::from_secs(1);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A server, and a hash tag of keys that are there.
-pub(crate) struct Place {
+pub(crate) struct ServerRef {
     pub(crate) name: Arc<str>,
     pub(crate) tag: usize,
 }
@@ -42,7 +42,7 @@ impl RedisStore {
             health.add_issue(HealthIssue::Unreachable { server, error });
             return health;
         }
-        let single = matches!(self.inner.shared.servers, Servers::One(_));
+        let single = matches!(self.inner.shared.servers, Topology::One(_));
         let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
             Ok(Ok(places)) => places,
             failed => {
@@ -63,7 +63,7 @@ impl RedisStore {
                 continue;
             }
             for limit in limits {
-                self.try_out(place, limit, &mut health).await;
+                self.self_test_policy(place, limit, &mut health).await;
             }
         }
         health
@@ -72,7 +72,7 @@ impl RedisStore {
     /// What a server says of itself.
     async fn look_at(
         &self,
-        place: &Place,
+        place: &ServerRef,
         single: bool,
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
@@ -86,7 +86,7 @@ impl RedisStore {
             }
             Err(error) => return Err(error),
             Ok(info) => {
-                let told = Told(&info);
+                let told = InfoReply(&info);
                 told.judge(&server(), health);
                 if single && told.field("cluster_enabled") == Some("1") {
                     health.add_issue(HealthIssue::ClusterNode { server: server() });
@@ -111,27 +111,27 @@ impl RedisStore {
 }
 
 /// Each server that counts, once.
-async fn places(servers: &Servers) -> Result<Vec<Place>, StoreError> {
-    let Servers::Cluster(cluster) = servers else {
+async fn places(servers: &Topology) -> Result<Vec<ServerRef>, StoreError> {
+    let Topology::Cluster(cluster) = servers else {
         let name = "the server".into();
-        return Ok(vec![Place { name, tag: 0 }]);
+        return Ok(vec![ServerRef { name, tag: 0 }]);
     };
-    let mut places = Vec::<Place>::new();
+    let mut places = Vec::<ServerRef>::new();
     for tag in 0..cluster.tags().many() {
         let owner = cluster.owner(tag).await?;
         let name = format!("{}:{}", owner.host, owner.port);
         if !places.iter().any(|place| *place.name == *name) {
             let name = name.into();
-            places.push(Place { name, tag });
+            places.push(ServerRef { name, tag });
         }
     }
     Ok(places)
 }
 
 /// A server's answer to `INFO`.
-pub(crate) struct Told<'a>(pub(crate) &'a str);
+pub(crate) struct InfoReply<'a>(pub(crate) &'a str);
 
-impl Told<'_> {
+impl InfoReply<'_> {
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
@@ -177,7 +177,7 @@ mod tests {
 
     fn problems(info: &str) -> Vec<String> {
         let mut health = HealthReport::default();
-        Told(info).judge(&"the server".into(), &mut health);
+        InfoReply(info).judge(&"the server".into(), &mut health);
         health.issues().iter().map(ToString::to_string).collect()
     }
 

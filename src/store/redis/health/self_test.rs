@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::{Cmd, Value, cmd};
 use tokio::time::{Instant, timeout};
 
-use super::{PATIENCE, Place};
+use super::{PATIENCE, ServerRef};
 use crate::{
     error::StoreError,
     key::Key,
@@ -14,8 +14,11 @@ use crate::{
         health::{HealthIssue, HealthReport},
         redis::{
             RedisStore,
-            batch::{Batch, Known, decode},
-            request::{Matter, Question, ended, op::OwnLine, response_handle::Delivery},
+            batch::{Batch, RedisLimit, decode},
+            request::{
+                PendingRequest, RequestState, ended, op::OwnedCounterOp,
+                response_handle::RollbackGuard,
+            },
         },
     },
 };
@@ -26,13 +29,13 @@ const UNNAMED: &str = "user executing the script can't run this command";
 impl RedisStore {
     /// Asks all that may be asked about a key under a limit, looks whether the user may run each command that takes, and
     /// removes the key.
-    pub(crate) async fn try_out(
+    pub(crate) async fn self_test_policy(
         &self,
-        place: &Place,
+        place: &ServerRef,
         limit: &LimitHandle,
         health: &mut HealthReport,
     ) {
-        let Some(known) = limit.context::<Known>() else {
+        let Some(known) = limit.context::<RedisLimit>() else {
             return;
         };
         let key = self.key_at(place);
@@ -77,11 +80,11 @@ impl RedisStore {
     }
 
     /// Takes a unit as requests do, and waits for it no longer than they do: none of them is to be held up on that trip.
-    async fn take(&self, line: &OwnLine) -> Result<OpResult, StoreError> {
-        let (lanes, until) = (&self.inner.lanes, Instant::now() + PATIENCE);
+    async fn take(&self, line: &OwnedCounterOp) -> Result<OpResult, StoreError> {
+        let (workers, until) = (&self.inner.workers, Instant::now() + PATIENCE);
         loop {
             let lines = [line.clone()].into();
-            let awaited = lanes.ask(Op::Acquire(1), lines, lanes.deadline(), None)?;
+            let awaited = workers.ask(Op::Acquire(1), lines, workers.deadline(), None)?;
             match awaited.delivery().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
@@ -92,11 +95,11 @@ impl RedisStore {
     /// Takes a unit, and then asks by itself, so that nobody hears of it, all else that may become of one.
     async fn ask_all(
         &self,
-        place: &Place,
+        place: &ServerRef,
         limit: &LimitHandle,
         key: Key,
     ) -> Result<(), StoreError> {
-        let line = OwnLine::of(&CounterOp::plain(limit, key));
+        let line = OwnedCounterOp::of(&CounterOp::plain(limit, key));
         let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
         if limit.permit_ttl().is_some() {
@@ -114,13 +117,14 @@ impl RedisStore {
     /// Asks beside the lanes, without a word to those who remember refusals.
     async fn ask_apart(
         &self,
-        place: &Place,
+        place: &ServerRef,
         ask: Op,
-        line: &OwnLine,
+        line: &OwnedCounterOp,
     ) -> Result<OpResult, StoreError> {
         let mut batch = Batch::default();
         let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
-        let (mut question, awaited) = Question::asked(Matter::new(ask, lines, deadline, 0), None);
+        let (mut question, awaited) =
+            PendingRequest::asked(RequestState::new(ask, lines, deadline, 0), None);
         question.told_time = true;
         batch.push(question).map_err(|_| ended())?;
         let shared = &self.inner.shared;
@@ -132,14 +136,14 @@ impl RedisStore {
             }
             reply => reply,
         };
-        let _ = decode::deliver(&mut batch, reply?)?;
+        let _ = decode::decode_and_complete(&mut batch, reply?)?;
         read(awaited.delivery().await?)
     }
 
     /// Which of these commands the user may not run on a key.
     async fn lacking(
         &self,
-        place: &Place,
+        place: &ServerRef,
         key: String,
         commands: &[&str],
     ) -> Result<Vec<String>, StoreError> {
@@ -182,7 +186,7 @@ impl RedisStore {
     }
 
     /// A key that nobody else uses, on a certain server.
-    fn key_at(&self, place: &Place) -> Key {
+    fn key_at(&self, place: &ServerRef) -> Key {
         loop {
             let key = Key::unique();
             if self.inner.shared.servers.tag_of(&key) == place.tag {
@@ -192,12 +196,12 @@ impl RedisStore {
     }
 }
 
-fn read(mut delivery: Delivery) -> Result<OpResult, StoreError> {
+fn read(mut delivery: RollbackGuard) -> Result<OpResult, StoreError> {
     delivery.read().ok_or_else(ended)
 }
 
 /// The line that gives back what was charged.
-fn charged(line: &OwnLine, answer: &OpResult) -> OwnLine {
+fn charged(line: &OwnedCounterOp, answer: &OpResult) -> OwnedCounterOp {
     let mut line = line.clone();
     if let Some(snapshot) = answer.counters.first().map(|line| &line.snapshot) {
         line.charged(1, snapshot, answer.at);

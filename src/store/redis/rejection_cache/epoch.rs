@@ -59,7 +59,7 @@ impl Epoch {
     }
 
     /// Begins to read it, unless it is being read, or was asked for less than `pause` ago.
-    pub(crate) fn begin_reading(&self, now: Timestamp, pause: Duration) -> bool {
+    pub(crate) fn start_read(&self, now: Timestamp, pause: Duration) -> bool {
         let last = Timestamp::from_micros(self.asked.load(Ordering::Acquire));
         let is_due = now < last || now.since(last) >= pause;
         if !is_due || self.is_being_read.swap(true, Ordering::AcqRel) {
@@ -70,7 +70,7 @@ impl Epoch {
     }
 
     /// Ends the reading that was begun, with or without a value.
-    pub(crate) fn end_reading(&self) {
+    pub(crate) fn finish_read(&self) {
         self.is_being_read.store(false, Ordering::Release);
     }
 

@@ -7,11 +7,11 @@ use crate::{
     clock::Timestamp,
     error::StoreError,
     key::Key,
-    store::redis::{hash_tags::Tags, topology::Servers},
+    store::redis::{hash_tags::HashTags, topology::Topology},
 };
 
 /// How long the key lives. When it has ended, the epoch is another one.
-const LIFE_MS: u64 = 86_400_000;
+const EPOCH_TTL_MS: u64 = 86_400_000;
 
 /// Reads the epoch.
 const SCRIPT: &str = include_str!("epoch.lua");
@@ -28,7 +28,7 @@ const SCRIPT: &str = include_str!("epoch.lua");
 pub(crate) struct EpochKey(String);
 
 impl EpochKey {
-    pub(crate) fn new(prefix: &str, tags: Option<&Tags>) -> Option<Self> {
+    pub(crate) fn new(prefix: &str, tags: Option<&HashTags>) -> Option<Self> {
         tags.is_none().then(|| Self(format!("{prefix}gen")))
     }
 
@@ -39,11 +39,11 @@ impl EpochKey {
     /// The epoch, and the server's time. `None` from a server that doesn't say which epoch it is.
     pub(crate) async fn read(
         &self,
-        servers: &Servers,
+        servers: &Topology,
     ) -> Result<Option<(String, Timestamp)>, StoreError> {
         let mut eval = cmd("EVAL");
         eval.arg(SCRIPT).arg(1).arg(&self.0);
-        eval.arg(Key::unique().as_str()).arg(LIFE_MS);
+        eval.arg(Key::unique().as_str()).arg(EPOCH_TTL_MS);
         let answer: Option<String> = servers.run(0, &eval).await?;
         Ok(answer.and_then(|answer| {
             let (time, epoch) = answer.split_once(' ')?;

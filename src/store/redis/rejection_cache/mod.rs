@@ -13,7 +13,7 @@ use std::{
 use hashbrown::DefaultHashBuilder;
 
 pub(crate) use self::epoch::Epoch;
-use self::shard::{Denial, DeniedLine, Shard};
+use self::shard::{CachedCounter, CachedRejection, Shard};
 use crate::{
     clock::{Clock, Timestamp},
     key::Key,
@@ -48,7 +48,7 @@ const COUNTERS: usize = 8_192;
 /// Where rejections are counted, only those by a ban are cached, until it ends: they count nowhere.
 ///
 /// So a wait that is told from here is what the store told at most `bound` ago, or would tell now.
-pub(crate) struct Denials {
+pub(crate) struct RejectionCache {
     bound: Duration,
     clock: Arc<dyn Clock>,
     hasher: DefaultHashBuilder,
@@ -63,14 +63,14 @@ pub(crate) struct Denials {
 
 /// One line of a question, as far as it matters here.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct CacheKey<'a> {
     pub(crate) limit: &'a LimitHandle,
     pub(crate) key: &'a Key,
     pub(crate) units: Units,
     pub(crate) mode: CounterMode,
 }
 
-impl Asked<'_> {
+impl CacheKey<'_> {
     /// Whether a rejection may charge something under this line.
     fn counts_rejections(self) -> bool {
         !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
@@ -79,7 +79,7 @@ impl Asked<'_> {
 
 /// What was known when a question was asked. Its rejection is cached with it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct CacheToken {
     /// Zero: not known.
     epoch: u64,
     /// The sum of the lines' counters. They only grow: while the sum is the same, so is each.
@@ -87,12 +87,12 @@ pub(crate) struct Mark {
 }
 
 /// What finds a question's entry, and tells whether it still holds.
-struct Place {
+struct CacheSlot {
     hash: u64,
     changes: u64,
 }
 
-impl Denials {
+impl RejectionCache {
     /// At most some `most` entries, none of which is believed for more than `bound` after something changed elsewhere. A
     /// bound of zero: none at all.
     pub(crate) fn new(bound: Duration, most: usize, clock: Arc<dyn Clock>) -> Self {
@@ -112,37 +112,37 @@ impl Denials {
     pub(crate) fn find<'a>(
         &self,
         ask: Op,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> Option<OpResult> {
-        if self.len.load(Ordering::Relaxed) <= 0 || !self.concerns(ask, lines.clone()) {
+        if self.len.load(Ordering::Relaxed) <= 0 || !self.concerns(ask, counters.clone()) {
             return None;
         }
         let now = self.clock.now();
-        let Place { hash, changes } = self.place(lines.clone());
+        let CacheSlot { hash, changes } = self.place(counters.clone());
         let mut shard = self.lock(hash);
-        let denial = shard.find(hash, lines.clone())?;
+        let denial = shard.find(hash, counters.clone())?;
         if denial.is_over(now) || denial.changes != changes {
-            self.count(-isize::from(shard.remove(hash, lines)));
+            self.count(-isize::from(shard.remove(hash, counters)));
             return None;
         }
-        if !denial.covers(lines) || !self.believes(denial, now) {
+        if !denial.covers(counters) || !self.believes(denial, now) {
             return None;
         }
-        let lines = denial.lines.iter();
+        let counters = denial.counters.iter();
         Some(OpResult {
             admitted: 0,
             at: denial.judged,
             age: now.since(denial.answered),
             admitted_after: 0,
             source: DecisionSource::RejectionCache,
-            counters: lines
+            counters: counters
                 .map(|line| CounterResult::of(0, line.snapshot))
                 .collect(),
         })
     }
 
     /// Whether nothing can have changed it, but within the bound.
-    fn believes(&self, denial: &Denial, now: Timestamp) -> bool {
+    fn believes(&self, denial: &CachedRejection, now: Timestamp) -> bool {
         now.since(denial.asked) < self.bound
             || now < denial.firm_until && self.epoch.holds(denial.epoch, now, self.bound)
     }
@@ -151,22 +151,22 @@ impl Denials {
     pub(crate) fn mark<'a>(
         &self,
         ask: Op,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
-    ) -> Option<Mark> {
-        self.concerns(ask, lines.clone()).then(|| Mark {
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
+    ) -> Option<CacheToken> {
+        self.concerns(ask, counters.clone()).then(|| CacheToken {
             epoch: self.epoch.number(),
-            changes: self.place(lines).changes,
+            changes: self.place(counters).changes,
         })
     }
 
     /// A rejection that charges something is not cached, but what a ban rejects charges nothing. One of many requests at once
     /// may be rejected in part, and shadows are asked about each.
-    fn concerns<'a>(&self, ask: Op, lines: impl Iterator<Item = Asked<'a>>) -> bool {
+    fn concerns<'a>(&self, ask: Op, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
         if ask != Op::Acquire(1) || self.bound.is_zero() {
             return false;
         }
         let (mut counts, mut bans) = (false, false);
-        for line in lines {
+        for line in counters {
             match line.mode {
                 CounterMode::Charge | CounterMode::Check => {}
                 CounterMode::ChargeRejectedToo => counts = true,
@@ -180,16 +180,16 @@ impl Denials {
     /// Caches a rejection of what was asked so long ago.
     pub(crate) fn note<'a>(
         &self,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
         answer: &OpResult,
-        mark: &Mark,
+        mark: &CacheToken,
         age: Duration,
     ) {
         let answered = self.clock.now();
         let asked = answered - age;
         let (mut wait, mut firm) = (None, Duration::MAX);
-        let plain = !lines.clone().any(Asked::counts_rejections);
-        for (line, judged) in lines.clone().zip(&answer.counters) {
+        let plain = !counters.clone().any(CacheKey::counts_rejections);
+        for (line, judged) in counters.clone().zip(&answer.counters) {
             let (limit, rule) = (line.limit, line.limit.rule());
             let retry = |units| limit.status(&judged.snapshot, answer.at, units).retry_after;
             if line.units.is_zero() {
@@ -217,18 +217,18 @@ impl Denials {
         let Some(wait) = wait else {
             return;
         };
-        let denied = lines.clone().zip(&answer.counters);
-        let denied = denied.map(|(line, judged)| DeniedLine {
+        let denied = counters.clone().zip(&answer.counters);
+        let denied = denied.map(|(line, judged)| CachedCounter {
             limit: line.limit.number(),
             any_cost: line.limit.rule().snapshot_ignores_cost(),
             key: *line.key,
             units: line.units,
             snapshot: judged.snapshot,
         });
-        let hash = self.place(lines.clone()).hash;
-        let denial = Denial {
+        let hash = self.place(counters.clone()).hash;
+        let denial = CachedRejection {
             hash,
-            lines: denied.collect(),
+            counters: denied.collect(),
             judged: answer.at,
             asked,
             answered,
@@ -237,26 +237,26 @@ impl Denials {
             epoch: mark.epoch,
             changes: mark.changes,
         };
-        let more = self.lock(hash).add(denial, lines, answered, self.most);
+        let more = self.lock(hash).add(denial, counters, answered, self.most);
         self.count(more);
     }
 
     /// Ends the entries of all requests for these lines' keys, under every quota, and those of requests that are under way.
-    pub(crate) fn end<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) {
-        for line in lines {
+    pub(crate) fn end<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) {
+        for line in counters {
             self.counter(self.hash(&line))
                 .fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Whether the store's epoch is to be read now, and when now is. Whoever reads it says when that has ended.
-    pub(crate) fn should_read(&self) -> Option<Timestamp> {
+    pub(crate) fn start_epoch_read(&self) -> Option<Timestamp> {
         if self.len.load(Ordering::Relaxed) <= 0 {
             return None;
         }
         let now = self.clock.now();
         // Early enough for none to be doubted meanwhile.
-        self.epoch.begin_reading(now, self.bound / 2).then_some(now)
+        self.epoch.start_read(now, self.bound / 2).then_some(now)
     }
 
     /// Notes the epoch that was asked for at `read`, when the server's clock showed `time`.
@@ -268,15 +268,15 @@ impl Denials {
         &self.epoch
     }
 
-    fn place<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> Place {
-        let none = Place {
+    fn place<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> CacheSlot {
+        let none = CacheSlot {
             hash: 0,
             changes: 0,
         };
-        lines.fold(none, |Place { hash, changes }, line| {
+        counters.fold(none, |CacheSlot { hash, changes }, line| {
             let own = self.hash(&line);
             let of_line = self.counter(own).load(Ordering::Acquire);
-            Place {
+            CacheSlot {
                 hash: hash.rotate_left(5) ^ own,
                 changes: changes.wrapping_add(of_line),
             }
@@ -284,7 +284,7 @@ impl Denials {
     }
 
     /// Of the policy and the key: the quota, and with it the limit, may be another one for each request.
-    fn hash(&self, line: &Asked<'_>) -> u64 {
+    fn hash(&self, line: &CacheKey<'_>) -> u64 {
         self.hasher.hash_one((line.limit.policy(), line.key))
     }
 
@@ -304,7 +304,7 @@ impl Denials {
     }
 }
 
-impl fmt::Debug for Denials {
+impl fmt::Debug for RejectionCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Denials")
             .field("bound", &self.bound)

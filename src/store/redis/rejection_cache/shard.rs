@@ -3,7 +3,7 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::Asked;
+use super::CacheKey;
 use crate::{clock::Timestamp, key::Key, store::Units, strategy::Snapshot};
 
 /// One of so many makes room for another: the one that ends first.
@@ -11,7 +11,7 @@ const SAMPLE: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    denials: Vec<Denial>,
+    denials: Vec<CachedRejection>,
     /// Which of them is of which keys.
     places: HashTable<u32>,
     /// Where those that are over are looked for, a few at a time.
@@ -19,9 +19,9 @@ pub(crate) struct Shard {
 }
 
 /// A request that the store rejected.
-pub(crate) struct Denial {
+pub(crate) struct CachedRejection {
     pub(crate) hash: u64,
-    pub(crate) lines: SmallVec<[DeniedLine; 1]>,
+    pub(crate) counters: SmallVec<[CachedCounter; 1]>,
     /// When it was judged, on the store's clock.
     pub(crate) judged: Timestamp,
     /// On the cache's clock, as all that follows.
@@ -37,7 +37,7 @@ pub(crate) struct Denial {
 }
 
 /// One policy of it.
-pub(crate) struct DeniedLine {
+pub(crate) struct CachedCounter {
     pub(crate) limit: u64,
     pub(crate) key: Key,
     pub(crate) units: Units,
@@ -46,14 +46,14 @@ pub(crate) struct DeniedLine {
     pub(crate) any_cost: bool,
 }
 
-impl Denial {
-    fn is_of<'a>(&self, hash: u64, lines: impl Iterator<Item = Asked<'a>> + Clone) -> bool {
-        let same = |(line, own): (Asked<'_>, &DeniedLine)| {
+impl CachedRejection {
+    fn is_of<'a>(&self, hash: u64, counters: impl Iterator<Item = CacheKey<'a>> + Clone) -> bool {
+        let same = |(line, own): (CacheKey<'_>, &CachedCounter)| {
             own.limit == line.limit.number() && own.key == *line.key
         };
         self.hash == hash
-            && self.lines.len() == lines.clone().count()
-            && lines.zip(&self.lines).all(same)
+            && self.counters.len() == counters.clone().count()
+            && counters.zip(&self.counters).all(same)
     }
 
     /// Whether its wait has passed. A clock that stepped back makes none longer.
@@ -62,8 +62,8 @@ impl Denial {
     }
 
     /// Whether it says what a request of these costs waits for: one that costs less may be admitted.
-    pub(crate) fn covers<'a>(&self, lines: impl Iterator<Item = Asked<'a>>) -> bool {
-        self.lines.iter().zip(lines).all(|(own, line)| {
+    pub(crate) fn covers<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
+        self.counters.iter().zip(counters).all(|(own, line)| {
             let is_more = own.any_cost && !own.units.is_zero() && own.units < line.units;
             own.units == line.units || is_more
         })
@@ -74,9 +74,9 @@ impl Shard {
     pub(crate) fn find<'a>(
         &self,
         hash: u64,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
-    ) -> Option<&Denial> {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, lines.clone());
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
+    ) -> Option<&CachedRejection> {
+        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, counters.clone());
         let place = *self.places.find(hash, is_of)?;
         self.denials.get(place as usize)
     }
@@ -85,9 +85,9 @@ impl Shard {
     pub(crate) fn remove<'a>(
         &mut self,
         hash: u64,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> bool {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, lines.clone());
+        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, counters.clone());
         let Ok(found) = self.places.find_entry(hash, is_of) else {
             return false;
         };
@@ -100,13 +100,13 @@ impl Shard {
     /// be soonest; returns how many more there are than before.
     pub(crate) fn add<'a>(
         &mut self,
-        denial: Denial,
-        lines: impl Iterator<Item = Asked<'a>> + Clone,
+        denial: CachedRejection,
+        counters: impl Iterator<Item = CacheKey<'a>> + Clone,
         now: Timestamp,
         most: usize,
     ) -> isize {
         let of = denial.hash;
-        let replaced = self.remove(of, lines);
+        let replaced = self.remove(of, counters);
         let forgotten = self.make_room(now, most);
         let place = self.denials.len() as u32;
         self.denials.push(denial);

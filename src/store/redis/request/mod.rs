@@ -13,11 +13,11 @@ use std::{
 use tokio::{runtime, time::Instant};
 
 use self::{
-    op::{Lines, OwnLine},
-    response_handle::Awaited,
-    response_slot::Place,
+    op::{CounterOps, OwnedCounterOp},
+    response_handle::ResponseHandle,
+    response_slot::ResponseSlot,
 };
-use super::{pending_refunds::OnItsWay, rejection_cache::Mark};
+use super::{pending_refunds::OnItsWay, rejection_cache::CacheToken};
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
@@ -30,25 +30,25 @@ pub(crate) mod response_slot;
 /// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
 /// handed on from one to the next is small.
 #[derive(Debug)]
-pub(crate) struct Matter {
+pub(crate) struct RequestState {
     pub(crate) ask: Op,
-    pub(crate) lines: Lines,
+    pub(crate) counters: CounterOps,
     pub(crate) deadline: Instant,
     /// Of the keys.
     pub(crate) hash: u64,
     /// What was known when it was asked, if its refusal is to be noted.
-    pub(crate) mark: Option<Mark>,
+    pub(crate) mark: Option<CacheToken>,
     /// Whether whoever waited has gone.
     pub(crate) left: AtomicBool,
     /// Where refunds and charges are counted that are on their way.
     on_its_way: Option<OnItsWay>,
-    place: Mutex<Place<Result<OpResult, StoreError>, Waker>>,
+    place: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
 }
 
 /// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
 #[derive(Debug)]
-pub(crate) struct Question {
-    matter: Arc<Matter>,
+pub(crate) struct PendingRequest {
+    state: Arc<RequestState>,
     /// Whether it has been told that it has another idea of the time than the server.
     pub(crate) told_time: bool,
     /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
@@ -61,11 +61,11 @@ pub(crate) struct Question {
     done: bool,
 }
 
-impl Question {
+impl PendingRequest {
     /// A question that nobody waits for.
-    pub(crate) fn told(matter: Arc<Matter>) -> Self {
+    pub(crate) fn told(state: Arc<RequestState>) -> Self {
         Self {
-            matter,
+            state,
             told_time: false,
             alone: false,
             awaited: false,
@@ -75,11 +75,14 @@ impl Question {
     }
 
     /// A question for a lane of a runtime, and its answer.
-    pub(crate) fn asked(matter: Arc<Matter>, lane: Option<runtime::Id>) -> (Self, Awaited) {
-        let awaited = Awaited::new(matter.clone(), lane);
-        let mut question = Self::told(matter);
-        question.awaited = true;
-        (question, awaited)
+    pub(crate) fn asked(
+        state: Arc<RequestState>,
+        worker: Option<runtime::Id>,
+    ) -> (Self, ResponseHandle) {
+        let awaited = ResponseHandle::new(state.clone(), worker);
+        let mut request = Self::told(state);
+        request.awaited = true;
+        (request, awaited)
     }
 
     /// Gives back what it gives back all the same if that can't be done now.
@@ -104,7 +107,7 @@ impl Question {
     }
 
     /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
-    pub(crate) fn is_abandoned(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.awaited
             && self.left.load(Ordering::Relaxed)
             && matches!(self.ask, Op::Acquire(_) | Op::Peek)
@@ -115,13 +118,13 @@ impl Question {
     fn tell(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
         if mem::take(&mut self.awaited) {
-            let waker = self.matter.place().tell(&mut result);
+            let waker = self.state.place().put(&mut result);
             if let Some(waker) = waker {
                 waker.wake();
             }
         }
         if let Some(Ok(unheard)) = result {
-            self.matter.give_back(&unheard);
+            self.state.give_back(&unheard);
         }
     }
 
@@ -148,16 +151,16 @@ impl Question {
     }
 }
 
-impl Deref for Question {
-    type Target = Matter;
+impl Deref for PendingRequest {
+    type Target = RequestState;
 
-    fn deref(&self) -> &Matter {
-        &self.matter
+    fn deref(&self) -> &RequestState {
+        &self.state
     }
 }
 
 /// What waits for a question that was lost with its runtime is answered, not left hanging, and permits are refunded later.
-impl Drop for Question {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
             self.lose();
@@ -168,12 +171,12 @@ impl Drop for Question {
     }
 }
 
-impl Question {
+impl PendingRequest {
     #[cold]
     fn lose(&mut self) {
         let refunds = self.ask == Op::Refund && self.insists();
-        if refunds && let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) {
-            lanes.keep_lost(self.matter.clone());
+        if refunds && let Some(workers) = self.counters.first().and_then(OwnedCounterOp::workers) {
+            workers.keep_lost(self.state.clone());
         }
         if self.awaited {
             self.tell(Err(ended()));
@@ -181,31 +184,31 @@ impl Question {
     }
 }
 
-impl Matter {
+impl RequestState {
     /// What is asked, with a hash of the keys.
-    pub(crate) fn new(ask: Op, lines: Lines, deadline: Instant, hash: u64) -> Arc<Self> {
-        Self::marked(ask, lines, deadline, hash, None, None)
+    pub(crate) fn new(ask: Op, counters: CounterOps, deadline: Instant, hash: u64) -> Arc<Self> {
+        Self::marked(ask, counters, deadline, hash, None, None)
     }
 
     /// The same, with what is known before: it is put where it stays at once.
     #[inline]
     pub(crate) fn marked(
         ask: Op,
-        lines: Lines,
+        counters: CounterOps,
         deadline: Instant,
         hash: u64,
-        mark: Option<Mark>,
+        mark: Option<CacheToken>,
         on_its_way: Option<OnItsWay>,
     ) -> Arc<Self> {
         Arc::new(Self {
             ask,
-            lines,
+            counters,
             deadline,
             hash,
             mark,
             left: AtomicBool::new(false),
             on_its_way,
-            place: Mutex::new(Place::Open(None)),
+            place: Mutex::new(ResponseSlot::Empty(None)),
         })
     }
 
@@ -215,34 +218,36 @@ impl Matter {
         if !matches!(self.ask, Op::Acquire(_)) || answer.admitted == 0 {
             return;
         }
-        let Some(lanes) = self.lines.first().and_then(OwnLine::lanes) else {
+        let Some(workers) = self.counters.first().and_then(OwnedCounterOp::workers) else {
             return;
         };
-        let mut lines = self.lines.clone();
-        for (line, charged) in lines.iter_mut().zip(&answer.counters) {
+        let mut counters = self.counters.clone();
+        for (line, charged) in counters.iter_mut().zip(&answer.counters) {
             line.charged(charged.units, &charged.snapshot, answer.at);
         }
-        lanes.tell(Op::Refund, lines);
+        workers.tell(Op::Refund, counters);
     }
 
     /// Remembers that it was refused.
     #[cold]
-    pub(crate) fn note_denial(&self, answer: &OpResult) {
-        let lanes = self.lines.first().and_then(OwnLine::lanes);
-        if let Some((mark, lanes)) = self.mark.as_ref().zip(lanes) {
-            lanes.note_denial(self, answer, mark);
+    pub(crate) fn cache_rejection(&self, answer: &OpResult) {
+        let workers = self.counters.first().and_then(OwnedCounterOp::workers);
+        if let Some((mark, workers)) = self.mark.as_ref().zip(workers) {
+            workers.cache_rejection(self, answer, mark);
         }
     }
 
     /// Answers what waits that the time is up, if it was not answered.
     pub(crate) fn time_out(&self) {
-        let waker = self.place().tell(&mut Some(Err(StoreError::Timeout)));
+        let waker = self.place().put(&mut Some(Err(StoreError::Timeout)));
         if let Some(waker) = waker {
             waker.wake();
         }
     }
 
-    pub(crate) fn place(&self) -> MutexGuard<'_, Place<Result<OpResult, StoreError>, Waker>> {
+    pub(crate) fn place(
+        &self,
+    ) -> MutexGuard<'_, ResponseSlot<Result<OpResult, StoreError>, Waker>> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -266,11 +271,11 @@ mod tests {
         strategy::{Gcra, Strategy},
     };
 
-    fn asked(ask: Op) -> (Question, Awaited) {
+    fn asked(ask: Op) -> (PendingRequest, ResponseHandle) {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let lines = [OwnLine::of(&CounterOp::plain(&limit, Key::global()))].into();
-        Question::asked(Matter::new(ask, lines, Instant::now(), 0), None)
+        let counters = [OwnedCounterOp::of(&CounterOp::plain(&limit, Key::global()))].into();
+        PendingRequest::asked(RequestState::new(ask, counters, Instant::now(), 0), None)
     }
 
     fn admitted() -> OpResult {
@@ -284,8 +289,8 @@ mod tests {
         }
     }
 
-    fn heard(awaited: &mut Awaited) -> Option<Result<u64, StoreError>> {
-        match awaited.poll_answer(&Context::from_waker(Waker::noop())) {
+    fn heard(awaited: &mut ResponseHandle) -> Option<Result<u64, StoreError>> {
+        match awaited.poll_response(&Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result.map(|answer| answer.admitted)),
             Poll::Pending => None,
         }
@@ -293,27 +298,27 @@ mod tests {
 
     #[test]
     fn an_answer_is_heard_once() {
-        let (question, mut awaited) = asked(Op::Acquire(1));
+        let (request, mut awaited) = asked(Op::Acquire(1));
         assert!(heard(&mut awaited).is_none());
-        question.answer(admitted());
+        request.answer(admitted());
         assert!(matches!(heard(&mut awaited), Some(Ok(1))));
         assert!(heard(&mut awaited).is_none());
     }
 
     #[test]
     fn whoever_waits_for_a_question_that_is_lost_is_told() {
-        let (question, mut awaited) = asked(Op::Acquire(1));
-        drop(question);
+        let (request, mut awaited) = asked(Op::Acquire(1));
+        drop(request);
         let heard = heard(&mut awaited);
         assert!(matches!(heard, Some(Err(StoreError::Connection(_)))));
     }
 
     #[test]
     fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
-        let (mut question, mut awaited) = asked(Op::Acquire(1));
-        question.time_out();
-        assert!(!question.is_awaited());
-        question.answer(admitted());
+        let (mut request, mut awaited) = asked(Op::Acquire(1));
+        request.time_out();
+        assert!(!request.is_awaited());
+        request.answer(admitted());
         assert!(matches!(
             heard(&mut awaited),
             Some(Err(StoreError::Timeout))
@@ -328,10 +333,10 @@ mod tests {
             (Op::ForceAcquire, false),
             (Op::Refund, false),
         ] {
-            let (question, awaited) = asked(ask);
-            assert!(!question.is_abandoned());
+            let (request, awaited) = asked(ask);
+            assert!(!request.is_cancelled());
             drop(awaited);
-            assert_eq!(question.is_abandoned(), abandoned, "{ask:?}");
+            assert_eq!(request.is_cancelled(), abandoned, "{ask:?}");
         }
     }
 }

@@ -9,16 +9,16 @@ use crate::{
     key::Key,
     store::{
         CounterMode, CounterOp, LimitHandle, Units,
-        redis::{batch::Known, rejection_cache::Asked, worker::pool::Lanes},
+        redis::{batch::RedisLimit, rejection_cache::CacheKey, worker::pool::WorkerPool},
     },
     strategy::{ChargeReceipt, Snapshot},
 };
 
-pub(crate) type Lines = SmallVec<[OwnLine; 1]>;
+pub(crate) type CounterOps = SmallVec<[OwnedCounterOp; 1]>;
 
 /// A line of a question. It is moved a few times on its way, so it is kept small.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnLine {
+pub(crate) struct OwnedCounterOp {
     pub(crate) limit: LimitHandle,
     pub(crate) key: Key,
     pub(crate) units: Units,
@@ -33,7 +33,7 @@ struct More {
     caller: Key,
 }
 
-impl OwnLine {
+impl OwnedCounterOp {
     pub(crate) fn of(line: &CounterOp<'_>) -> Self {
         let plain = line.receipt == ChargeReceipt::NONE && line.caller == line.key;
         let more = || More {
@@ -62,13 +62,13 @@ impl OwnLine {
     }
 
     /// Where it may be asked again.
-    pub(crate) fn lanes(&self) -> Option<Arc<Lanes>> {
-        self.limit.context::<Known>()?.lanes.upgrade()
+    pub(crate) fn workers(&self) -> Option<Arc<WorkerPool>> {
+        self.limit.context::<RedisLimit>()?.workers.upgrade()
     }
 
     /// What the cache of denials has to know of it.
-    pub(crate) fn asked(&self) -> Asked<'_> {
-        Asked {
+    pub(crate) fn asked(&self) -> CacheKey<'_> {
+        CacheKey {
             limit: &self.limit,
             key: &self.key,
             units: self.units,

@@ -12,7 +12,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{Matter, ended, op::OwnLine, response_slot::Place};
+use super::{RequestState, ended, op::OwnedCounterOp, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
     store::{OpResult, PendingResponse, PollResponse},
@@ -20,42 +20,45 @@ use crate::{
 
 /// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
 #[derive(Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct ResponseHandle {
     /// None once it is read.
-    matter: Option<Arc<Matter>>,
+    state: Option<Arc<RequestState>>,
     /// The runtime that sees to the deadline: the lane's, until this is polled on another. None if it was polled outside of
     /// all runtimes.
     timed_by: Option<runtime::Id>,
 }
 
-impl Awaited {
+impl ResponseHandle {
     /// Of a question in a lane of a runtime.
-    pub(crate) fn new(matter: Arc<Matter>, lane: Option<runtime::Id>) -> Self {
+    pub(crate) fn new(state: Arc<RequestState>, worker: Option<runtime::Id>) -> Self {
         Self {
-            matter: Some(matter),
-            timed_by: lane,
+            state: Some(state),
+            timed_by: worker,
         }
     }
 
     /// What was answered, which is read with it, and what was asked.
     #[inline]
-    fn poll_read(&mut self, cx: &Context<'_>) -> Poll<(Arc<Matter>, Result<OpResult, StoreError>)> {
+    fn poll_read(
+        &mut self,
+        cx: &Context<'_>,
+    ) -> Poll<(Arc<RequestState>, Result<OpResult, StoreError>)> {
         // It was read before, which futures need not say.
-        let Some(matter) = &self.matter else {
+        let Some(state) = &self.state else {
             return Poll::Pending;
         };
-        let stood = matter.place().watch(cx.waker());
+        let stood = state.place().poll_take(cx.waker());
         match (stood, cx.waker()) {
-            (Place::Told(result), _) => match self.matter.take() {
-                Some(matter) => Poll::Ready((matter, result)),
+            (ResponseSlot::Ready(result), _) => match self.state.take() {
+                Some(state) => Poll::Ready((state, result)),
                 None => Poll::Pending,
             },
-            (Place::Open(Some(before)), waker) if before.will_wake(waker) => Poll::Pending,
-            (Place::Open(_), _) => {
+            (ResponseSlot::Empty(Some(before)), waker) if before.will_wake(waker) => Poll::Pending,
+            (ResponseSlot::Empty(_), _) => {
                 self.keep_deadline();
                 Poll::Pending
             }
-            (Place::Over, _) => Poll::Pending,
+            (ResponseSlot::Closed, _) => Poll::Pending,
         }
     }
 
@@ -73,63 +76,63 @@ impl Awaited {
 
     #[cold]
     fn keep_deadline_on(&self, here: Option<Handle>, before: Option<runtime::Id>) {
-        let Some(matter) = self.matter.clone() else {
+        let Some(state) = self.state.clone() else {
             return;
         };
-        let lanes = matter.lines.first().and_then(OwnLine::lanes);
-        let other = || lanes.and_then(|lanes| lanes.other_runtime(before));
+        let workers = state.counters.first().and_then(OwnedCounterOp::workers);
+        let other = || workers.and_then(|workers| workers.other_runtime(before));
         // In a task, since a runtime without timers panics.
         if let Some(runtime) = here.or_else(other) {
             drop(runtime.spawn(async move {
-                sleep_until(matter.deadline).await;
-                matter.time_out();
+                sleep_until(state.deadline).await;
+                state.time_out();
             }));
         }
     }
 
     /// The answer. Whoever is refused is remembered.
     #[inline]
-    pub(crate) fn poll_answer(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
-        let (matter, result) = ready!(self.poll_read(cx));
+    pub(crate) fn poll_response(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
+        let (state, result) = ready!(self.poll_read(cx));
         if let Ok(answer) = &result
             && answer.admitted == 0
         {
-            matter.note_denial(answer);
+            state.cache_rejection(answer);
         }
         Poll::Ready(result)
     }
 
     /// The answer, which is given back unless it's read.
-    pub(crate) async fn delivery(mut self) -> Result<Delivery, StoreError> {
-        let (matter, result) = poll_fn(|cx| self.poll_read(cx)).await;
+    pub(crate) async fn delivery(mut self) -> Result<RollbackGuard, StoreError> {
+        let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
         let answer = Some(result?);
-        Ok(Delivery { matter, answer })
+        Ok(RollbackGuard { state, answer })
     }
 }
 
-impl From<Awaited> for PendingResponse {
-    fn from(mut awaited: Awaited) -> Self {
-        match awaited.matter.take() {
-            Some(matter) => Self::shared(matter, awaited.timed_by),
+impl From<ResponseHandle> for PendingResponse {
+    fn from(mut awaited: ResponseHandle) -> Self {
+        match awaited.state.take() {
+            Some(state) => Self::shared(state, awaited.timed_by),
             None => Self::ready(Err(ended())),
         }
     }
 }
 
-impl PollResponse for Matter {
+impl PollResponse for RequestState {
     #[inline]
     fn poll_response(
         self: Arc<Self>,
         cx: &Context<'_>,
         runtime: &mut Option<runtime::Id>,
     ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>> {
-        let mut awaited = Awaited::new(self, *runtime);
-        match awaited.poll_answer(cx) {
+        let mut awaited = ResponseHandle::new(self, *runtime);
+        match awaited.poll_response(cx) {
             Poll::Ready(response) => Ok(response),
             Poll::Pending => {
                 *runtime = awaited.timed_by;
-                match awaited.matter.take() {
-                    Some(matter) => Err(matter),
+                match awaited.state.take() {
+                    Some(state) => Err(state),
                     None => Ok(Err(ended())),
                 }
             }
@@ -137,31 +140,31 @@ impl PollResponse for Matter {
     }
 
     fn cancel(self: Arc<Self>) {
-        drop(Awaited::new(self, None));
+        drop(ResponseHandle::new(self, None));
     }
 }
 
-impl Drop for Awaited {
+impl Drop for ResponseHandle {
     fn drop(&mut self) {
-        let Some(matter) = self.matter.take() else {
+        let Some(state) = self.state.take() else {
             return;
         };
-        matter.left.store(true, Ordering::Relaxed);
-        let stood = matter.place().leave();
-        if let Place::Told(Ok(answer)) = &stood {
-            matter.give_back(answer);
+        state.left.store(true, Ordering::Relaxed);
+        let stood = state.place().close();
+        if let ResponseSlot::Ready(Ok(answer)) = &stood {
+            state.give_back(answer);
         }
     }
 }
 
 /// An answer that gives back what it charged if nobody reads it.
 #[derive(Debug)]
-pub(crate) struct Delivery {
-    matter: Arc<Matter>,
+pub(crate) struct RollbackGuard {
+    state: Arc<RequestState>,
     answer: Option<OpResult>,
 }
 
-impl Delivery {
+impl RollbackGuard {
     pub(crate) fn read(&mut self) -> Option<OpResult> {
         self.answer.take()
     }
@@ -177,10 +180,10 @@ impl Delivery {
     }
 }
 
-impl Drop for Delivery {
+impl Drop for RollbackGuard {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            self.matter.give_back(&answer);
+            self.state.give_back(&answer);
         }
     }
 }

@@ -11,9 +11,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// To set a timer wakes the thread that watches the clock, and hardly any deadline ever passes. So it stays set for one
 /// that has been kept, goes off early for those that come after it, and is set anew only then.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
+pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
-impl Alarm {
+impl DeadlineTimer {
     /// Whether a deadline has passed; else wakes when it does.
     pub(crate) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let set = self
@@ -37,13 +37,13 @@ mod tests {
     use super::*;
     use std::{future::poll_fn, time::Duration};
 
-    async fn passes(alarm: &mut Alarm, deadline: Instant) {
+    async fn passes(alarm: &mut DeadlineTimer, deadline: Instant) {
         poll_fn(|cx| alarm.poll(deadline, cx)).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_off_at_each_deadline_be_it_sooner_or_later_than_the_last() {
-        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
         for millis in [50, 80, 90, 300, 301] {
             let deadline = start + Duration::from_millis(millis);
             let sooner = start + Duration::from_secs(10);
@@ -60,7 +60,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_off_late_for_nobody_if_it_was_set_for_one_that_was_kept() {
-        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         poll_fn(|cx| {
             assert!(alarm.poll(at(100), cx).is_pending());

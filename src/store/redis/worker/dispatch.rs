@@ -14,37 +14,37 @@ use tokio::time::{Instant, sleep};
 use crate::{
     error::StoreError,
     store::redis::{
-        Shared,
+        StoreState,
         batch::{Batch, decode},
         breaker::{Breaker, probe},
-        connection::Way,
-        error_class::{self, Again, Fault},
+        connection::ConnectionRef,
+        error_class::{self, Again, ErrorAction},
         rejection_cache::epoch_key::EpochKey,
-        request::Question,
-        topology::{Detour, Route},
+        request::PendingRequest,
+        topology::{Redirect, Route},
     },
 };
 
 /// How long a lane waits before it asks again what could not be asked just now.
-const MOMENT: Duration = Duration::from_millis(10);
+const TRYAGAIN_DELAY: Duration = Duration::from_millis(10);
 
 /// Nodes of a cluster that point to each other are not asked faster than this.
-const PAUSE: Duration = Duration::from_millis(5);
+const REDIRECT_DELAY: Duration = Duration::from_millis(5);
 
 /// How often a node's word is followed without a pause.
-const QUICK_DETOURS: usize = 3;
+const IMMEDIATE_REDIRECTS: usize = 3;
 
 /// Takes a batch to the server, and hands its answers out, or tells everybody why not. No one waits past his deadline.
 /// Brings the empty batch back, and questions that are to be asked again.
-pub(crate) async fn carry(
-    shared: Arc<Shared>,
+pub(crate) async fn send_batch(
+    shared: Arc<StoreState>,
     route: Arc<Route>,
     breaker: Arc<Breaker>,
     mut batch: Batch,
-) -> (Batch, Vec<Question>) {
+) -> (Batch, Vec<PendingRequest>) {
     let start = Instant::now();
-    let mut end = match travel(&shared, &route, &mut batch).await {
-        Ok((reply, way)) => arrive(&shared, route.tag(), &mut batch, reply, way),
+    let mut end = match execute(&shared, &route, &mut batch).await {
+        Ok((reply, way)) => handle_reply(&shared, route.tag(), &mut batch, reply, way),
         Err(end) => end,
     };
     if end.late && start.elapsed() < shared.deadline / 2 {
@@ -53,7 +53,7 @@ pub(crate) async fn carry(
     }
     if end.fault.counts {
         let error = || end.error.clone().unwrap_or(StoreError::Timeout);
-        if breaker.note_fault(Instant::now(), error) {
+        if breaker.on_failure(Instant::now(), error) {
             let error = error();
             shared.opened.then(|suppressed| {
                 tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
@@ -61,21 +61,21 @@ pub(crate) async fn carry(
             probe::start(&shared, &breaker, route.tag());
         }
     } else if end.answered {
-        breaker.note_answer();
+        breaker.on_success();
         shared.kept.send(route.tag());
     }
-    if end.error.is_some() || end.late || end.fault.severs {
-        route.doubt();
+    if end.error.is_some() || end.late || end.fault.reconnect {
+        route.schedule_refresh();
     }
-    if let Some(way) = end.way.filter(|_| end.fault.severs) {
+    if let Some(way) = end.way.filter(|_| end.fault.reconnect) {
         way.close();
     }
     let error = end.error.unwrap_or(StoreError::Timeout);
     let left = batch.drain();
-    let kept = |question| {
+    let kept = |request| {
         shared
             .kept
-            .fail(route.tag(), question, error.clone(), end.sent)
+            .fail(route.tag(), request, error.clone(), end.sent)
     };
     left.for_each(kept);
     batch.clear();
@@ -84,23 +84,23 @@ pub(crate) async fn carry(
 
 /// How a trip ended.
 #[derive(Default)]
-struct End {
-    fault: Fault,
+struct BatchOutcome {
+    fault: ErrorAction,
     /// Whether the script answered.
     answered: bool,
     /// Whether everybody's deadline has passed.
     late: bool,
-    way: Option<Way>,
+    way: Option<ConnectionRef>,
     /// Whether something may have come of it.
     sent: bool,
     /// Why those who are left in the batch have no answer.
     error: Option<StoreError>,
-    again: Vec<Question>,
+    again: Vec<PendingRequest>,
 }
 
-impl End {
+impl BatchOutcome {
     /// There is no connection to be had; nothing was sent.
-    fn unlinked(error: StoreError) -> Self {
+    fn not_connected(error: StoreError) -> Self {
         Self {
             fault: error_class::BROKEN,
             error: Some(error),
@@ -109,7 +109,7 @@ impl End {
     }
 
     /// It may never be answered.
-    fn late(way: Option<Way>) -> Self {
+    fn late(way: Option<ConnectionRef>) -> Self {
         Self {
             fault: error_class::BROKEN,
             late: true,
@@ -120,9 +120,9 @@ impl End {
     }
 
     /// The server's own error, or a broken connection.
-    fn failed(error: &RedisError, way: Way) -> Self {
+    fn failed(error: &RedisError, way: ConnectionRef) -> Self {
         Self {
-            fault: error_class::meant_by(error),
+            fault: error_class::classify(error),
             way: Some(way),
             // The server's own errors prove that nothing ran.
             sent: error.code().is_none(),
@@ -132,9 +132,9 @@ impl End {
     }
 
     /// Some of the keys are here and some elsewhere; nothing ran. Each is to be asked about by itself.
-    fn parted(batch: &mut Batch) -> Self {
+    fn split_batch(batch: &mut Batch) -> Self {
         let mut again: Vec<_> = batch.drain().collect();
-        again.iter_mut().for_each(|question| question.alone = true);
+        again.iter_mut().for_each(|request| request.alone = true);
         Self {
             answered: true,
             again,
@@ -144,79 +144,89 @@ impl End {
 }
 
 /// Hands a reply out.
-fn arrive(shared: &Shared, tag: usize, batch: &mut Batch, reply: Value, way: Way) -> End {
+fn handle_reply(
+    shared: &StoreState,
+    tag: usize,
+    batch: &mut Batch,
+    reply: Value,
+    way: ConnectionRef,
+) -> BatchOutcome {
     let way = Some(way);
     // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
     shared.denials.end(batch.lifted());
-    match decode::deliver(batch, reply) {
+    match decode::decode_and_complete(batch, reply) {
         Ok(mut delivered) => {
             shared.note_server_time(delivered.at);
-            for (question, error) in delivered.failed.drain(..) {
-                shared.kept.fail(tag, question, error, false);
+            for (request, error) in delivered.failed.drain(..) {
+                shared.kept.fail(tag, request, error, false);
             }
             let stale = delivered.stale.iter_mut();
-            stale.for_each(|question| question.told_time = true);
-            End {
+            stale.for_each(|request| request.told_time = true);
+            BatchOutcome {
                 fault: delivered.fault,
                 answered: true,
                 way,
                 again: mem::take(&mut delivered.stale),
-                ..End::default()
+                ..BatchOutcome::default()
             }
         }
-        Err(garbled) => End {
+        Err(garbled) => BatchOutcome {
             fault: error_class::BROKEN,
             way,
             sent: true,
             error: Some(garbled),
-            ..End::default()
+            ..BatchOutcome::default()
         },
     }
 }
 
 /// There and back. While it is under way, those whose deadline passes are told so.
-async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Value, Way), End> {
+async fn execute(
+    shared: &StoreState,
+    route: &Route,
+    batch: &mut Batch,
+) -> Result<(Value, ConnectionRef), BatchOutcome> {
     let mut way = go(batch, route.way()).await?;
     let script = shared.script();
     let (mut whole, mut asking, mut detours) = (false, false, 0);
     loop {
         // To be there, and to be turned away, takes time.
-        batch.leave_late();
+        batch.expire_overdue();
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let call = batch.call(&script, whole, now, epoch);
         let reply = match asking {
-            false => on_time(batch, way.query(&call)).await,
-            true => on_time(batch, way.query_asking(&call)).await,
+            false => with_deadlines(batch, way.query(&call)).await,
+            true => with_deadlines(batch, way.query_with_asking(&call)).await,
         };
         let error = match reply {
-            None => return Err(End::late(Some(way))),
+            None => return Err(BatchOutcome::late(Some(way))),
             Some(Ok(reply)) => return Ok((reply, way)),
             Some(Err(error)) => error,
         };
-        let again = error_class::meant_by(&error).again;
+        let again = error_class::classify(&error).again;
         if again == Some(Again::Whole) && !whole {
             whole = true;
         } else if let Some(detour) = route.detour(&error) {
-            if matches!(detour, Detour::Again) && batch.entries().nth(1).is_some() {
-                return Err(End::parted(batch));
+            if matches!(detour, Redirect::Again) && batch.entries().nth(1).is_some() {
+                return Err(BatchOutcome::split_batch(batch));
             }
             detours += 1;
-            if detours > QUICK_DETOURS || matches!(detour, Detour::Again) {
-                let pause = on_time(batch, sleep(PAUSE)).await;
-                pause.ok_or_else(|| End::late(None))?;
+            if detours > IMMEDIATE_REDIRECTS || matches!(detour, Redirect::Again) {
+                let pause = with_deadlines(batch, sleep(REDIRECT_DELAY)).await;
+                pause.ok_or_else(|| BatchOutcome::late(None))?;
             }
-            asking = matches!(detour, Detour::Asking(_));
+            asking = matches!(detour, Redirect::Asking(_));
             way = match detour {
-                Detour::Asking(node) => go(batch, route.way_to(&node)).await?,
-                Detour::Moved | Detour::Again => go(batch, route.way()).await?,
+                Redirect::Asking(node) => go(batch, route.way_to(&node)).await?,
+                Redirect::Moved | Redirect::Again => go(batch, route.way()).await?,
             };
         } else if again == Some(Again::Soon) {
-            if on_time(batch, sleep(MOMENT)).await.is_none() {
-                return Err(End::failed(&error, way));
+            if with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_none() {
+                return Err(BatchOutcome::failed(&error, way));
             }
         } else {
-            return Err(End::failed(&error, way));
+            return Err(BatchOutcome::failed(&error, way));
         }
     }
 }
@@ -225,13 +235,14 @@ async fn travel(shared: &Shared, route: &Route, batch: &mut Batch) -> Result<(Va
 async fn go<T>(
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, End> {
-    let gone = on_time(batch, part).await;
-    gone.ok_or_else(|| End::late(None))?.map_err(End::unlinked)
+) -> Result<T, BatchOutcome> {
+    let gone = with_deadlines(batch, part).await;
+    gone.ok_or_else(|| BatchOutcome::late(None))?
+        .map_err(BatchOutcome::not_connected)
 }
 
 /// Awaits a part of a trip, telling those whose deadline passes meanwhile; `None` once it has passed for all.
-async fn on_time<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
+async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
     let mut part = std::pin::pin!(part);
     poll_fn(|cx| {
         if batch.next_deadline().is_none() {
@@ -262,7 +273,7 @@ mod tests {
         let routes = shared.servers.routes(1);
         let route = Arc::new(routes.into_iter().next().expect("a route"));
         let breaker = shared.breaker(0).clone();
-        let trip = carry(shared, route, breaker, Batch::default());
+        let trip = send_batch(shared, route, breaker, Batch::default());
         let size = size_of_val(&trip);
         assert!(size <= 3_072, "{size} bytes");
     }

@@ -14,15 +14,15 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    deadline_timer::Alarm,
-    queue::{Called, Put, Queue},
-    shared_task::Relay,
+    deadline_timer::DeadlineTimer,
+    queue::{DrainOutcome, PushOutcome, RequestQueue},
+    shared_task::SharedTask,
 };
 use super::{
-    Shared,
-    batch::{Batch, MOST_KEYS},
+    StoreState,
+    batch::{Batch, MAX_BATCH_KEYS},
     breaker::{Breaker, probe},
-    request::Question,
+    request::PendingRequest,
     topology::Route,
 };
 use crate::{error::StoreError, sync::CachePadded};
@@ -36,72 +36,76 @@ pub(crate) mod steal;
 
 /// Trips that may be under way at once, so that a server that is far away isn't waited for, and one that is near doesn't
 /// wait for those it has answered. They keep their order: the connection is one.
-const TRIPS: usize = 4;
+const MAX_IN_FLIGHT_BATCHES: usize = 4;
 
 /// Where no more went last time, whoever comes first sends his trip off himself. Else it's left to the lane: until it's the
 /// lane's turn, others will have come.
-const FEW: usize = 4;
+const MAX_INLINE_SEND: usize = 4;
 
 /// As many keys that wait are worth a second trip: what a call costs by itself is little beside so many.
-const WORTH: usize = 32;
+const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
 /// As many questions are worth one beside so many, if they are like those that went last: a full batch at most, so that none
 /// is smaller than it has to be.
-fn enough(trips: usize, last: Load) -> usize {
-    let keys = if trips < 2 { WORTH } else { MOST_KEYS };
-    let alike = keys * last.questions / last.keys.max(1);
+fn flush_threshold(trips: usize, last: BatchLoad) -> usize {
+    let keys = if trips < 2 {
+        MIN_KEYS_FOR_EXTRA_BATCH
+    } else {
+        MAX_BATCH_KEYS
+    };
+    let alike = keys * last.requests / last.keys.max(1);
     // Equal questions are one key: each costs more by a trip of few than by waiting for as many as went last. Where few ask
     // of a server that is far away, no more than those go at once.
     let beside = trips.clamp(1, 2);
-    let most = (last.questions * beside).clamp(keys, MOST_KEYS * beside);
+    let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
     alike.clamp(1, most)
 }
 
 /// What a trip carries.
 #[derive(Clone, Copy, Debug)]
-struct Load {
-    questions: usize,
+struct BatchLoad {
+    requests: usize,
     keys: usize,
 }
 
 #[derive(Debug)]
-pub(crate) struct Lane {
-    shared: Arc<Shared>,
+pub(crate) struct Worker {
+    shared: Arc<StoreState>,
     /// The hash tag of its keys: zero, but on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
     /// Padded: all callers write to it, and read its neighbours.
-    queue: CachePadded<Mutex<Queue<Question>>>,
-    relay: Relay,
+    queue: CachePadded<Mutex<RequestQueue<PendingRequest>>>,
+    relay: SharedTask,
     /// How many went last time.
-    crowd: AtomicUsize,
+    last_batch_len: AtomicUsize,
     /// As many that wait are worth a second trip.
-    enough: AtomicUsize,
+    flush_threshold: AtomicUsize,
 }
 
 /// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
-type Trip = Pin<Box<dyn Future<Output = (Batch, Vec<Question>)> + Send>>;
+type InFlightBatch = Pin<Box<dyn Future<Output = (Batch, Vec<PendingRequest>)> + Send>>;
 
-impl Lane {
+impl Worker {
     /// A lane for keys of a hash tag. It asks nothing while their breaker is open.
-    pub(crate) fn new(shared: Arc<Shared>, tag: usize) -> Self {
+    pub(crate) fn new(shared: Arc<StoreState>, tag: usize) -> Self {
         Self {
             breaker: shared.breaker(tag).clone(),
             shared,
             tag,
             queue: CachePadded::default(),
-            relay: Relay::default(),
-            crowd: AtomicUsize::new(0),
-            enough: AtomicUsize::new(WORTH),
+            relay: SharedTask::default(),
+            last_batch_len: AtomicUsize::new(0),
+            flush_threshold: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
         }
     }
 
     /// Puts a question in the queue, unless nothing is to be asked now, and sends it off if no trip is under way. Only to be
     /// used within the lane's runtime.
-    pub(crate) fn push(&self, question: Question) -> Result<(), StoreError> {
-        if self.put(question)? {
-            match self.crowd.load(Ordering::Relaxed) {
-                0..=FEW => self.relay.call(),
+    pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
+        if self.put(request)? {
+            match self.last_batch_len.load(Ordering::Relaxed) {
+                0..=MAX_INLINE_SEND => self.relay.call(),
                 _ => self.relay.wake(),
             }
         }
@@ -109,35 +113,35 @@ impl Lane {
     }
 
     /// Puts a question in the queue, unless nothing is to be asked now. Returns whether the lane has to be called.
-    fn put(&self, question: Question) -> Result<bool, StoreError> {
+    fn put(&self, request: PendingRequest) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
             let kept = &self.shared.kept;
-            kept.fail(self.tag, question, open.clone(), false);
+            kept.fail(self.tag, request, open.clone(), false);
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
         let put = self
             .queue()
-            .put(question, self.enough.load(Ordering::Relaxed));
-        if let Put::Closed(question) = put {
-            self.shared.kept.wait_for_runtime(self.tag, question);
+            .put(request, self.flush_threshold.load(Ordering::Relaxed));
+        if let PushOutcome::Closed(request) = put {
+            self.shared.kept.wait_for_runtime(self.tag, request);
             return Ok(false);
         }
-        Ok(matches!(put, Put::Wake))
+        Ok(matches!(put, PushOutcome::Wake))
     }
 
     /// Has something done that nobody waits for, from anywhere.
-    pub(crate) fn tell(&self, question: Question) {
-        if let Ok(true) = self.put(question) {
+    pub(crate) fn tell(&self, request: PendingRequest) {
+        if let Ok(true) = self.put(request) {
             self.relay.wake();
         }
     }
 
     /// Takes what nothing waits for out of the queue, as far as its deadline is before `told_before`.
-    pub(crate) fn stalled(&self, told_before: Instant) -> Vec<Question> {
-        let stalls = |question: &Question| question.is_told() && question.deadline < told_before;
+    pub(crate) fn stalled(&self, told_before: Instant) -> Vec<PendingRequest> {
+        let stalls = |request: &PendingRequest| request.is_told() && request.deadline < told_before;
         self.queue().extract(stalls)
     }
 
@@ -149,78 +153,84 @@ impl Lane {
 
     /// Carries questions until it is closed.
     pub(crate) async fn run(self: Arc<Self>, route: Route) {
-        let work = self.clone().carry(route);
+        let work = self.clone().send_batch(route);
         self.relay.work(work).await;
     }
 
-    async fn carry(self: Arc<Self>, route: Route) {
-        let (mut come, mut backlog) = (Vec::new(), VecDeque::new());
-        let mut last = Load {
-            questions: 1,
+    async fn send_batch(self: Arc<Self>, route: Route) {
+        let (mut incoming, mut backlog) = (Vec::new(), VecDeque::new());
+        let mut last = BatchLoad {
+            requests: 1,
             keys: 1,
         };
-        let (mut trips, mut spare) = (Vec::with_capacity(TRIPS), Vec::new());
-        let mut alarm = Alarm::default();
+        let (mut trips, mut batch_pool) = (Vec::with_capacity(MAX_IN_FLIGHT_BATCHES), Vec::new());
+        let mut alarm = DeadlineTimer::default();
         let route = Arc::new(route);
         loop {
-            let (trips_now, may) = (trips.len(), trips.len() < TRIPS);
+            let (trips_now, may) = (trips.len(), trips.len() < MAX_IN_FLIGHT_BATCHES);
             let left = backlog.len();
-            let called =
-                self.queue()
-                    .take(&mut come, left, trips_now, may, enough(trips_now, last));
+            let called = self.queue().take(
+                &mut incoming,
+                left,
+                trips_now,
+                may,
+                flush_threshold(trips_now, last),
+            );
             if let Err(open) = self.breaker.check() {
-                let waiting = backlog.drain(..).chain(come.drain(..));
+                let waiting = backlog.drain(..).chain(incoming.drain(..));
                 let kept = &self.shared.kept;
-                waiting.for_each(|question| kept.fail(self.tag, question, open.clone(), false));
+                waiting.for_each(|request| kept.fail(self.tag, request, open.clone(), false));
             }
             while trips.is_empty()
-                || trips.len() < TRIPS && come.len() + backlog.len() >= enough(trips.len(), last)
+                || trips.len() < MAX_IN_FLIGHT_BATCHES
+                    && incoming.len() + backlog.len() >= flush_threshold(trips.len(), last)
             {
-                let waiting = come.len() + backlog.len();
-                self.crowd.store(waiting, Ordering::Relaxed);
-                let mut batch = spare.pop().unwrap_or_default();
-                board(&mut batch, &mut backlog, &mut come, |late| {
+                let waiting = incoming.len() + backlog.len();
+                self.last_batch_len.store(waiting, Ordering::Relaxed);
+                let mut batch = batch_pool.pop().unwrap_or_default();
+                fill_batch(&mut batch, &mut backlog, &mut incoming, |late| {
                     let kept = &self.shared.kept;
                     kept.fail(self.tag, late, StoreError::Timeout, false);
                 });
                 if batch.is_empty() {
-                    spare.push(batch);
+                    batch_pool.push(batch);
                     break;
                 }
-                last = Load {
-                    questions: waiting - backlog.len(),
+                last = BatchLoad {
+                    requests: waiting - backlog.len(),
                     keys: batch.keys(),
                 };
-                self.enough.store(enough(1, last), Ordering::Relaxed);
+                self.flush_threshold
+                    .store(flush_threshold(1, last), Ordering::Relaxed);
                 let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
-                let trip = dispatch::carry(shared, route.clone(), breaker, batch);
-                trips.push(Box::pin(trip) as Trip);
+                let trip = dispatch::send_batch(shared, route.clone(), breaker, batch);
+                trips.push(Box::pin(trip) as InFlightBatch);
             }
             if trips.is_empty() {
                 match called {
                     // All of them had gone. Others may have come meanwhile, and were told that a trip is under way.
-                    Called::Some => {}
-                    Called::None => self.relay.called().await,
-                    Called::NeverAgain => return,
+                    DrainOutcome::Some => {}
+                    DrainOutcome::None => self.relay.called().await,
+                    DrainOutcome::Closed => return,
                 }
                 continue;
             }
             tokio::select! {
                 biased;
-                (batch, again) = first_back(&mut trips) => {
-                    spare.push(batch);
+                (batch, again) = next_completed(&mut trips) => {
+                    batch_pool.push(batch);
                     again.into_iter().rev().for_each(|q| backlog.push_front(q));
                 }
                 () = self.relay.called() => {}
-                () = time_up(&mut alarm, backlog.front()) => self.leave_late(&mut backlog),
+                () = wait_deadline(&mut alarm, backlog.front()) => self.expire_overdue(&mut backlog),
             }
         }
     }
 
     /// Tells those whose time is up.
-    fn leave_late(&self, backlog: &mut VecDeque<Question>) {
+    fn expire_overdue(&self, backlog: &mut VecDeque<PendingRequest>) {
         let now = Instant::now();
-        let is_late = |first: &Question| first.deadline <= now;
+        let is_late = |first: &PendingRequest| first.deadline <= now;
         while backlog.front().is_some_and(is_late)
             && let Some(late) = backlog.pop_front()
         {
@@ -229,59 +239,59 @@ impl Lane {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue<Question>> {
+    fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Whatever is left in a lane whose runtime has ended is answered, not left hanging, and refunds are kept for another.
-impl Drop for Lane {
+impl Drop for Worker {
     fn drop(&mut self) {
-        let questions = self.queue().abandon();
-        for question in questions {
-            self.shared.kept.wait_for_runtime(self.tag, question);
+        let requests = self.queue().abandon();
+        for request in requests {
+            self.shared.kept.wait_for_runtime(self.tag, request);
         }
     }
 }
 
 /// Fills a batch from the backlog, and then from those who have come since, who are its end if they don't fit: first come,
 /// first served. Those whose time is up, and those who have gone, stay behind.
-fn board(
+fn fill_batch(
     batch: &mut Batch,
-    backlog: &mut VecDeque<Question>,
-    come: &mut Vec<Question>,
-    fail: impl Fn(Question),
+    backlog: &mut VecDeque<PendingRequest>,
+    incoming: &mut Vec<PendingRequest>,
+    fail: impl Fn(PendingRequest),
 ) {
     let now = Instant::now();
-    let mut board = |question: Question| {
-        if question.deadline <= now {
-            fail(question);
-        } else if !question.is_abandoned() {
-            return batch.push(question);
+    let mut fill_batch = |request: PendingRequest| {
+        if request.deadline <= now {
+            fail(request);
+        } else if !request.is_cancelled() {
+            return batch.push(request);
         }
         Ok(())
     };
-    let mut come = come.drain(..);
-    while let Some(question) = backlog.pop_front().or_else(|| come.next()) {
-        if let Err(question) = board(question) {
-            backlog.push_front(*question);
+    let mut incoming = incoming.drain(..);
+    while let Some(request) = backlog.pop_front().or_else(|| incoming.next()) {
+        if let Err(request) = fill_batch(request) {
+            backlog.push_front(*request);
             break;
         }
     }
-    backlog.extend(come);
+    backlog.extend(incoming);
 }
 
 /// Waits until a question's time is up, if there is one. The first that waits may be one that is asked again: whose trip is
 /// under way now came after it, and has more time.
-async fn time_up(alarm: &mut Alarm, first: Option<&Question>) {
-    match first.map(|question| question.deadline) {
+async fn wait_deadline(alarm: &mut DeadlineTimer, first: Option<&PendingRequest>) {
+    match first.map(|request| request.deadline) {
         Some(deadline) => poll_fn(|cx| alarm.poll(deadline, cx)).await,
         None => pending().await,
     }
 }
 
 /// Waits for one of the trips to be back. They are polled in order, since it's the first poll that sends.
-async fn first_back(trips: &mut Vec<Trip>) -> (Batch, Vec<Question>) {
+async fn next_completed(trips: &mut Vec<InFlightBatch>) -> (Batch, Vec<PendingRequest>) {
     poll_fn(|cx| {
         for place in 0..trips.len() {
             if let Poll::Ready(back) = trips[place].as_mut().poll(cx) {
@@ -299,7 +309,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::redis::request::{Matter, op::OwnLine};
+    use crate::store::redis::request::{RequestState, op::OwnedCounterOp};
     use crate::{
         key::Key,
         quota::Quota,
@@ -307,22 +317,22 @@ mod tests {
         strategy::{Gcra, Strategy},
     };
 
-    fn question(limit: &LimitHandle, key: &str) -> Question {
+    fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
         let line = CounterOp::plain(limit, Key::new(key));
-        let lines = [OwnLine::of(&line)].into();
+        let counters = [OwnedCounterOp::of(&line)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key
             .bytes()
             .fold(0, |hash, byte| 31 * hash + u64::from(byte));
-        Question::told(Matter::new(Op::Acquire(1), lines, deadline, hash))
+        PendingRequest::told(RequestState::new(Op::Acquire(1), counters, deadline, hash))
     }
 
     /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
-    fn trips(come: Vec<Question>) -> Vec<(usize, usize)> {
-        let (mut batch, mut backlog, mut come) = (Batch::default(), VecDeque::new(), come);
+    fn trips(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
+        let (mut batch, mut backlog, mut incoming) = (Batch::default(), VecDeque::new(), incoming);
         let mut trips = Vec::new();
         loop {
-            board(&mut batch, &mut backlog, &mut come, |_| {});
+            fill_batch(&mut batch, &mut backlog, &mut incoming, |_| {});
             if batch.is_empty() {
                 return trips;
             }
@@ -334,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_further_trip_goes_for_as_many_keys_as_it_is_worth() {
-        let load = |questions, keys| Load { questions, keys };
+        let load = |requests, keys| BatchLoad { requests, keys };
         for (trips, last, worth) in [
             (1, load(1, 1), 32),
             (1, load(128, 128), 32),
@@ -351,7 +361,7 @@ mod tests {
             (2, load(100, 1), 200),
             (3, load(5_000, 1), 256),
         ] {
-            assert_eq!(enough(trips, last), worth, "{trips} {last:?}");
+            assert_eq!(flush_threshold(trips, last), worth, "{trips} {last:?}");
         }
     }
 
@@ -359,8 +369,8 @@ mod tests {
     fn one_hot_key_takes_the_room_of_one() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let hot = (0..10_000).map(|_| question(&limit, "hot"));
-        let cold = (0..127).map(|key| question(&limit, &format!("cold {key}")));
+        let hot = (0..10_000).map(|_| request(&limit, "hot"));
+        let cold = (0..127).map(|key| request(&limit, &format!("cold {key}")));
         assert_eq!(trips(hot.chain(cold).collect()), [(128, 10_127)]);
     }
 
@@ -368,7 +378,7 @@ mod tests {
     fn who_came_first_goes_first_and_no_trip_holds_too_much() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let all = (0..300).map(|key| question(&limit, &format!("{}", key % 150)));
+        let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));
         assert_eq!(trips(all.collect()), [(128, 128), (128, 128), (44, 44)]);
     }
 }

@@ -13,20 +13,20 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Lane, steal::steal};
+use super::{Worker, steal::steal};
 use crate::{
     error::StoreError,
     store::{
         Op, OpResult,
         redis::{
-            Shared,
-            hash_tags::Tags,
+            StoreState,
+            hash_tags::HashTags,
             pending_refunds::OnItsWay,
-            rejection_cache::Mark,
+            rejection_cache::CacheToken,
             request::{
-                Matter, Question, ended,
-                op::{Lines, OwnLine},
-                response_handle::Awaited,
+                PendingRequest, RequestState, ended,
+                op::{CounterOps, OwnedCounterOp},
+                response_handle::ResponseHandle,
             },
             topology::Route,
         },
@@ -34,37 +34,37 @@ use crate::{
 };
 
 #[derive(Debug)]
-pub(crate) struct Lanes {
-    shared: Arc<Shared>,
+pub(crate) struct WorkerPool {
+    shared: Arc<StoreState>,
     /// How many each runtime has.
     many: usize,
     /// Read by each request, and hardly ever written.
-    sets: ArcSwap<Vec<Set>>,
-    laying: Mutex<()>,
+    sets: ArcSwap<Vec<RuntimeWorkers>>,
+    spawn_lock: Mutex<()>,
     hasher: DefaultHashBuilder,
 }
 
 /// The lanes of one runtime.
 #[derive(Clone, Debug)]
-struct Set {
+struct RuntimeWorkers {
     runtime: Handle,
-    lanes: Arc<[Arc<Lane>]>,
+    workers: Arc<[Arc<Worker>]>,
     /// Whether a task of the runtime [steals](super::steal) for them.
     steals: bool,
 }
 
-impl Lanes {
-    pub(crate) fn new(shared: Arc<Shared>, many: usize) -> Self {
+impl WorkerPool {
+    pub(crate) fn new(shared: Arc<StoreState>, many: usize) -> Self {
         Self {
             shared,
             many,
             sets: ArcSwap::default(),
-            laying: Mutex::default(),
+            spawn_lock: Mutex::default(),
             hasher: DefaultHashBuilder::default(),
         }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<StoreState> {
         &self.shared
     }
 
@@ -73,15 +73,15 @@ impl Lanes {
     }
 
     /// A hash of their keys.
-    fn hash(&self, lines: &Lines) -> u64 {
-        let keys = lines.iter().map(|line| self.hasher.hash_one(line.key));
+    fn hash(&self, counters: &CounterOps) -> u64 {
+        let keys = counters.iter().map(|line| self.hasher.hash_one(line.key));
         keys.reduce(|all, hash| all.rotate_left(5) ^ hash)
             .unwrap_or(0)
     }
 
     /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
-    fn place(&self, lines: &Lines, hash: u64) -> usize {
-        match (self.shared.servers.tags(), lines.first()) {
+    fn place(&self, counters: &CounterOps, hash: u64) -> usize {
+        match (self.shared.servers.tags(), counters.first()) {
             (Some(tags), Some(first)) => tags.of(&first.key),
             // In a batch, equal ones are found by the other half.
             _ => (hash >> 32) as usize,
@@ -89,19 +89,19 @@ impl Lanes {
     }
 
     /// The hash tags, on a cluster.
-    pub(crate) fn tags(&self) -> Option<&Tags> {
+    pub(crate) fn tags(&self) -> Option<&HashTags> {
         self.shared.servers.tags()
     }
 
     /// The sets, with this runtime's among them, unless it is ending: such a one takes its lanes away at once.
     #[inline]
-    fn laid(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<Set>>> {
+    fn workers(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<RuntimeWorkers>>> {
         let sets = self.sets.load();
         if sets.iter().any(|set| set.is_of(runtime.id())) {
             return sets;
         }
         drop(sets);
-        self.lay(runtime);
+        self.spawn_workers(runtime);
         self.sets.load()
     }
 
@@ -109,80 +109,82 @@ impl Lanes {
     pub(crate) fn ask(
         self: &Arc<Self>,
         ask: Op,
-        lines: Lines,
+        counters: CounterOps,
         deadline: Instant,
-        mark: Option<Mark>,
-    ) -> Result<Awaited, StoreError> {
-        self.send(ask, lines, deadline, mark, false)
+        mark: Option<CacheToken>,
+    ) -> Result<ResponseHandle, StoreError> {
+        self.send(ask, counters, deadline, mark, false)
     }
 
     /// Asks there. What is given back by it is given back later if it can't be now.
     pub(crate) fn insist(
         self: &Arc<Self>,
         ask: Op,
-        lines: Lines,
+        counters: CounterOps,
         deadline: Instant,
-    ) -> Result<Awaited, StoreError> {
-        self.send(ask, lines, deadline, None, true)
+    ) -> Result<ResponseHandle, StoreError> {
+        self.send(ask, counters, deadline, None, true)
     }
 
     #[inline]
     fn send(
         self: &Arc<Self>,
         ask: Op,
-        lines: Lines,
+        counters: CounterOps,
         deadline: Instant,
-        mark: Option<Mark>,
+        mark: Option<CacheToken>,
         insists: bool,
-    ) -> Result<Awaited, StoreError> {
+    ) -> Result<ResponseHandle, StoreError> {
         let outside =
             || StoreError::NoRuntime("the Redis store sends from the runtime of its caller");
-        let (place, hash) = self.begin(ask, &lines);
+        let (place, hash) = self.begin(ask, &counters);
         let here = Handle::try_current().map_err(|_| outside())?;
-        let matter = Matter::marked(ask, lines, deadline, hash, mark, self.on_its_way(ask));
-        let (mut question, awaited) = Question::asked(matter, Some(here.id()));
+        let state = RequestState::marked(ask, counters, deadline, hash, mark, self.on_its_way(ask));
+        let (mut request, awaited) = PendingRequest::asked(state, Some(here.id()));
         if insists {
-            question.insist();
+            request.insist();
         }
-        let sets = self.laid(&here);
-        let lane = lane_of(&sets, here.id(), place).ok_or_else(outside)?;
-        lane.push(question)?;
+        let sets = self.workers(&here);
+        let worker = worker_of(&sets, here.id(), place).ok_or_else(outside)?;
+        worker.push(request)?;
         Ok(awaited)
     }
 
     /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
     #[inline]
-    fn begin(&self, ask: Op, lines: &Lines) -> (usize, u64) {
+    fn begin(&self, ask: Op, counters: &CounterOps) -> (usize, u64) {
         if ask.lifts() {
-            self.shared.denials.end(lines.iter().map(OwnLine::asked));
+            self.shared
+                .denials
+                .end(counters.iter().map(OwnedCounterOp::asked));
         }
-        let hash = self.hash(lines);
-        (self.place(lines, hash), hash)
+        let hash = self.hash(counters);
+        (self.place(counters, hash), hash)
     }
 
     /// Has something done that nothing waits for: by this runtime, or by another where there is none or it is ending. Without
     /// any, a refund waits for the next one.
-    pub(crate) fn tell(self: &Arc<Self>, ask: Op, lines: Lines) {
-        let (place, hash) = self.begin(ask, &lines);
+    pub(crate) fn tell(self: &Arc<Self>, ask: Op, counters: CounterOps) {
+        let (place, hash) = self.begin(ask, &counters);
         let (deadline, on_its_way) = (self.deadline(), self.on_its_way(ask));
-        let matter = Matter::marked(ask, lines, deadline, hash, None, on_its_way);
-        let question = Question::told(matter);
+        let state = RequestState::marked(ask, counters, deadline, hash, None, on_its_way);
+        let request = PendingRequest::told(state);
         let here = Handle::try_current().ok();
         let sets = match &here {
-            Some(here) => self.laid(here),
+            Some(here) => self.workers(here),
             None => self.sets.load(),
         };
-        let own = here.and_then(|here| lane_of(&sets, here.id(), place));
+        let own = here.and_then(|here| worker_of(&sets, here.id(), place));
         if let Some(own) = own {
             // What can't be sent now is kept, or dropped, by the lane.
-            let _ = own.push(question);
+            let _ = own.push(request);
         } else if let Some(other) = running(&sets, None) {
-            if let Some(lane) = other.lane(place) {
-                lane.tell(question);
+            if let Some(worker) = other.worker(place) {
+                worker.tell(request);
             }
-        } else if let Some(line) = question.lines.first() {
+        } else if let Some(line) = request.counters.first() {
             let tag = self.shared.servers.tag_of(&line.key);
-            self.shared.kept.wait_for_runtime(tag, question);
+            self.shared.kept.wait_for_runtime(tag, request);
         }
     }
 
@@ -198,11 +200,11 @@ impl Lanes {
     }
 
     /// Keeps the permits' refunds of a question that was lost with its runtime. It may have been sent.
-    pub(crate) fn keep_lost(&self, matter: Arc<Matter>) {
-        let tag = matter.lines.first();
+    pub(crate) fn keep_lost(&self, state: Arc<RequestState>) {
+        let tag = state.counters.first();
         let tag = tag.map_or(0, |line| self.shared.servers.tag_of(&line.key));
         let kept = &self.shared.kept;
-        kept.fail(tag, Question::told(matter), ended(), true);
+        kept.fail(tag, PendingRequest::told(state), ended(), true);
     }
 
     /// A runtime that uses the store, other than `stalled`.
@@ -213,7 +215,10 @@ impl Lanes {
 
     /// Whether a runtime is the only one that uses the store. Nothing steals for it any more then.
     pub(crate) fn is_alone(&self, runtime: runtime::Id) -> bool {
-        let _laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _laying = self
+            .spawn_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut sets = Vec::clone(&self.sets.load());
         let alone = sets.iter().all(|set| set.is_of(runtime));
         if alone {
@@ -225,26 +230,31 @@ impl Lanes {
 
     /// Takes what nothing waits for out of the queues of all runtimes but one, as far as its deadline is before
     /// `told_before`.
-    pub(crate) fn stalled(&self, here: runtime::Id, told_before: Instant) -> Vec<Question> {
+    pub(crate) fn stalled(&self, here: runtime::Id, told_before: Instant) -> Vec<PendingRequest> {
         let sets = self.sets.load();
         let others = sets.iter().filter(|set| !set.is_of(here));
-        let lanes = others.flat_map(|set| set.lanes.iter());
-        lanes.flat_map(|lane| lane.stalled(told_before)).collect()
+        let workers = others.flat_map(|set| set.workers.iter());
+        workers
+            .flat_map(|worker| worker.stalled(told_before))
+            .collect()
     }
 
     /// Lays the lanes of a runtime, and has it drive them.
-    fn lay(self: &Arc<Self>, handle: &Handle) {
-        let laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
+    fn spawn_workers(self: &Arc<Self>, handle: &Handle) {
+        let spawn_lock = self
+            .spawn_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut sets = Vec::clone(&self.sets.load());
         if sets.iter().any(|set| set.is_of(handle.id())) {
             return;
         }
         let routes = self.shared.servers.routes(self.many);
-        let lane = |route: &Route| Arc::new(Lane::new(self.shared.clone(), route.tag()));
-        let lanes: Arc<[_]> = routes.iter().map(lane).collect();
-        sets.push(Set {
+        let worker = |route: &Route| Arc::new(Worker::new(self.shared.clone(), route.tag()));
+        let workers: Arc<[_]> = routes.iter().map(worker).collect();
+        sets.push(RuntimeWorkers {
             runtime: handle.clone(),
-            lanes: lanes.clone(),
+            workers: workers.clone(),
             steals: false,
         });
         if let [_, _, ..] = &sets[..] {
@@ -256,85 +266,99 @@ impl Lanes {
         }
         self.sets.store(Arc::new(sets));
         // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
-        drop(laying);
-        for (lane, route) in lanes.iter().cloned().zip(routes) {
-            let ends = Ends {
+        drop(spawn_lock);
+        for (worker, route) in workers.iter().cloned().zip(routes) {
+            let ends = WorkerGuard {
                 runtime: handle.id(),
-                lanes: Arc::downgrade(self),
+                workers: Arc::downgrade(self),
             };
             drop(handle.spawn(async move {
                 let _ends = ends;
-                lane.run(route).await;
+                worker.run(route).await;
             }));
         }
     }
 
     /// Takes a runtime's lanes away.
-    fn take_up(&self, runtime: runtime::Id) {
-        let laying = self.laying.lock().unwrap_or_else(PoisonError::into_inner);
+    fn remove_workers(&self, runtime: runtime::Id) {
+        let spawn_lock = self
+            .spawn_lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let (ended, sets): (Vec<_>, Vec<_>) = Vec::clone(&self.sets.load())
             .into_iter()
             .partition(|set| set.is_of(runtime));
         self.sets.store(Arc::new(sets));
         // A lane that is dropped answers those who wait in it, and they may look for another: not under the lock.
-        drop(laying);
-        ended.iter().for_each(Set::close);
+        drop(spawn_lock);
+        ended.iter().for_each(RuntimeWorkers::close);
     }
 }
 
-impl Set {
+impl RuntimeWorkers {
     fn is_of(&self, runtime: runtime::Id) -> bool {
         self.runtime.id() == runtime
     }
 
-    fn lane(&self, place: usize) -> Option<&Arc<Lane>> {
-        self.lanes.get(place % self.lanes.len().max(1))
+    fn worker(&self, place: usize) -> Option<&Arc<Worker>> {
+        self.workers.get(place % self.workers.len().max(1))
     }
 
     fn close(&self) {
-        self.lanes.iter().for_each(|lane| lane.close());
+        self.workers.iter().for_each(|worker| worker.close());
     }
 }
 
-fn lane_of(sets: &[Set], runtime: runtime::Id, place: usize) -> Option<&Arc<Lane>> {
+fn worker_of(sets: &[RuntimeWorkers], runtime: runtime::Id, place: usize) -> Option<&Arc<Worker>> {
     let set = sets.iter().find(|set| set.is_of(runtime))?;
-    set.lane(place)
+    set.worker(place)
 }
 
 /// The runtime other than `stalled` that is most likely to run: one of several threads does unless all of them are blocked.
-fn running(sets: &[Set], stalled: Option<runtime::Id>) -> Option<&Set> {
+fn running(sets: &[RuntimeWorkers], stalled: Option<runtime::Id>) -> Option<&RuntimeWorkers> {
     let others = || sets.iter().filter(|set| Some(set.runtime.id()) != stalled);
-    let flavor = |set: &&Set| set.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+    let flavor =
+        |set: &&RuntimeWorkers| set.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
     others().find(flavor).or_else(|| others().next())
 }
 
 /// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
-struct Ends {
+struct WorkerGuard {
     runtime: runtime::Id,
-    lanes: std::sync::Weak<Lanes>,
+    workers: std::sync::Weak<WorkerPool>,
 }
 
-impl Drop for Ends {
+impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        if let Some(lanes) = self.lanes.upgrade() {
-            lanes.take_up(self.runtime);
+        if let Some(workers) = self.workers.upgrade() {
+            workers.remove_workers(self.runtime);
         }
     }
 }
 
-impl Drop for Lanes {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.sets.load().iter().for_each(Set::close);
+        self.sets.load().iter().for_each(RuntimeWorkers::close);
     }
 }
 
-impl Lanes {
+impl WorkerPool {
     /// Remembers that a question was refused.
-    pub(crate) fn note_denial(&self, matter: &Matter, answer: &OpResult, mark: &Mark) {
+    pub(crate) fn cache_rejection(
+        &self,
+        state: &RequestState,
+        answer: &OpResult,
+        mark: &CacheToken,
+    ) {
         let denials = &self.shared.denials;
         // Its deadline was set when it was asked.
-        let age = self.deadline().saturating_duration_since(matter.deadline);
-        denials.note(matter.lines.iter().map(OwnLine::asked), answer, mark, age);
+        let age = self.deadline().saturating_duration_since(state.deadline);
+        denials.note(
+            state.counters.iter().map(OwnedCounterOp::asked),
+            answer,
+            mark,
+            age,
+        );
         self.shared.keep_denials();
     }
 
@@ -363,7 +387,7 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_from_when_it_was_asked_for() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-        let (lanes, denials) = (&store.inner.lanes, &store.inner.shared.denials);
+        let (workers, denials) = (&store.inner.workers, &store.inner.shared.denials);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
@@ -376,14 +400,14 @@ mod tests {
             counters: [CounterResult::of(0, [1_200_000_000, 0, 0])].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
-            let line = OwnLine::of(&CounterOp::plain(&limit, Key::new(key)));
-            let lines = Lines::from([line.clone()]);
+            let line = OwnedCounterOp::of(&CounterOp::plain(&limit, Key::new(key)));
+            let counters = CounterOps::from([line.clone()]);
             let asked = || std::iter::once(line.asked());
             let mark = denials.mark(Op::Acquire(1), asked()).expect("it matters");
             let asked_at = Instant::now() - Duration::from_secs(ago);
             let deadline = asked_at + store.inner.shared.deadline;
-            let matter = Matter::new(Op::Acquire(1), lines, deadline, 0);
-            lanes.note_denial(&matter, &refused, &mark);
+            let state = RequestState::new(Op::Acquire(1), counters, deadline, 0);
+            workers.cache_rejection(&state, &refused, &mark);
             let found = denials.find(Op::Acquire(1), asked());
             assert_eq!(found.is_some(), holds, "{key}");
         }

@@ -4,7 +4,7 @@ use std::mem;
 
 /// Where questions wait for their trip. It stands under a lock, held for a few moves at a time.
 #[derive(Debug)]
-pub(crate) struct Queue<T> {
+pub(crate) struct RequestQueue<T> {
     waiting: Vec<T>,
     /// A trip is under way: those who come are taken along when it's back, unless they are many.
     travelling: bool,
@@ -14,7 +14,7 @@ pub(crate) struct Queue<T> {
 
 /// What becomes of what is put in.
 #[derive(Debug)]
-pub(crate) enum Put<T> {
+pub(crate) enum PushOutcome<T> {
     /// The lane has to be woken for it.
     Wake,
     /// The lane will look by itself.
@@ -25,14 +25,14 @@ pub(crate) enum Put<T> {
 
 /// Whether there was anything for a lane to carry.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Called {
+pub(crate) enum DrainOutcome {
     Some,
     None,
     /// And there won't be.
-    NeverAgain,
+    Closed,
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for RequestQueue<T> {
     fn default() -> Self {
         Self {
             waiting: Vec::new(),
@@ -42,18 +42,22 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T> Queue<T> {
+impl<T> RequestQueue<T> {
     /// Puts something in. While a trip is under way, the lane looks each time that so many more wait.
-    pub(crate) fn put(&mut self, item: T, many: usize) -> Put<T> {
+    pub(crate) fn put(&mut self, item: T, many: usize) -> PushOutcome<T> {
         if self.closed {
-            return Put::Closed(item);
+            return PushOutcome::Closed(item);
         }
         self.waiting.push(item);
         let wakes = match self.travelling {
             true => self.waiting.len().is_multiple_of(many),
             false => self.waiting.len() == 1,
         };
-        if wakes { Put::Wake } else { Put::Wait }
+        if wakes {
+            PushOutcome::Wake
+        } else {
+            PushOutcome::Wait
+        }
     }
 
     /// Takes everything, in exchange for the memory of what was taken before, if it can go now: no trip is under way, or
@@ -65,7 +69,7 @@ impl<T> Queue<T> {
         trips: usize,
         may: bool,
         enough: usize,
-    ) -> Called {
+    ) -> DrainOutcome {
         let waiting = self.waiting.len() + left;
         if trips == 0 || may && waiting >= enough {
             mem::swap(&mut self.waiting, taken);
@@ -73,9 +77,9 @@ impl<T> Queue<T> {
         // If there is nothing, the next one who comes has to wake.
         self.travelling = trips > 0 || waiting > 0;
         match waiting {
-            0 if self.closed => Called::NeverAgain,
-            0 => Called::None,
-            _ => Called::Some,
+            0 if self.closed => DrainOutcome::Closed,
+            0 => DrainOutcome::None,
+            _ => DrainOutcome::Some,
         }
     }
 
@@ -106,11 +110,11 @@ mod tests {
     const FULL: usize = 2;
 
     /// What stands for a question: whoever asked waits for its answer, or has gone.
-    type Question = Option<Arc<Notify>>;
+    type PendingRequest = Option<Arc<Notify>>;
 
-    /// A lane as [`Lane::run`](crate::store::redis::worker::Lane::run) is one, whose trips are over at once or, if `far`, only when
+    /// A lane as [`Worker::run`](crate::store::redis::worker::Worker::run) is one, whose trips are over at once or, if `far`, only when
     /// it has looked once more.
-    fn lane(queue: &Mutex<Queue<Question>>, wake: &Notify, far: bool) {
+    fn worker(queue: &Mutex<RequestQueue<PendingRequest>>, wake: &Notify, far: bool) {
         let (mut taken, mut left, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             let trips = usize::from(!under_way.is_empty());
@@ -134,9 +138,9 @@ mod tests {
                 continue;
             }
             match called {
-                Called::Some => {}
-                Called::None => wake.wait(),
-                Called::NeverAgain => return,
+                DrainOutcome::Some => {}
+                DrainOutcome::None => wake.wait(),
+                DrainOutcome::Closed => return,
             }
         }
     }
@@ -146,13 +150,13 @@ mod tests {
         // Every order with at most two switches in mid-step: with more it takes minutes.
         builder.preemption_bound = Some(2);
         builder.check(move || {
-            let queue = Arc::new(Mutex::new(Queue::default()));
+            let queue = Arc::new(Mutex::new(RequestQueue::default()));
             let wake = Arc::new(Notify::new());
-            let put = |question| {
+            let put = |request| {
                 let (queue, wake) = (queue.clone(), wake.clone());
                 move || {
-                    let put = queue.lock().expect("a lock").put(question, FULL);
-                    if matches!(put, Put::Wake) {
+                    let put = queue.lock().expect("a lock").put(request, FULL);
+                    if matches!(put, PushOutcome::Wake) {
                         wake.notify();
                     }
                 }
@@ -183,7 +187,7 @@ mod tests {
                 close();
             });
             // Were somebody left waiting, so would this be, which loom reports.
-            lane(&queue, &wake, far);
+            worker(&queue, &wake, far);
             second.join().expect("it ends");
         });
     }

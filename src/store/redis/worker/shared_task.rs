@@ -22,15 +22,15 @@ use tokio::{
 };
 
 #[derive(Default)]
-pub(crate) struct Relay {
+pub(crate) struct SharedTask {
     /// There from the first poll of the task until the work is done.
-    work: Mutex<Option<Work>>,
+    work: Mutex<Option<SharedFuture>>,
     /// Whether it was called by someone who polls it next.
     called: AtomicBool,
     wake: Notify,
 }
 
-struct Work {
+struct SharedFuture {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The task's: what the work waits for wakes the task, whoever polled last.
     waker: Waker,
@@ -38,17 +38,17 @@ struct Work {
     shared: bool,
 }
 
-impl Relay {
+impl SharedTask {
     /// Does the work, as the task that it belongs to. It is dropped with the task.
     pub(crate) async fn work(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _ends = Ends(self);
+        let _ends = TaskGuard(self);
         let shared = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         let mut new = Some(Box::pin(work) as Pin<Box<_>>);
         poll_fn(|cx| {
             let mut work = self.lock();
             if let Some(future) = new.take() {
                 let waker = cx.waker().clone();
-                *work = Some(Work {
+                *work = Some(SharedFuture {
                     future,
                     waker,
                     shared,
@@ -93,14 +93,14 @@ impl Relay {
         .await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Work>> {
+    fn lock(&self) -> MutexGuard<'_, Option<SharedFuture>> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Polls the work once; ready once it's done.
-fn step(work: &mut Option<Work>) -> Poll<()> {
-    let Some(Work { future, waker, .. }) = work else {
+fn step(work: &mut Option<SharedFuture>) -> Poll<()> {
+    let Some(SharedFuture { future, waker, .. }) = work else {
         return Poll::Ready(());
     };
     let waker = waker.clone();
@@ -112,9 +112,9 @@ fn step(work: &mut Option<Work>) -> Poll<()> {
 }
 
 /// Drops the work with its task: it may hold what holds the relay.
-struct Ends<'a>(&'a Relay);
+struct TaskGuard<'a>(&'a SharedTask);
 
-impl Drop for Ends<'_> {
+impl Drop for TaskGuard<'_> {
     fn drop(&mut self) {
         let work = self.0.lock().take();
         // Not under the lock: what is dropped may call.
@@ -122,7 +122,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-impl std::fmt::Debug for Relay {
+impl std::fmt::Debug for SharedTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Relay").finish_non_exhaustive()
     }
@@ -134,10 +134,10 @@ mod tests {
     use std::sync::{Arc, atomic::AtomicUsize};
     use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 
-    type Queue = Mutex<Vec<oneshot::Sender<()>>>;
+    type RequestQueue = Mutex<Vec<oneshot::Sender<()>>>;
 
     /// Answers whatever is in a queue, whenever it's called.
-    async fn answer(relay: Arc<Relay>, queue: Arc<Queue>) {
+    async fn answer(relay: Arc<SharedTask>, queue: Arc<RequestQueue>) {
         loop {
             let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
             for waiter in waiting {
@@ -147,15 +147,18 @@ mod tests {
         }
     }
 
-    fn start() -> (Arc<Relay>, Arc<Queue>, JoinHandle<()>) {
-        let (relay, queue) = (Arc::new(Relay::default()), Arc::new(Queue::default()));
+    fn start() -> (Arc<SharedTask>, Arc<RequestQueue>, JoinHandle<()>) {
+        let (relay, queue) = (
+            Arc::new(SharedTask::default()),
+            Arc::new(RequestQueue::default()),
+        );
         let work = answer(relay.clone(), queue.clone());
         let worker = relay.clone();
         let task = tokio::spawn(async move { worker.work(work).await });
         (relay, queue, task)
     }
 
-    async fn ask(relay: &Relay, queue: &Queue) -> bool {
+    async fn ask(relay: &SharedTask, queue: &RequestQueue) -> bool {
         let (waiter, answered) = oneshot::channel();
         queue.lock().expect("a lock").push(waiter);
         relay.call();
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_the_work_holds_is_dropped_with_its_runtime() {
-        let (relay, held) = (Arc::new(Relay::default()), Arc::new(()));
+        let (relay, held) = (Arc::new(SharedTask::default()), Arc::new(()));
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
         let runtime = runtime.expect("a runtime");
         let (inner, holds) = (relay.clone(), held.clone());

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::pool::Lanes;
+use super::pool::WorkerPool;
 
 /// How often a runtime looks at the lanes of the others.
 const STEAL_INTERVAL: Duration = Duration::from_millis(250);
@@ -23,17 +23,19 @@ const STEAL_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_STALL: Duration = Duration::from_secs(1);
 
 /// Steals for the lanes of `runtime`, in a task of it, until another task does or is not needed.
-pub(crate) async fn steal(lanes: Weak<Lanes>, runtime: runtime::Id) {
+pub(crate) async fn steal(workers: Weak<WorkerPool>, runtime: runtime::Id) {
     loop {
         sleep(STEAL_INTERVAL).await;
-        let Some(lanes) = lanes.upgrade() else { return };
-        if !lanes.steal_for(runtime) {
+        let Some(workers) = workers.upgrade() else {
+            return;
+        };
+        if !workers.steal_for(runtime) {
             return;
         }
     }
 }
 
-impl Lanes {
+impl WorkerPool {
     /// Moves what stalls in the lanes of other runtimes to those of this one. False if there are none, and so nothing to
     /// steal any more.
     fn steal_for(self: &Arc<Self>, runtime: runtime::Id) -> bool {
@@ -43,9 +45,9 @@ impl Lanes {
         // What is told has as much time as a request.
         let timeout = self.timeout();
         let told_before = Instant::now() + timeout - timeout.min(MAX_STALL);
-        for question in self.stalled(runtime, told_before) {
-            self.tell(question.ask, question.lines.clone());
-            question.leave();
+        for request in self.stalled(runtime, told_before) {
+            self.tell(request.ask, request.counters.clone());
+            request.leave();
         }
         true
     }

@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(1);
 /// A cache, its clock, and a limit of one per minute.
 struct World {
     clock: ManualClock,
-    denials: Denials,
+    denials: RejectionCache,
     limit: LimitHandle,
 }
 
@@ -26,14 +26,14 @@ impl World {
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
         let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
         Self {
-            denials: Denials::new(BOUND, most, Arc::new(clock.clone())),
+            denials: RejectionCache::new(BOUND, most, Arc::new(clock.clone())),
             limit: LimitHandle::new("p", rule, ()),
             clock,
         }
     }
 
-    fn line<'a>(&'a self, key: &'a Key, units: u64) -> std::iter::Once<Asked<'a>> {
-        std::iter::once(Asked {
+    fn line<'a>(&'a self, key: &'a Key, units: u64) -> std::iter::Once<CacheKey<'a>> {
+        std::iter::once(CacheKey {
             limit: &self.limit,
             key,
             units: Units::new(units),
@@ -41,13 +41,13 @@ impl World {
         })
     }
 
-    fn mark(&self, key: &Key, units: u64) -> Mark {
+    fn mark(&self, key: &Key, units: u64) -> CacheToken {
         let mark = self.denials.mark(Op::Acquire(1), self.line(key, units));
         mark.expect("such a question concerns it")
     }
 
     /// The store refuses: all is used, so that one unit has to wait for 10 s.
-    fn refused(&self, key: &Key, units: u64, mark: &Mark, age: Duration) {
+    fn refused(&self, key: &Key, units: u64, mark: &CacheToken, age: Duration) {
         // 60 s in units of 50 ns.
         let tolerance = 1_200_000_000;
         let answer = OpResult {
@@ -90,7 +90,7 @@ impl World {
     /// From a server whose clock shows `time`.
     fn read_at(&self, value: &str, time: Timestamp) {
         self.denials.note_epoch(value, time, self.clock.now());
-        self.denials.epoch().end_reading();
+        self.denials.epoch().finish_read();
     }
 }
 
@@ -214,27 +214,33 @@ fn past_the_bound_only_what_rejects_every_cost_is_believed() {
 #[test]
 fn the_epoch_is_read_by_one_and_in_time() {
     let world = World::new(100);
-    assert_eq!(world.denials.should_read(), None, "nothing to prove");
+    assert_eq!(world.denials.start_epoch_read(), None, "nothing to prove");
     world.refuse(&Key::new("a"), 1);
-    let read = world.denials.should_read();
+    let read = world.denials.start_epoch_read();
     assert_eq!(read, Some(world.clock.now()));
-    assert_eq!(world.denials.should_read(), None, "it's being read");
+    assert_eq!(world.denials.start_epoch_read(), None, "it's being read");
     world.clock.advance(ms(500));
-    assert_eq!(world.denials.should_read(), None, "still");
-    world.denials.epoch().end_reading();
-    assert!(world.denials.should_read().is_some(), "it could not be had");
-    world.denials.epoch().end_reading();
+    assert_eq!(world.denials.start_epoch_read(), None, "still");
+    world.denials.epoch().finish_read();
+    assert!(
+        world.denials.start_epoch_read().is_some(),
+        "it could not be had"
+    );
+    world.denials.epoch().finish_read();
     world.clock.advance(ms(499));
-    assert_eq!(world.denials.should_read(), None, "it was just tried");
+    assert_eq!(world.denials.start_epoch_read(), None, "it was just tried");
     world.clock.advance(ms(1));
-    assert!(world.denials.should_read().is_some());
+    assert!(world.denials.start_epoch_read().is_some());
     world.read("7");
-    assert_eq!(world.denials.should_read(), None);
+    assert_eq!(world.denials.start_epoch_read(), None);
     world.clock.advance(ms(500));
-    assert!(world.denials.should_read().is_some());
+    assert!(world.denials.start_epoch_read().is_some());
     world.read("7");
     world.clock.set(world.clock.now() - ms(3_600_000));
-    assert!(world.denials.should_read().is_some(), "whatever time it is");
+    assert!(
+        world.denials.start_epoch_read().is_some(),
+        "whatever time it is"
+    );
 }
 
 #[test]
@@ -304,7 +310,7 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
-    let counts = std::iter::once(Asked {
+    let counts = std::iter::once(CacheKey {
         limit: &world.limit,
         key: &key,
         units: Units::ONE,

@@ -22,18 +22,24 @@ impl<'a> Several<'a> {
         }
     }
 
-    fn lines<'b>(&'b self, units: &'b [u64]) -> impl Iterator<Item = Asked<'b>> + Clone {
-        self.limits.iter().zip(units).map(|(limit, units)| Asked {
-            limit,
-            key: &self.key,
-            units: Units::new(*units),
-            mode: CounterMode::Charge,
-        })
+    fn counters<'b>(&'b self, units: &'b [u64]) -> impl Iterator<Item = CacheKey<'b>> + Clone {
+        self.limits
+            .iter()
+            .zip(units)
+            .map(|(limit, units)| CacheKey {
+                limit,
+                key: &self.key,
+                units: Units::new(*units),
+                mode: CounterMode::Charge,
+            })
     }
 
     /// The store rejects, after so long; of each window so many units are used, and it ends in so many seconds.
     fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
-        let mark = self.world.denials.mark(Op::Acquire(1), self.lines(units));
+        let mark = self
+            .world
+            .denials
+            .mark(Op::Acquire(1), self.counters(units));
         self.world.clock.advance(after);
         let at = self.world.clock.now();
         let snapshot = windows.iter().map(|(used, secs)| {
@@ -49,14 +55,14 @@ impl<'a> Several<'a> {
             counters: snapshot.collect(),
         };
         let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
-        denials.note(self.lines(units), &answer, &mark, after);
+        denials.note(self.counters(units), &answer, &mark, after);
     }
 
     /// What each policy says, if it is rejected here.
     fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
-        let lines = self.lines(units);
-        let answer = self.world.denials.find(Op::Acquire(1), lines.clone())?;
-        let waits = lines.zip(&answer.counters).map(|(line, judged)| {
+        let counters = self.counters(units);
+        let answer = self.world.denials.find(Op::Acquire(1), counters.clone())?;
+        let waits = counters.zip(&answer.counters).map(|(line, judged)| {
             let limit = line.limit;
             let mut status = limit.status(&judged.snapshot, answer.at, line.units);
             status.pass(answer.age, line.units.get());
@@ -102,7 +108,7 @@ fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
         ..Several::new(&world, &[])
     };
     assert_eq!(turned.waits(&[1, 1]), None, "in another order");
-    world.denials.end(both.lines(&[1, 1]).skip(1));
+    world.denials.end(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
 }
 

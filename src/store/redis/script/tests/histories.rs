@@ -13,7 +13,7 @@ use crate::{
     clock::Timestamp,
     store::{
         CounterMode, CounterOp, Op, Units,
-        redis::request::op::{Lines, OwnLine},
+        redis::request::op::{CounterOps, OwnedCounterOp},
     },
 };
 
@@ -30,7 +30,7 @@ const FOREIGN: [&str; 6] = [
 ];
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct CacheKey {
     policies: Vec<usize>,
     key: u64,
     cost: u64,
@@ -44,14 +44,14 @@ struct Asked {
 #[derive(Clone, Debug)]
 enum Event {
     /// To a server that is full, or not.
-    Trip(bool, Vec<Asked>),
+    Trip(bool, Vec<CacheKey>),
     Wait(u64),
     Plant(usize, u64, usize),
     Remove(usize, u64),
     Persist,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = CacheKey> {
     // Near ones, as a rule.
     let near = || subsequence((0..4).collect::<Vec<_>>(), 1..=3).prop_shuffle();
     let policies = prop_oneof![
@@ -68,7 +68,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         1 => Just(CounterMode::Shadow { replaces: None, charges: true }),
     ];
     (policies, 0..KEYS, cost, ask, mode, any::<Index>()).prop_map(
-        |(policies, key, cost, ask, mode, of)| Asked {
+        |(policies, key, cost, ask, mode, of)| CacheKey {
             policies,
             key,
             cost,
@@ -108,7 +108,7 @@ fn starts() -> impl Strategy<Value = u64> {
 }
 
 impl World {
-    fn lines(&self, asked: &Asked) -> Lines {
+    fn lines(&self, asked: &CacheKey) -> CounterOps {
         let last = asked.policies.len() - 1;
         let line = |(place, policy): (usize, &usize)| {
             let mut line = CounterOp::plain(&self.limits[*policy], key(asked.key));
@@ -116,14 +116,14 @@ impl World {
             if place == last && matches!(asked.ask, Op::Acquire(_)) {
                 line.mode = asked.mode;
             }
-            OwnLine::of(&line)
+            OwnedCounterOp::of(&line)
         };
         asked.policies.iter().enumerate().map(line).collect()
     }
 }
 
 /// What was charged, as it is given back.
-fn receipts(lines: &Lines, answer: &Told) -> Option<Lines> {
+fn receipts(lines: &CounterOps, answer: &Told) -> Option<CounterOps> {
     let (admitted, at, _, snapshot) = answer.as_ref().ok()?;
     let mut lines = lines.clone();
     for (line, (units, snapshot)) in lines.iter_mut().zip(snapshot) {
@@ -147,12 +147,12 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
         world.clock.set(start);
         world.order(&["FLUSHDB"]);
         // Keys that were made immortal by hand, or are not ours.
-        let (mut spared, mut charged) = (HashSet::new(), Vec::<Lines>::new());
+        let (mut spared, mut charged) = (HashSet::new(), Vec::<CounterOps>::new());
         for (number, event) in events.iter().enumerate() {
             let context = format!("event {number}: {event:?}");
             match event {
                 Event::Trip(full, all) => {
-                    let ask = |asked: &Asked| match asked.ask {
+                    let ask = |asked: &CacheKey| match asked.ask {
                         Op::Refund if charged.is_empty() => (Op::Peek, world.lines(asked)),
                         Op::Refund => (Op::Refund, asked.of.get(&charged).clone()),
                         ask => (ask, world.lines(asked)),

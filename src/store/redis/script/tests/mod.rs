@@ -11,7 +11,7 @@ use redis::{Client, Connection, Value, cmd};
 use testkit::{Clock, Server};
 use tokio::time::Instant;
 
-use super::{Half, Script};
+use super::{Script, StrategyScript};
 use crate::{
     clock::Timestamp,
     key::Key,
@@ -19,12 +19,12 @@ use crate::{
     store::{
         CounterOp, LimitHandle, Op, OpResult,
         redis::{
-            batch::{Batch, Known, MOST_KEYS, decode},
-            key_names::Names,
+            batch::{Batch, MAX_BATCH_KEYS, RedisLimit, decode},
+            key_names::KeyNames,
             request::{
-                Matter, Question,
-                op::{Lines, OwnLine},
-                response_handle::Awaited,
+                PendingRequest, RequestState,
+                op::{CounterOps, OwnedCounterOp},
+                response_handle::ResponseHandle,
             },
         },
     },
@@ -74,16 +74,16 @@ impl World {
             };
             let rule = rule.expect("a rule");
             let script = rule.script().expect("a half");
-            let half = Half::from(&script);
+            let half = StrategyScript::from(&script);
             if !halves.contains(&half) {
                 halves.push(half);
             }
             let policy = format!("p{place}");
-            let names = Names::new("tg:", None, &*rule, &policy);
-            let known = Known::new(names, halves.len(), &*rule, &script, Weak::new());
+            let names = KeyNames::new("tg:", None, &*rule, &policy);
+            let known = RedisLimit::new(names, halves.len(), &*rule, &script, Weak::new());
             limits.push(LimitHandle::new(&policy, rule, known));
         }
-        let without = |half: &Half| Half {
+        let without = |half: &StrategyScript| StrategyScript {
             shortcut: None,
             ..*half
         };
@@ -111,20 +111,20 @@ impl World {
         let mut script = rule.script().expect("a half");
         // The fourth is the deepest debt.
         script.params.resize(params, 1 << 52);
-        let names = Names::new("tg:", None, &*rule, policy);
-        let known = Known::new(names, 1, &*rule, &script, Weak::new());
+        let names = KeyNames::new("tg:", None, &*rule, policy);
+        let known = RedisLimit::new(names, 1, &*rule, &script, Weak::new());
         self.limits.push(LimitHandle::new(policy, rule, known));
         self.limits.len() - 1
     }
 
     /// Sends a trip to a side, to be judged by one of the scripts.
-    fn trip(&mut self, side: usize, script: usize, questions: &[(Op, Lines)]) -> Vec<Told> {
+    fn trip(&mut self, side: usize, script: usize, questions: &[(Op, CounterOps)]) -> Vec<Told> {
         let mut batch = Batch::default();
         let mut answers = Vec::new();
         for (ask, lines) in questions {
             let deadline = Instant::now() + Duration::from_secs(60);
-            let matter = Matter::new(*ask, lines.clone(), deadline, 0);
-            let (mut question, answer) = Question::asked(matter, None);
+            let state = RequestState::new(*ask, lines.clone(), deadline, 0);
+            let (mut question, answer) = PendingRequest::asked(state, None);
             question.told_time = true;
             let pushed = batch.push(question);
             pushed.expect("room on the trip");
@@ -132,9 +132,12 @@ impl World {
         }
         let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
         let reply: Value = call.query(&mut self.sides[side]).expect("an answer");
-        assert!(decode::deliver(&mut batch, reply).is_ok(), "a whole answer");
-        let tell = |mut answer: Awaited| {
-            let answered = answer.poll_answer(&Context::from_waker(Waker::noop()));
+        assert!(
+            decode::decode_and_complete(&mut batch, reply).is_ok(),
+            "a whole answer"
+        );
+        let tell = |mut answer: ResponseHandle| {
+            let answered = answer.poll_response(&Context::from_waker(Waker::noop()));
             let Poll::Ready(answer) = answered else {
                 panic!("no answer");
             };
@@ -149,7 +152,7 @@ impl World {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
         let look = |(policy, number)| {
             let line = CounterOp::plain(&self.limits[policy], key(number));
-            (Op::Peek, Lines::from_iter([OwnLine::of(&line)]))
+            (Op::Peek, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
         };
         let looks: Vec<_> = all.map(look).collect();
         self.trip(side, 1, &looks)
@@ -163,7 +166,7 @@ impl World {
     }
 
     fn name(&self, policy: usize, number: u64) -> String {
-        let known = self.limits[policy].context::<Known>();
+        let known = self.limits[policy].context::<RedisLimit>();
         known.expect("our own").names.of(&key(number))
     }
 
@@ -207,8 +210,9 @@ fn parameters_that_are_too_many_to_stand_alone_are_read_all_the_same() {
     let mut world = World::new();
     let many = world.open("many", 48);
     let ask = |world: &mut World, policies: [usize; 2], number| {
-        let line =
-            |policy: usize| OwnLine::of(&CounterOp::plain(&world.limits[policy], key(number)));
+        let line = |policy: usize| {
+            OwnedCounterOp::of(&CounterOp::plain(&world.limits[policy], key(number)))
+        };
         let question = |policies: &[usize]| policies.iter().map(|policy| line(*policy)).collect();
         let questions = [
             (Op::Acquire(3), question(&policies)),
@@ -229,11 +233,14 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
     let mut world = World::new();
     for params in [8, 24, 25] {
         let policies =
-            (0..MOST_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
+            (0..MAX_BATCH_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
         let ask = |policy: &usize| {
             let line = CounterOp::plain(&world.limits[*policy], key(0));
-            (Op::Acquire(11), Lines::from_iter([OwnLine::of(&line)]))
+            (
+                Op::Acquire(11),
+                CounterOps::from_iter([OwnedCounterOp::of(&line)]),
+            )
         };
         let questions: Vec<_> = policies.iter().map(ask).collect();
         for (side, admitted) in [(0, 10), (0, 0), (1, 10), (1, 0)] {
@@ -252,7 +259,7 @@ fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_i
     let mut world = World::new();
     let question = |world: &World, ask, number| {
         let line = CounterOp::plain(&world.limits[0], key(number));
-        (ask, Lines::from_iter([OwnLine::of(&line)]))
+        (ask, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
     };
     for others in [1, 5] {
         world.order(&["FLUSHDB"]);
