@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::{entries, no_file};
+use super::file::{entries, no_file};
 use crate::{
     error::{ConfigError, InvalidValue},
     extract::{ClientIp, client_ip, network},

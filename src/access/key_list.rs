@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::{entries, no_file};
+use super::file::{entries, no_file};
 use crate::{
     error::{ConfigError, InvalidValue},
     key::Key,

@@ -1,19 +1,15 @@
 //! Who is let in, or kept out, whatever the policies say.
 
-use std::{cell::Cell, fs, net::IpAddr, path::Path, sync::Arc};
+use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{
-    error::{ConfigError, InvalidValue},
-    extract::NO_PEER,
-    key::Key,
-    log::Seldom,
-};
+use crate::{error::InvalidValue, extract::NO_PEER, key::Key, log::Seldom};
 
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
 
+mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
 
@@ -169,66 +165,5 @@ impl Lists {
             }
         }
         Ok(())
-    }
-}
-
-/// The entries of a file: one a line, without what follows a `#` at its beginning or behind a space.
-fn entries<T>(
-    path: &Path,
-    read: impl Fn(&str) -> Result<T, InvalidValue>,
-) -> Result<Vec<T>, ConfigError> {
-    let text = fs::read_to_string(path).map_err(|error| {
-        let file = format!("the list {}", path.display());
-        ConfigError::new(file, format!("a file that can be read: {error}"))
-    })?;
-    let mut entries = Vec::new();
-    for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
-        let entry = entry(line);
-        if !entry.is_empty() {
-            let place = |unfit| {
-                let at = format!("line {} of {}: ", number + 1, path.display());
-                ConfigError::at(&at, unfit)
-            };
-            entries.push(read(entry).map_err(place)?);
-        }
-    }
-    Ok(entries)
-}
-
-fn no_file() -> ConfigError {
-    ConfigError::new(
-        "a list that is from no file",
-        "one that was made by from_file",
-    )
-}
-
-fn entry(line: &str) -> &str {
-    let comment = line.char_indices().find(|(at, c)| {
-        *c == '#'
-            && line[..*at]
-                .chars()
-                .next_back()
-                .is_none_or(char::is_whitespace)
-    });
-    line[..comment.map_or(line.len(), |(at, _)| at)].trim()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::entry;
-
-    #[test]
-    fn comments_begin_a_line_or_follow_a_space() {
-        for (line, expected) in [
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            ("  10.0.0.0/8\t# the office", "10.0.0.0/8"),
-            ("# nobody", ""),
-            ("   ", ""),
-            ("a#b", "a#b"),
-            ("a#b #c", "a#b"),
-            ("é#b #c", "é#b"),
-        ] {
-            assert_eq!(entry(line), expected, "{line:?}");
-        }
     }
 }
