@@ -1,8 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use tower_layer::Layer;
-
-use super::{Discard, KeysFn, Outgoing, StaticKeys};
+use super::{Discard, KeysFn, StaticKeys};
 use crate::limiter::{Keys, Limiter, QUEUE};
 
 /// How long a request waits, unless told otherwise.
@@ -145,13 +143,5 @@ impl<Req, H> OutgoingLayer<KeysFn<Req>, H> {
     {
         self.question.cost = Some(Arc::new(cost));
         self
-    }
-}
-
-impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
-    type Service = Outgoing<S, K, H>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Outgoing::new(inner, self.clone())
     }
 }

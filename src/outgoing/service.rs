@@ -4,6 +4,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
@@ -17,11 +18,18 @@ pub struct Outgoing<S, K = StaticKeys, H = Discard> {
     layer: OutgoingLayer<K, H>,
 }
 
-impl<S, K, H> Outgoing<S, K, H> {
-    pub(super) fn new(inner: S, layer: OutgoingLayer<K, H>) -> Self {
-        Self { inner, layer }
-    }
+impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
+    type Service = Outgoing<S, K, H>;
 
+    fn layer(&self, inner: S) -> Self::Service {
+        Outgoing {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+impl<S, K, H> Outgoing<S, K, H> {
     /// The service inside.
     pub fn get_ref(&self) -> &S {
         &self.inner
