@@ -1,6 +1,7 @@
 //! The body of a refusal.
 
 use std::{
+    error::Error,
     pin::Pin,
     sync::{Mutex, PoisonError},
     task::{Context, Poll, ready},
@@ -12,7 +13,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 
 use crate::log::Seldom;
 
-use super::BoxError;
+/// The error of a body that the application answers with.
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The body of a refusal: bytes, or whatever the application answers with.
 #[derive(Debug)]

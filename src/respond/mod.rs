@@ -1,6 +1,6 @@
 //! What an answer looks like: the fields that tell a client how it stands, and the refusal.
 
-use std::{error::Error, fmt, mem, sync::Arc};
+use std::{fmt, mem, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -14,6 +14,7 @@ use http::{
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
+use self::body::BoxError;
 use crate::{admission::Rejected, decision::Decision, log::Seldom};
 
 mod body;
@@ -35,7 +36,6 @@ pub(crate) use problem::Problem;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) use unavailable::Unavailable;
 
-type BoxError = Box<dyn Error + Send + Sync>;
 type OnRefusal =
     dyn Fn(&Rejected, &Parts) -> Response<UnsyncBoxBody<Bytes, BoxError>> + Send + Sync;
 
