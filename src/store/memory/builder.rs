@@ -19,6 +19,24 @@ pub struct MemoryStoreBuilder {
     clock: Arc<dyn Clock>,
 }
 
+impl MemoryStore {
+    /// A store for at most 1,000,000 keys.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// Starts to build a store.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder::default()
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Default for MemoryStoreBuilder {
     fn default() -> Self {
         Self {

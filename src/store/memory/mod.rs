@@ -13,7 +13,10 @@ use std::{
 use hashbrown::DefaultHashBuilder;
 use smallvec::SmallVec;
 
-use self::{clocks::Clocks, shard::Shard};
+use self::{
+    clocks::Clocks,
+    shard::{Place, Shard},
+};
 use super::{
     CallersFuture, CounterMode, CounterOp, CounterResult, DecisionSource, Glance, LimitHandle, Op,
     OpResult, Store, StoreResponse, Units,
@@ -78,16 +81,6 @@ struct Inner {
 }
 
 impl MemoryStore {
-    /// A store for at most 1,000,000 keys.
-    pub fn new() -> Self {
-        Self::builder().build()
-    }
-
-    /// Starts to build a store.
-    pub fn builder() -> MemoryStoreBuilder {
-        MemoryStoreBuilder::default()
-    }
-
     /// How many keys are held now. Some may be at their full quota, and not yet forgotten.
     pub fn keys(&self) -> usize {
         let shards = self.inner.shards.iter();
@@ -283,13 +276,6 @@ struct Locked<'a> {
     places: SmallVec<[Place; 4]>,
 }
 
-/// Where a line's key is: in which locked shard, in which of its tables, and under what hash.
-struct Place {
-    guard: usize,
-    table: usize,
-    hash: u64,
-}
-
 /// Which table a limit's keys are in.
 struct Table(usize);
 
@@ -401,12 +387,6 @@ impl Store for MemoryStore {
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
         let _ = self.execute(op, counters);
-    }
-}
-
-impl Default for MemoryStore {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

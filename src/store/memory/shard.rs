@@ -4,7 +4,7 @@ use std::any::Any;
 
 use smallvec::SmallVec;
 
-use super::{CounterOp, Place, clocks};
+use super::{CounterOp, clocks};
 use crate::{
     clock::{Clock, Timestamp},
     strategy::{ErasedLocalRule, erased::Table},
@@ -12,6 +12,13 @@ use crate::{
 
 /// Below this many keys, looking for full ones isn't worth it.
 const FEW: usize = 64;
+
+/// Where an operation's key is: in which locked shard, in which of its tables, and under what hash.
+pub(super) struct Place {
+    pub(super) guard: usize,
+    pub(super) table: usize,
+    pub(super) hash: u64,
+}
 
 #[derive(Debug)]
 pub(super) struct Shard {
