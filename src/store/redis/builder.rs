@@ -5,7 +5,7 @@ use deadpool_redis::{Config, Pool};
 use super::{
     Inner, RedisStore, StoreState,
     breaker::Breaker,
-    connection::config::{ConnectConfig, ServerConfig},
+    config::{ConnectConfig, ServerConfig},
     key_names,
     rejection_cache::{RejectionCache, epoch_key::EpochKey},
     script::ScriptRegistry,

@@ -37,6 +37,7 @@ mod batch;
 pub(crate) mod breaker;
 mod builder;
 mod cluster;
+mod config;
 pub(crate) mod connection;
 pub(crate) mod cross_slot;
 pub(crate) mod error_class;

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind};
+use redis::{Cmd, FromRedisValue, RedisError};
 
 use super::{
     cluster::{
-        node::{ClusterNode, NodeConnections},
+        connections::NodeConnections,
+        node::{ClusterNode, Redirect},
         slot_map::Cluster,
     },
     connection::{ConnectionRef, ConnectionSource, SharedConnection},
@@ -28,17 +29,6 @@ pub(crate) enum Route {
     Straight(Arc<SharedConnection>),
     /// To whichever node of a cluster serves a tag's slot.
     HashTag(Arc<NodeConnections>, usize),
-}
-
-/// Where a trip goes on after an error which says that nothing ran.
-#[derive(Debug)]
-pub(crate) enum Redirect {
-    /// To the node that serves the slot by now.
-    Moved,
-    /// To a node that is about to take the slot over, and has the keys.
-    Asking(Arc<ClusterNode>),
-    /// To the same, once the keys have moved on.
-    Again,
 }
 
 impl Topology {
@@ -148,13 +138,5 @@ impl Route {
         if let Self::HashTag(roads, _) = self {
             roads.cluster().schedule_refresh();
         }
-    }
-}
-
-/// What an error of a cluster's node is, in a word.
-pub(crate) fn redirect_kind(error: &RedisError) -> Option<ServerErrorKind> {
-    match error.kind() {
-        ErrorKind::Server(kind) => Some(kind),
-        _ => None,
     }
 }

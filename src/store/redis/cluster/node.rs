@@ -1,20 +1,16 @@
-//! The nodes of a cluster, and the connections to them.
+//! The nodes of a cluster, and where their errors send a request.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use redis::{FromRedisValue, Value};
+use redis::{ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::Instant;
 
-use super::slot_map::Cluster;
 use crate::{
     error::StoreError,
-    store::redis::{
-        connection::{ConnectionRef, ConnectionSource, SharedConnection},
-        error_class,
-    },
+    store::redis::{connection::ConnectionSource, error_class},
 };
 
 /// A node that serves slots, or did.
@@ -41,6 +37,17 @@ pub(crate) struct ProbeGuard {
 
 /// A range of slots, and the address of the node that serves it.
 pub(crate) type SlotRange = (u16, u16, String, u16);
+
+/// Where a trip goes on after an error which says that nothing ran.
+#[derive(Debug)]
+pub(crate) enum Redirect {
+    /// To the node that serves the slot by now.
+    Moved,
+    /// To a node that is about to take the slot over, and has the keys.
+    Asking(Arc<ClusterNode>),
+    /// To the same, once the keys have moved on.
+    Again,
+}
 
 impl ClusterNode {
     pub(crate) fn new(host: String, port: u16, source: ConnectionSource) -> Self {
@@ -145,49 +152,11 @@ pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
     ranges.into_iter().filter_map(range).collect()
 }
 
-/// The connections of one runtime to the nodes of a cluster.
-#[derive(Debug)]
-pub(crate) struct NodeConnections {
-    cluster: Arc<Cluster>,
-    roads: Mutex<Vec<RedisLimit>>,
-}
-
-/// A node, and the connections to it.
-type RedisLimit = (Arc<ClusterNode>, Box<[Arc<SharedConnection>]>);
-
-impl NodeConnections {
-    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
-        Self {
-            cluster,
-            roads: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn cluster(&self) -> &Arc<Cluster> {
-        &self.cluster
-    }
-
-    /// A connection to a node, for a tag's lane.
-    pub(crate) async fn way(
-        &self,
-        tag: usize,
-        node: &Arc<ClusterNode>,
-    ) -> Result<ConnectionRef, StoreError> {
-        self.road(tag, node).way().await
-    }
-
-    fn road(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
-        let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
-            return known[tag % known.len()].clone();
-        }
-        // Nodes come and go.
-        roads.retain(|(known, _)| self.cluster.knows(known));
-        let road = |_| Arc::new(SharedConnection::new(node.source.clone()));
-        let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();
-        let road = new[tag % new.len()].clone();
-        roads.push((node.clone(), new));
-        road
+/// What an error of a cluster's node is, in a word.
+pub(crate) fn redirect_kind(error: &RedisError) -> Option<ServerErrorKind> {
+    match error.kind() {
+        ErrorKind::Server(kind) => Some(kind),
+        _ => None,
     }
 }
 

@@ -17,14 +17,13 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::node::{ClusterNode, SlotRange};
+use super::node::{ClusterNode, Redirect, SlotRange, redirect_kind};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::{
         connection::{ConnectionSource, sentinel},
         error_class,
         hash_tags::HashTags,
-        topology::{Redirect, redirect_kind},
     },
 };
 

@@ -9,18 +9,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use deadpool_redis::{Connection, Pool, PoolError};
-use redis::{
-    Cmd, RedisError, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use deadpool_redis::{Connection, Pool};
+use redis::{Cmd, RedisError, Value, aio::MultiplexedConnection};
 use tokio::sync::Mutex;
 
-use self::sentinel::Sentinel;
-use super::error_class;
+use self::{
+    pool::{PooledConnection, checkout, query_with_asking},
+    sentinel::Sentinel,
+};
 use crate::error::StoreError;
 
-pub(crate) mod config;
+mod pool;
 pub(crate) mod sentinel;
 pub(crate) mod tls;
 
@@ -53,7 +52,7 @@ impl ConnectionSource {
     /// A connection for one command, beside the lanes'.
     pub(crate) async fn loan(&self) -> Result<PooledConnection, StoreError> {
         let connection = self.connection().await?;
-        Ok(PooledConnection(Some(connection)))
+        Ok(PooledConnection::new(connection))
     }
 
     pub(crate) fn new(pool: Pool, share: usize) -> Self {
@@ -71,14 +70,6 @@ impl ConnectionSource {
             held: Arc::default(),
         }
     }
-}
-
-/// Takes a connection from a pool.
-pub(crate) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
-    pool.get().await.map_err(|error| match error {
-        PoolError::Backend(error) => error_class::of(&error),
-        error => StoreError::Connection(error.to_string().into()),
-    })
 }
 
 /// The connection of a lane, which its trips share. It is opened by the first of them.
@@ -141,53 +132,6 @@ impl SharedConnection {
             is_over: link.is_over.clone(),
         })
     }
-}
-
-/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, whoever
-/// came next would wait for both answers.
-pub(crate) struct PooledConnection(Option<Connection>);
-
-impl PooledConnection {
-    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        self.send(cmd, false).await
-    }
-
-    /// Sends it to a node of a cluster that is about to take over its key.
-    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
-        self.send(cmd, true).await
-    }
-
-    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
-        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
-        let answer = match asking {
-            false => cmd.query_async(connection).await,
-            true => query_with_asking(connection, cmd).await,
-        };
-        let reconnect = |error| error_class::classify(error).reconnect;
-        if !answer.as_ref().is_err_and(reconnect) {
-            drop(self.0.take());
-        }
-        answer
-    }
-}
-
-impl Drop for PooledConnection {
-    fn drop(&mut self) {
-        drop(self.0.take().map(Connection::take));
-    }
-}
-
-async fn query_with_asking(
-    connection: &mut MultiplexedConnection,
-    cmd: &Cmd,
-) -> Result<Value, RedisError> {
-    let mut both = redis::Pipeline::with_capacity(2);
-    // They are sent as one: nothing of another trip's comes between.
-    both.cmd("ASKING").add_command(cmd.clone());
-    let answers = connection.req_packed_commands(&both, 1, 1).await?;
-    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
-    answer.extract_error()
 }
 
 async fn answers(connection: &mut MultiplexedConnection) -> bool {

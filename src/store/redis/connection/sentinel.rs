@@ -10,9 +10,10 @@ use deadpool_redis::{Connection, Pool};
 use redis::{ConnectionAddr, ConnectionInfo, Value};
 use tokio::{task::JoinSet, time::timeout};
 
+use super::pool::checkout;
 use crate::{
     error::{ConfigError, StoreError},
-    store::redis::{connection, error_class},
+    store::redis::error_class,
 };
 
 /// How long sentinels have to answer, where no request waits.
@@ -60,7 +61,7 @@ impl Sentinel {
             // They may be gone while the master is well.
             Err(error) => self.last().ok_or(error)?,
         };
-        let mut connection = connection::checkout(&pool).await?;
+        let mut connection = checkout(&pool).await?;
         match is_master(&mut connection).await? {
             true => Ok(connection),
             false => {
@@ -135,7 +136,7 @@ pub(crate) fn at(pattern: &ConnectionAddr, host: &str, port: u16) -> ConnectionA
 
 /// The master's address, by a sentinel's word.
 async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreError> {
-    let mut connection = connection::checkout(sentinel).await?;
+    let mut connection = checkout(sentinel).await?;
     let mut ask = redis::cmd("SENTINEL");
     ask.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     let address: Result<Option<(String, u16)>, _> = ask.query_async(&mut *connection).await;

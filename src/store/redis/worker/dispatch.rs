@@ -17,11 +17,12 @@ use crate::{
         StoreState,
         batch::{Batch, decode},
         breaker::{Breaker, probe},
+        cluster::node::Redirect,
         connection::ConnectionRef,
         error_class::{self, Again, ErrorAction},
         rejection_cache::epoch_key::EpochKey,
         request::PendingRequest,
-        topology::{Redirect, Route},
+        topology::Route,
     },
 };
 

@@ -11,11 +11,17 @@ use std::{
 use deadpool_redis::{Config, Manager, Pool, PoolConfig, Runtime};
 use redis::{AsyncConnectionConfig, ConnectionInfo, IntoConnectionInfo, io::tcp::TcpSettings};
 
-use super::{ConnectionSource, sentinel::Sentinel, tls::Tls};
-use crate::{
-    error::ConfigError,
-    store::redis::{cluster::slot_map::Cluster, hash_tags::HashTags, topology::Topology},
+use super::{
+    cluster::slot_map::Cluster,
+    connection::{
+        ConnectionSource,
+        sentinel::Sentinel,
+        tls::{self, Tls},
+    },
+    hash_tags::HashTags,
+    topology::Topology,
 };
+use crate::error::ConfigError;
 
 /// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
@@ -160,7 +166,7 @@ fn check_pool_size(pool: &Pool) -> Result<usize, ConfigError> {
 pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     let unknown = error.kind() == redis::ErrorKind::InvalidClientConfig;
     if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
-        return super::tls::not_built();
+        return tls::not_built();
     }
     // Its words don't repeat the URL, which may hold a password.
     ConfigError::new(

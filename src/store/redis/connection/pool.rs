@@ -1,0 +1,69 @@
+//! Connections that are taken from a pool.
+
+use deadpool_redis::{Connection, Pool, PoolError};
+use redis::{
+    Cmd, RedisError, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+
+use crate::{error::StoreError, store::redis::error_class};
+
+/// Takes a connection from a pool.
+pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
+    pool.get().await.map_err(|error| match error {
+        PoolError::Backend(error) => error_class::of(&error),
+        error => StoreError::Connection(error.to_string().into()),
+    })
+}
+
+/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, its
+/// next user would wait for both answers.
+pub(crate) struct PooledConnection(Option<Connection>);
+
+impl PooledConnection {
+    pub(super) fn new(connection: Connection) -> Self {
+        Self(Some(connection))
+    }
+
+    pub(crate) async fn query(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, false).await
+    }
+
+    /// Sends it to a node of a cluster that is about to take over its key.
+    pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
+        self.send(cmd, true).await
+    }
+
+    async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
+        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
+        let answer = match asking {
+            false => cmd.query_async(connection).await,
+            true => query_with_asking(connection, cmd).await,
+        };
+        let reconnect = |error| error_class::classify(error).reconnect;
+        if !answer.as_ref().is_err_and(reconnect) {
+            drop(self.0.take());
+        }
+        answer
+    }
+}
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Connection::take));
+    }
+}
+
+/// Sends a command to a node of a cluster that is about to take over its key.
+pub(super) async fn query_with_asking(
+    connection: &mut MultiplexedConnection,
+    cmd: &Cmd,
+) -> Result<Value, RedisError> {
+    let mut both = redis::Pipeline::with_capacity(2);
+    // They are sent as one: nothing of another trip's comes between.
+    both.cmd("ASKING").add_command(cmd.clone());
+    let answers = connection.req_packed_commands(&both, 1, 1).await?;
+    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
+    answer.extract_error()
+}
