@@ -8,12 +8,12 @@ use smallvec::SmallVec;
 use super::{
     Bound, Desk, Judged, Keys, Pending,
     draft::Draft,
-    pending::{self, Waits},
+    pending::{self, QuotaLookUp, Waits},
 };
 use crate::{
     decision::{Brief, Counted, Decision, DecisionKind, Part, quota_override::Tier},
     key::Key,
-    policy::Tiers,
+    policy::{Policy, Tiers},
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
 };
@@ -24,6 +24,8 @@ pub(crate) struct Own {
     pub(super) cost: Option<u64>,
     pub(super) costs: Vec<(String, u64)>,
     pub(super) quotas: Vec<(String, Quota)>,
+    /// The callers that policies found in the request.
+    pub(super) callers: Vec<(String, Key)>,
     /// For the lists.
     pub(super) address: Option<IpAddr>,
     /// The request that the call is about.
@@ -45,6 +47,12 @@ impl Own {
     /// The quota that the call sets for a policy.
     pub(super) fn quota(&self, policy: &str) -> Option<Quota> {
         of(&self.quotas, policy)
+    }
+
+    /// The caller that a policy finds in the call's request.
+    fn caller(&self, policy: &Policy) -> Option<Key> {
+        let found = of(&self.callers, policy.name());
+        found.or_else(|| policy.caller_of(self.parts.as_deref()?))
     }
 }
 
@@ -121,8 +129,13 @@ impl Desk {
             let quota = match policy.tiers() {
                 Tiers::None => None,
                 Tiers::Found(find) => find(parts),
-                Tiers::LookedUp(look_up, deadline) => {
-                    lookups.push((draft.items.len(), look_up(parts), *deadline));
+                Tiers::LookedUp(look_up, timeout) => {
+                    lookups.push(QuotaLookUp {
+                        index: draft.items.len(),
+                        policy: policy.shared_name(),
+                        look_up: look_up(parts),
+                        timeout: *timeout,
+                    });
                     None
                 }
             };
@@ -167,7 +180,12 @@ impl Desk {
             let quota = own_quota.or_else(|| match (policy.tiers(), parts) {
                 (Tiers::Found(find), Some(parts)) => find(parts),
                 (Tiers::LookedUp(look_up, timeout), Some(parts)) => {
-                    lookups.push((draft.items.len(), look_up(parts), *timeout));
+                    lookups.push(QuotaLookUp {
+                        index: draft.items.len(),
+                        policy: policy.shared_name(),
+                        look_up: look_up(parts),
+                        timeout: *timeout,
+                    });
                     None
                 }
                 _ => None,
@@ -177,7 +195,8 @@ impl Desk {
                 Some(cost) if !bound.is_ban() || ask == Op::ForceAcquire => cost,
                 _ => bound.cost_of(parts),
             };
-            let by = bound.by(|| keys.own_caller());
+            let caller = || own.and_then(|own| own.caller(policy));
+            let by = bound.by(|| keys.own_caller().or_else(caller));
             self.push(draft, index, *key, cost, by, quota);
         }
         if lookups.is_empty() {

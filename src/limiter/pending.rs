@@ -78,34 +78,47 @@ impl Future for Pending {
     }
 }
 
+/// The quota of a request under one policy, while it is looked up.
+pub(super) struct QuotaLookUp {
+    /// Returned with the quota.
+    pub(super) index: usize,
+    /// The policy's name.
+    pub(super) policy: Arc<str>,
+    pub(super) look_up: LookUp,
+    pub(super) timeout: Duration,
+}
+
 /// How many look-ups that took too long run on at a time, in this process.
 const MAX_LATE_LOOK_UPS: usize = 64;
 
 /// Looks up quotas before the store is asked, by item.
-pub(super) fn look_up(lookups: Vec<(usize, LookUp, Duration)>) -> Waits {
+pub(super) fn look_up(lookups: Vec<QuotaLookUp>) -> Waits {
     Waits::LookUp(Box::pin(look_up_each(lookups)))
 }
 
 /// Awaits quotas that are being looked up, each no longer than its timeout.
-pub(super) async fn look_up_each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec<(usize, Quota)> {
+pub(super) async fn look_up_each(lookups: Vec<QuotaLookUp>) -> Vec<(usize, Quota)> {
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups
         .into_iter()
-        .map(|(item, look_up, timeout)| (item, timeout, Some(look_up), Box::pin(sleep(timeout))))
+        .map(|look_up| {
+            let late = Box::pin(sleep(look_up.timeout));
+            (Some(look_up), late)
+        })
         .collect();
     poll_fn(|cx| {
-        waiting.retain_mut(|(item, timeout, look_up, late)| {
-            if let Some(look_up) = look_up
+        waiting.retain_mut(|(pending, late)| {
+            if let Some(QuotaLookUp { index, look_up, .. }) = pending
                 && let Poll::Ready(quota) = look_up.as_mut().poll(cx)
             {
-                found.extend(quota.map(|quota| (*item, quota)));
+                found.extend(quota.map(|quota| (*index, quota)));
                 return false;
             }
             if late.as_mut().poll(cx).is_pending() {
                 return true;
             }
-            if let Some(look_up) = look_up.take() {
-                run_on(look_up, *timeout);
+            if let Some(pending) = pending.take() {
+                run_on(pending);
             }
             false
         });
@@ -121,7 +134,13 @@ pub(super) async fn look_up_each(lookups: Vec<(usize, LookUp, Duration)>) -> Vec
 
 /// Lets a look-up that took too long run on in the background, so that the application's cache fills.
 #[cold]
-fn run_on(look_up: LookUp, timeout: Duration) {
+fn run_on(pending: QuotaLookUp) {
+    let QuotaLookUp {
+        policy,
+        look_up,
+        timeout,
+        ..
+    } = pending;
     static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOK_UPS);
     static LATE: Seldom = Seldom::new();
     let place = RUNNING.try_acquire().ok();
@@ -137,6 +156,7 @@ fn run_on(look_up: LookUp, timeout: Duration) {
     };
     LATE.then(|suppressed| {
         tracing::warn!(
+            policy = &*policy,
             ?timeout,
             runs_on,
             suppressed,

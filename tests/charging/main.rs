@@ -8,6 +8,7 @@ mod ban_by_hand;
 mod ban_states;
 #[path = "../common/by.rs"]
 mod by;
+mod calls;
 #[path = "../common/charges.rs"]
 mod charges;
 mod closures;

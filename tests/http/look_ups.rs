@@ -12,7 +12,7 @@ use http::Request;
 use tokio::sync::Semaphore;
 use tollgate::{Policy, Quota};
 
-use crate::calls::limiter;
+use crate::{calls::limiter, log::Log};
 
 /// A database that answers when the test lets it, and the application's cache before it.
 #[derive(Default)]
@@ -64,6 +64,8 @@ async fn late_look_ups_run_on_and_fill_the_cache_at_most_64_at_a_time() {
     let policy = Policy::new("api", Quota::requests(500).per_hour());
     let policy = policy.quota_lookup(Duration::from_millis(10), move |_| found.clone().look_up());
     let limiter = limiter([policy]);
+    let log = Log::default();
+    let _guard = log.warnings();
     let (parts, ()) = Request::new(()).into_parts();
     let limit = async || {
         let decision = limiter.check("alice").parts(&parts).await;
@@ -71,6 +73,9 @@ async fn late_look_ups_run_on_and_fill_the_cache_at_most_64_at_a_time() {
     };
 
     assert_eq!(limit().await, 500, "not found in time");
+    let said = log.lines("a quota was not found in time");
+    assert_eq!(said.len(), 1, "{}", log.text());
+    assert!(said[0].contains(r#"policy="api""#), "{}", said[0]);
     assert_eq!(tiers.running.load(Ordering::SeqCst), 1, "it runs on");
     for late in 2..=64 {
         assert_eq!(limit().await, 500);

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use std::future::IntoFuture;
-use tollgate::{Admission, FixedWindow, Key, RetryAfter, SlidingLog, outcome};
+use tollgate::{Admission, FixedWindow, Key, ListWindow, RetryAfter, SlidingLog, extract, outcome};
 
 use crate::support::{left, limiter, look, ms, policy, queued, wait};
 
@@ -72,6 +72,26 @@ async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
     let _ = look(&mut last).expect("its turn").expect("admitted");
     assert_eq!(left(&limiter, "p").await, 0);
     assert_eq!(time.passed(), ms(1_000));
+}
+
+/// Each of those who come with a request of their own is recorded as the caller that the policy finds there.
+#[tokio::test(start_paused = true)]
+async fn those_let_in_together_are_recorded_each_as_its_own_caller() {
+    let list = policy("p", "3/s").strategy(ListWindow);
+    let (limiter, _) = limiter([list.caller(extract::header("x-user"))]);
+    let _ = wait(&limiter).cost(3).await.expect("all");
+    let users = ["alice", "bob", "alice"];
+    let waiters = users.map(|user| {
+        let request = http::Request::get("/").header("x-user", user);
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        queued(wait(&limiter).parts(&parts))
+    });
+    for turn in join_all(waiters).await {
+        let _ = turn.expect("a turn");
+    }
+    let policy = limiter.policy("p").expect("a policy");
+    let callers = policy.callers(Key::global()).await.expect("callers");
+    assert_eq!(callers, users.map(Key::new));
 }
 
 #[tokio::test(start_paused = true)]

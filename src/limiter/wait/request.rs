@@ -12,8 +12,10 @@ use crate::{
     decision::{Counted, Decision, Part},
     error::StoreError,
     limiter::{
-        Bound, Desk, Judged, Keys, Pending, fallback::FailureAction, judge::Own,
-        pending::look_up_each,
+        Bound, Desk, Judged, Keys, Pending,
+        fallback::FailureAction,
+        judge::Own,
+        pending::{QuotaLookUp, look_up_each},
     },
     policy::Tiers,
     store::{CounterMode, Op},
@@ -36,6 +38,7 @@ impl Question {
             && a.cost == b.cost
             && a.costs == b.costs
             && a.quotas == b.quotas
+            && a.callers == b.callers
             // Lists may tell requests apart by their heads.
             && (self.desk.lists.is_none() || a.parts.is_none() && b.parts.is_none())
             && self.keys.own_caller() == other.keys.own_caller()
@@ -99,6 +102,10 @@ impl Question {
             }
             let name = || policy.name().to_owned();
             keys.push((name(), *key));
+            let caller = policy.caller_of(&parts);
+            self.own
+                .callers
+                .extend(caller.map(|caller| (name(), caller)));
             if policy.has_cost_of_request() && self.own.cost(policy.name()).is_none() {
                 let cost = bound.cost_of(Some(&parts));
                 self.own.costs.push((name(), cost));
@@ -108,7 +115,12 @@ impl Question {
                     Tiers::None => None,
                     Tiers::Found(find) => find(&parts),
                     Tiers::LookedUp(look_up, timeout) => {
-                        lookups.push((index, look_up(&parts), *timeout));
+                        lookups.push(QuotaLookUp {
+                            index,
+                            policy: policy.shared_name(),
+                            look_up: look_up(&parts),
+                            timeout: *timeout,
+                        });
                         None
                     }
                 };
