@@ -94,7 +94,7 @@ async fn echo(mut socket: WebSocket, messages: Limiter, client: Key) -> Result<(
             }
             Err(refused) if too_many < PATIENCE => {
                 too_many += 1;
-                // Such as "quota exceeded: messages; retry after 1.8s".
+                // Such as `quota exceeded: "messages"; retry after 1.8s`.
                 socket.send(refused.to_string().into()).await?;
             }
             Err(refused) => {

@@ -59,7 +59,7 @@
 //! assert!(limiter.admit("bob").await.is_ok());
 //!
 //! let refused = limiter.admit("alice").await.unwrap_err();
-//! assert!(refused.to_string().starts_with("quota exceeded: mail; retry after"));
+//! assert!(refused.to_string().starts_with("quota exceeded: \"mail\"; retry after"));
 //! # Ok::<(), tollgate::ConfigError>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -197,6 +197,7 @@ pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
 pub use respond::{RateLimitHeaders, exposed_headers};
 #[doc(inline)]
 pub use store::DecisionSource;
+#[doc(inline)]
 pub use store::health::{HealthIssue, HealthReport};
 #[doc(inline)]
 pub use store::memory::{MemoryStore, MemoryStoreBuilder};

@@ -63,9 +63,12 @@ impl fmt::Display for Rejected {
         match self.decision.kind() {
             DecisionKind::Admitted => f.write_str("admitted"),
             DecisionKind::Rejected => {
-                f.write_str("quota exceeded:")?;
-                let mut refused = self.decision.policies().filter(|v| v.rejected());
-                refused.try_for_each(|verdict| write!(f, " {}", verdict.policy()))?;
+                f.write_str("quota exceeded: ")?;
+                let rejecting = self.decision.policies().filter(|p| p.rejected());
+                for (index, policy) in rejecting.enumerate() {
+                    let comma = if index > 0 { ", " } else { "" };
+                    write!(f, "{comma}{:?}", policy.policy())?;
+                }
                 match self.retry_after() {
                     RetryAfter::In(wait) => write!(f, "; retry after {wait:?}"),
                     RetryAfter::Never => {

@@ -3,6 +3,7 @@ use std::{fmt, time::Duration};
 use super::{Decision, DecisionKind, entry::Counted};
 use crate::{
     clock::Timestamp,
+    key::Key,
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter},
 };
@@ -33,6 +34,11 @@ impl<'a> PolicyDecision<'a> {
     /// The policy's name.
     pub fn policy(&self) -> &'a str {
         self.decision.books.name(self.counted.policy)
+    }
+
+    /// The key that the request was counted by: of a credential, its hash.
+    pub fn key(&self) -> Key {
+        self.counted.key
     }
 
     /// The quota that was applied.
@@ -88,6 +94,7 @@ impl fmt::Debug for PolicyDecision<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PolicyDecision")
             .field("policy", &self.policy())
+            .field("key", &self.key())
             .field("limit", &self.limit())
             .field("cost", &self.cost())
             .field("remaining", &self.remaining())

@@ -5,11 +5,20 @@ use std::time::Duration;
 use super::RateLimitHeaders;
 use crate::{
     decision::{Decision, DecisionKind},
+    error::StoreError,
     strategy::RetryAfter,
 };
 
-/// What a client that found the store closed is to wait: long enough for an election, short enough to be back soon.
-pub(super) const FAULT_RETRY: Duration = Duration::from_secs(1);
+/// What a client that met a failed store is to wait at least: long enough for an election, short enough to be back soon.
+const MIN_FAILURE_WAIT: Duration = Duration::from_secs(1);
+
+/// What a client is to wait that met a failed store, by way of a layer or of a handler: until the next probe at least.
+pub(super) fn after_failure(error: &StoreError) -> Duration {
+    match error {
+        StoreError::CircuitOpen { retry_after, .. } => MIN_FAILURE_WAIT.max(*retry_after),
+        _ => MIN_FAILURE_WAIT,
+    }
+}
 
 /// How long a refused caller is to stay away.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +44,8 @@ impl Delay {
                 Some(RetryAfter::In(wait.saturating_add(jitter)))
             }
             (DecisionKind::Rejected, RetryAfter::Never) => Some(RetryAfter::Never),
-            (DecisionKind::StoreFailed(_), _) => {
-                Some(RetryAfter::In(FAULT_RETRY.saturating_add(jitter)))
+            (DecisionKind::StoreFailed(error), _) => {
+                Some(RetryAfter::In(after_failure(error).saturating_add(jitter)))
             }
             _ => None,
         };

@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use super::problem::REDUCED_CAPACITY_TITLE;
+use super::{delay::after_failure, problem::REDUCED_CAPACITY_TITLE};
 #[cfg(feature = "axum")]
 use super::{delay::whole_seconds, problem::REDUCED_CAPACITY};
-use crate::{
-    error::{CallError, StoreError},
-    log::Seldom,
-};
+use crate::{error::CallError, log::Seldom};
 
 /// What a client is told of a call that failed in a handler: that the service is unavailable, and when to come back.
 pub(crate) struct Unavailable {
@@ -20,8 +17,7 @@ impl Unavailable {
     /// Of a mistake of the application, which is logged.
     pub(crate) fn of(error: &CallError) -> Self {
         let retry_after = match error {
-            CallError::Store(StoreError::CircuitOpen { retry_after, .. }) => Some(*retry_after),
-            CallError::Store(_) => Some(super::delay::FAULT_RETRY),
+            CallError::Store(error) => Some(after_failure(error)),
             CallError::UnknownPolicy(_) | CallError::PartsRequired { .. } => {
                 static MISUSE: Seldom = Seldom::new();
                 MISUSE.then(|suppressed| {

@@ -58,7 +58,7 @@ fn outgoing_tells_those_who_would_wait_for_too_long_when_to_come_back() {
         assert_eq!(answer.status, 503);
         assert_eq!(answer.field("retry-after"), Some("1"));
         assert!(
-            answer.body.starts_with("quota exceeded: upstream"),
+            answer.body.starts_with(r#"quota exceeded: "upstream""#),
             "{answer:?}"
         );
     }

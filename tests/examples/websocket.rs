@@ -60,9 +60,9 @@ impl Socket {
     }
 }
 
-/// How long to wait, in seconds, by an answer such as `quota exceeded: messages; retry after 1.8s`.
+/// How long to wait, in seconds, by an answer such as `quota exceeded: "messages"; retry after 1.8s`.
 fn retry_after(answer: &str) -> f64 {
-    let wait = answer.strip_prefix("quota exceeded: messages; retry after ");
+    let wait = answer.strip_prefix(r#"quota exceeded: "messages"; retry after "#);
     let wait = wait.unwrap_or_else(|| panic!("no refusal: {answer}"));
     let digits = wait.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == 'µ');
     let unit = match &wait[digits.len()..] {

@@ -7,11 +7,15 @@ use axum::response::IntoResponse;
 use http::{Method, Request, request::Parts};
 use tollgate::{
     Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-    RetryAfter, StoreError,
+    RateLimitLayer, RetryAfter, StoreError,
     extract::{self, KeyExtractor},
 };
 
-use crate::{log::Log, refusal::on_a_dead_store};
+use crate::{
+    log::Log,
+    refusal::on_a_dead_store,
+    support::{FailingStore, hello, send, to},
+};
 
 pub(crate) fn limiter(policies: impl IntoIterator<Item = Policy>) -> Limiter {
     let builder = policies
@@ -29,6 +33,29 @@ async fn a_request_is_admitted_until_its_quota_is_used_up_and_then_rejected() {
     assert_eq!(admission.remaining("mail"), Some(0));
     let rejected = limiter.admit("alice").await.expect_err("rejected");
     assert!(matches!(rejected.decision().kind(), DecisionKind::Rejected));
+}
+
+#[tokio::test]
+async fn a_rejection_tells_the_names_of_its_policies_apart_and_whom_each_counts() {
+    let hourly = |name| Policy::new(name, Quota::requests(1).per_hour());
+    let limiter = limiter([hourly("per ip"), hourly("per minute")]);
+    let alice = [
+        ("per ip", Key::new("alice")),
+        ("per minute", Key::secret("sk")),
+    ];
+    let admission = limiter.admit(alice.clone()).await.expect("admitted");
+    let decisions = admission.decisions();
+    let rejected = limiter.admit(alice).await.expect_err("rejected");
+    let text = rejected.to_string();
+    let names = r#"quota exceeded: "per ip", "per minute"; retry after "#;
+    assert!(text.starts_with(names), "{text}");
+    for decision in [rejected.decision(), &decisions[0]] {
+        let keys = decision.policies().map(|policy| policy.key());
+        assert_eq!(
+            keys.collect::<Vec<_>>(),
+            [Key::new("alice"), Key::secret("sk")]
+        );
+    }
 }
 
 #[tokio::test]
@@ -334,6 +361,38 @@ async fn errors_of_calls_are_responses_and_never_500() {
         assert_eq!(response.headers()["cache-control"], "no-store");
         let told = response.headers().get("retry-after");
         assert_eq!(told.and_then(|value| value.to_str().ok()), retry_after);
+    }
+}
+
+/// A handler's call and a layer's check meet the same store.
+#[tokio::test]
+async fn a_store_that_failed_is_waited_for_alike_whoever_asked_it() {
+    for (pause, seconds) in [(50, 1), (2_500, 3)] {
+        let error = StoreError::CircuitOpen {
+            retry_after: Duration::from_millis(pause),
+            cause: None,
+        };
+        let layer = RateLimitLayer::builder()
+            .store(FailingStore::with(error.clone()))
+            .policy(Policy::new("p", Quota::requests(1).per_hour()))
+            .on_store_error(OnStoreError::Reject)
+            .build()
+            .expect("a layer");
+        let by_layer = send(&hello(&layer), to("/")).await.retry_after();
+        assert_eq!(by_layer, Some(seconds));
+        let by_handler = error.clone().into_response();
+        assert_eq!(by_handler.headers()["retry-after"], seconds.to_string());
+        #[cfg(feature = "tonic")]
+        {
+            use tonic_types::StatusExt;
+
+            let rejected = layer.limiter().admit("alice").await.expect_err("rejected");
+            let delay = |status: tonic::Status| {
+                let retry = status.get_details_retry_info().expect("details");
+                retry.retry_delay.expect("a delay")
+            };
+            assert_eq!(delay(rejected.into()), delay(error.into()));
+        }
     }
 }
 

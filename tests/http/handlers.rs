@@ -77,7 +77,7 @@ async fn it_is_in_the_words_of_the_layer_which_are_asked_about_the_request() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     let text = String::from_utf8_lossy(&answer.body);
     assert!(
-        text.starts_with("not now, alice: quota exceeded: exports"),
+        text.starts_with(r#"not now, alice: quota exceeded: "exports""#),
         "{text}"
     );
     assert_eq!(answer.retry_after(), Some(3600));
@@ -152,6 +152,44 @@ async fn what_layers_charged_stays_charged_unless_they_refund_it() {
             used(closest.limiter(), "closest", Key::global()).await,
         ];
         assert_eq!(charged, refunds.map(|refund| if refund { 1 } else { 4 }));
+    }
+}
+
+#[tokio::test]
+async fn a_handler_tells_how_its_own_admission_stands() {
+    for (headers, expected) in [
+        (
+            RateLimitHeaders::draft(),
+            [
+                ("ratelimit", r#""exports";r=4;t=2880, "burst";r=9;t=9"#),
+                (
+                    "ratelimit-policy",
+                    r#""exports";q=5;w=3600, "burst";q=10;w=10"#,
+                ),
+            ],
+        ),
+        (
+            RateLimitHeaders::x_ratelimit(),
+            [("x-ratelimit-limit", "5"), ("x-ratelimit-remaining", "4")],
+        ),
+    ] {
+        let (layer, _) = layer([shared("burst", "10/10s")]);
+        let limiter = Limiter::builder().store(store().0);
+        let limiter = limiter.policy(shared("exports", "5/h")).build();
+        let limiter = limiter.expect("a limiter");
+        let handler = async move || -> Result<_, Rejected> {
+            let admission = limiter.admit(Key::global()).await?;
+            let mut response = "done".into_response();
+            headers.add_to(&mut response, &admission);
+            Ok(response)
+        };
+        let app = Router::new().route("/", get(handler));
+        let answer = send(&app.layer(layer.headers(headers)), to("/")).await;
+        assert_eq!(answer.body, b"done");
+        for (name, value) in expected {
+            assert_eq!(answer.field(name).as_deref(), Some(value), "{name}");
+        }
+        assert_eq!(answer.field("retry-after"), None);
     }
 }
 

@@ -137,8 +137,8 @@ pub(crate) fn on_each_store(
 }
 
 /// A store that answers every request with an error.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct FailingStore(MemoryStore);
+#[derive(Clone, Debug)]
+pub(crate) struct FailingStore(MemoryStore, StoreError);
 
 impl Store for FailingStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
@@ -146,19 +146,25 @@ impl Store for FailingStore {
     }
 
     fn execute(&self, _: Op, _: &[CounterOp<'_>]) -> StoreResponse {
-        StoreResponse::Ready(Err(Self::error()))
+        StoreResponse::Ready(Err(self.1.clone()))
     }
 
     fn callers(&self, _: &LimitHandle, _: &Key) -> CallersFuture {
-        Box::pin(std::future::ready(Err(Self::error())))
+        Box::pin(std::future::ready(Err(self.1.clone())))
     }
 
     fn execute_detached(&self, _: Op, _: &[CounterOp<'_>]) {}
 }
 
 impl FailingStore {
-    fn error() -> StoreError {
-        StoreError::Connection("127.0.0.1:1: refused".into())
+    pub(crate) fn with(error: StoreError) -> Self {
+        Self(MemoryStore::default(), error)
+    }
+}
+
+impl Default for FailingStore {
+    fn default() -> Self {
+        Self::with(StoreError::Connection("127.0.0.1:1: refused".into()))
     }
 }
 
