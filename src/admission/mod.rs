@@ -179,7 +179,7 @@ impl Admission {
     }
 
     /// A layer further in refused: gives back what the others charged, without waiting for it.
-    pub(crate) fn withdraw(&self) {
+    pub(crate) fn rollback(&self) {
         let mut judged = self.lock();
         for decision in judged.decisions() {
             decision.books.give_back(&mut decision.counted);
@@ -190,7 +190,7 @@ impl Admission {
     }
 
     /// A handler rejected the request: gives back what the layer at a place charged, without waiting for it.
-    pub(crate) fn withdraw_at(&self, place: usize) {
+    pub(crate) fn rollback_at(&self, place: usize) {
         self.with(place, |decision| {
             decision.books.give_back(&mut decision.counted);
             for counted in &decision.counted {

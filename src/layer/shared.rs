@@ -129,7 +129,7 @@ impl Gate {
     /// Refuses a request. What layers further out have charged it is given back.
     pub(crate) fn refuse(&self, decision: &Decision, parts: &Parts) -> Response<RefusalBody> {
         if let Some(outer) = parts.extensions.get::<Admission>() {
-            outer.withdraw();
+            outer.rollback();
         }
         self.answers.refuse(decision, parts)
     }
@@ -179,7 +179,7 @@ impl Pass {
             && (rejected.is_some() || further_in)
             && let Some(told) = &self.told
         {
-            told.admission.withdraw_at(told.place);
+            told.admission.rollback_at(told.place);
         }
         let Some(rejected) = rejected else {
             return Err(response);
