@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http_body_util::BodyExt;
 use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
 
 use crate::{
@@ -27,6 +28,15 @@ async fn over_http_a_ban_is_a_429_and_clients_see_nothing_of_it_before() {
                 .filter_map(|f| f.split('"').nth(1))
                 .collect();
             assert_eq!(names.join(", "), policies, "{}", world.name());
+            let problem = match policies {
+                "p" => "#quota-exceeded",
+                _ => "#abnormal-usage-detected",
+            };
+            let body = refused.into_body().collect().await.expect("a body");
+            let body: serde_json::Value =
+                serde_json::from_slice(&body.to_bytes()).expect("problem details");
+            let kind = body["type"].as_str().expect("a type");
+            assert!(kind.ends_with(problem), "{kind} on {}", world.name());
         }
         world.advance(secs(100));
         let refused = answer(&layer, text(200)).await;

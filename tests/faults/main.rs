@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod breaker;
+mod calls;
 mod codes;
 mod connections;
 mod fallback;

@@ -12,6 +12,7 @@ use tollgate::{
 
 use crate::{
     service::six_requests_of_which_four_pass,
+    stacked::{logged, over},
     support::{hello, redis, send, shared, status, to},
 };
 
@@ -27,6 +28,22 @@ async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_re
     let layer = RateLimitLayer::builder().store(redis(&server));
     let layer = layer.policy(shared("four", "4/h")).build();
     six_requests_of_which_four_pass(layer.expect("a layer")).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_two_layers_count_in_one_redis_is_logged() {
+    let server = Server::start();
+    // Each layer has opened the store by itself, as two parts of an application do.
+    let layer = |policy| over(&redis(&server), policy);
+    let policy = || shared("twice", "10/h");
+    let text = logged(&layer(policy()), &layer(policy())).await;
+    assert_eq!(text.lines().count(), 1, "{text}");
+    for part in ["WARN", "charged twice", r#"policy="twice""#] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let other = Server::start();
+    let elsewhere = over(&redis(&other), policy());
+    assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
 }
 
 /// A refusal that is told once more, without asking, says when by the time that it is now.

@@ -20,7 +20,10 @@ use tollgate::{
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_http::cors::CorsLayer;
 
-use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to, used, with};
+use crate::{
+    log::Log,
+    support::{self, Answer, FailingStore, hello, send, shared, status, to, used, with},
+};
 
 /// One request an hour.
 fn once() -> RateLimitLayer {
@@ -150,6 +153,8 @@ async fn the_body_may_be_any_whose_data_is_bytes() {
 #[tokio::test]
 async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response() {
     for status in [200, 201, 204, 299] {
+        let log = Log::default();
+        let _guard = log.errors();
         let layer = once().on_rejection(move |rejected, _| {
             assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
             let response = Response::builder().status(status);
@@ -161,6 +166,9 @@ async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response()
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
         answer.is_problem_that_nobody_caches();
         assert!(answer.retry_after().is_some());
+        assert_eq!(log.lines("").len(), 1, "{}", log.text());
+        let error = &log.lines("on_rejection returned a success")[0];
+        assert!(error.contains(&format!("status={status}")), "{error}");
     }
     let redirect = once().on_rejection(|_, _| {
         let response = Response::builder().status(303).header("location", "/busy");

@@ -8,7 +8,9 @@ use std::sync::{
 use axum::{Router, routing::get};
 use http::StatusCode;
 use serde_json::json;
-use tollgate::{Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitLayer, extract};
+use tollgate::{
+    Admission, FixedWindow, Key, MemoryStore, Policy, RateLimitLayer, extract, store::Store,
+};
 
 use crate::{
     log::Log,
@@ -230,7 +232,7 @@ async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
 }
 
 /// What is logged while one request passes two layers, one within the other.
-async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
+pub(crate) async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
     let log = Log::default();
     let guard = log.warnings();
     let app = hello(inner).layer(outer.clone());
@@ -241,7 +243,7 @@ async fn logged(outer: &RateLimitLayer, inner: &RateLimitLayer) -> String {
     log.text()
 }
 
-fn over(store: &MemoryStore, policy: Policy) -> RateLimitLayer {
+pub(crate) fn over(store: &(impl Store + Clone), policy: Policy) -> RateLimitLayer {
     let layer = RateLimitLayer::builder()
         .store(store.clone())
         .policy(policy);
