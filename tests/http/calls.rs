@@ -43,7 +43,7 @@ async fn a_rejection_tells_the_names_of_its_policies_apart_and_whom_each_counts(
         ("per ip", Key::new("alice")),
         ("per minute", Key::secret("sk")),
     ];
-    let admission = limiter.admit(alice.clone()).await.expect("admitted");
+    let admission = limiter.admit(alice).await.expect("admitted");
     let decisions = admission.decisions();
     let rejected = limiter.admit(alice).await.expect_err("rejected");
     let text = rejected.to_string();
