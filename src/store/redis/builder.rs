@@ -30,7 +30,7 @@ pub struct RedisStoreBuilder {
     prefix: String,
     timeout: Duration,
     breaker: Option<u32>,
-    denials: Duration,
+    rejection_cache: Duration,
     most_denials: usize,
     clock: Arc<dyn Clock>,
 }
@@ -42,7 +42,7 @@ impl Default for RedisStoreBuilder {
             prefix: "tg:".to_owned(),
             timeout: Duration::from_millis(100),
             breaker: Some(3),
-            denials: Duration::from_secs(1),
+            rejection_cache: Duration::from_secs(1),
             most_denials: 100_000,
             clock: Arc::new(SystemClock),
         }
@@ -222,7 +222,7 @@ impl RedisStoreBuilder {
     /// Zero turns it off. In-flight limits are always asked. Where rejections are counted, by a [`Ban`](crate::Ban) or under
     /// [`charge_rejected`](crate::Policy::charge_rejected), only what a ban rejects is cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
-        self.denials = bound;
+        self.rejection_cache = bound;
         self
     }
 
@@ -260,27 +260,31 @@ impl RedisStoreBuilder {
                 "at least 1; `no_circuit_breaker` for none",
             ));
         }
-        if self.denials > LONGEST_BOUND {
+        if self.rejection_cache > LONGEST_BOUND {
             return Err(ConfigError::new(
-                format!("a rejection cache staleness of {:?}", self.denials),
+                format!("a rejection cache staleness of {:?}", self.rejection_cache),
                 "at most an hour; zero for not at all",
             ));
         }
         let (workers, id) = (self.connect.workers, self.connect.id(&self.prefix));
-        let servers = self.connect.servers()?;
+        let topology = self.connect.servers()?;
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
-        let tags = servers.tags().map_or(1, |tags| tags.many());
+        let tags = topology.tags().map_or(1, |tags| tags.many());
         let shared = Arc::new(StoreState {
             id,
-            epoch: EpochKey::new(&self.prefix, servers.tags()),
-            servers,
+            epoch: EpochKey::new(&self.prefix, topology.tags()),
+            topology,
             prefix: self.prefix,
             scripts: ScriptRegistry::new().into(),
             deadline: self.timeout,
             breakers: (0..tags).map(|_| breaker()).collect(),
-            kept: Default::default(),
-            denials: RejectionCache::new(self.denials, self.most_denials, self.clock),
+            pending_refunds: Default::default(),
+            rejection_cache: RejectionCache::new(
+                self.rejection_cache,
+                self.most_denials,
+                self.clock,
+            ),
             ahead: Default::default(),
             opened: Default::default(),
             closed: Default::default(),

@@ -95,14 +95,14 @@ struct Inner {
 pub(crate) struct StoreState {
     /// Equal for stores that were opened alike.
     id: u64,
-    servers: Topology,
+    topology: Topology,
     prefix: String,
     scripts: RwLock<ScriptRegistry>,
     deadline: Duration,
     /// One for each hash tag: one, but on a cluster, whose masters don't die together.
     breakers: Box<[Arc<Breaker>]>,
-    kept: PendingRefunds,
-    denials: RejectionCache,
+    pending_refunds: PendingRefunds,
+    rejection_cache: RejectionCache,
     /// None on a cluster.
     epoch: Option<EpochKey>,
     /// How far the server's clock is ahead of this machine's, in microseconds.
@@ -119,7 +119,7 @@ impl StoreState {
         Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(ahead))
     }
 
-    fn note_server_time(&self, at: Timestamp) {
+    fn update_clock_offset(&self, at: Timestamp) {
         let ahead = at.as_micros().saturating_sub(SystemClock.now().as_micros());
         self.ahead.store(ahead, Ordering::Relaxed);
     }
@@ -130,11 +130,11 @@ impl StoreState {
     }
 
     /// Has the epoch read, if it's due: cached rejections that are older than the bound hold as long as it is the same.
-    fn keep_denials(self: &Arc<Self>) {
+    fn refresh_rejection_epoch(self: &Arc<Self>) {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
         }
-        let Some(read) = self.denials.start_epoch_read() else {
+        let Some(read) = self.rejection_cache.start_epoch_read() else {
             return;
         };
         let reading = EpochReadGuard(self.clone());
@@ -144,9 +144,9 @@ impl StoreState {
                 let Some(key) = &shared.epoch else {
                     return;
                 };
-                let epoch = tokio::time::timeout(shared.deadline, key.read(&shared.servers));
+                let epoch = tokio::time::timeout(shared.deadline, key.read(&shared.topology));
                 if let Ok(Ok(Some((epoch, time)))) = epoch.await {
-                    shared.denials.note_epoch(&epoch, time, read);
+                    shared.rejection_cache.note_epoch(&epoch, time, read);
                 }
             }));
         }
@@ -163,7 +163,7 @@ struct EpochReadGuard(Arc<StoreState>);
 
 impl Drop for EpochReadGuard {
     fn drop(&mut self) {
-        self.0.denials.epoch().finish_read();
+        self.0.rejection_cache.epoch().finish_read();
     }
 }
 
@@ -261,7 +261,7 @@ impl Store for RedisStore {
         };
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
-        let tags = self.inner.shared.servers.tags().cloned();
+        let tags = self.inner.shared.topology.tags().cloned();
         let names = KeyNames::new(&self.inner.shared.prefix, tags, &*rule, policy);
         let half = scripts.number(StrategyScript::from(&script));
         let workers = Arc::downgrade(&self.inner.workers);
@@ -271,8 +271,8 @@ impl Store for RedisStore {
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         let shared = &self.inner.shared;
-        if let Some(answer) = shared.denials.find(op, counters.iter().map(asked)) {
-            shared.keep_denials();
+        if let Some(answer) = shared.rejection_cache.find(op, counters.iter().map(asked)) {
+            shared.refresh_rejection_epoch();
             return StoreResponse::Ready(Ok(answer));
         }
         let counters = match self.own(counters) {
@@ -285,9 +285,9 @@ impl Store for RedisStore {
         }
         let deadline = workers.deadline();
         let mark = shared
-            .denials
-            .mark(op, counters.iter().map(OwnedCounterOp::asked));
-        match workers.ask(op, counters, deadline, mark) {
+            .rejection_cache
+            .mark(op, counters.iter().map(OwnedCounterOp::cache_key));
+        match workers.execute(op, counters, deadline, mark) {
             Ok(awaited) => StoreResponse::Pending(awaited.into()),
             Err(error) => StoreResponse::Ready(Err(error)),
         }
@@ -304,7 +304,7 @@ impl Store for RedisStore {
             .filter(|_| rule.records_caller() && rule.permit_ttl().is_none())
             .map(|known| known.names.of(key));
         let shared = self.inner.shared.clone();
-        let tag = shared.servers.tag_of(key);
+        let tag = shared.topology.tag_of(key);
         Box::pin(async move {
             let Some(name) = name else {
                 return Ok(Vec::new());
@@ -315,7 +315,7 @@ impl Store for RedisStore {
             if Handle::try_current().is_err() {
                 return Err(StoreError::NoRuntime("callers waits for the server"));
             }
-            let list = shared.servers.run::<Vec<Vec<u8>>>(tag, &range);
+            let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
             Ok(list.iter().filter_map(|by| Key::from_books(by)).collect())
@@ -326,7 +326,7 @@ impl Store for RedisStore {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
             let report = store.look(&limits).await;
-            report.with_dropped_refunds(store.inner.shared.kept.dropped())
+            report.with_dropped_refunds(store.inner.shared.pending_refunds.dropped())
         })
     }
 
@@ -337,11 +337,11 @@ impl Store for RedisStore {
     fn flush(&self) -> FlushFuture {
         let shared = self.inner.shared.clone();
         Box::pin(async move {
-            while shared.kept.queued() > 0 {
-                for tag in shared.kept.tags() {
+            while shared.pending_refunds.queued() > 0 {
+                for tag in shared.pending_refunds.tags() {
                     // A server that is probed is sent it when it answers.
                     if !shared.breaker(tag).is_open() {
-                        shared.kept.send(tag);
+                        shared.pending_refunds.send(tag);
                     }
                 }
                 tokio::time::sleep(FLUSH_INTERVAL).await;
@@ -350,7 +350,7 @@ impl Store for RedisStore {
     }
 
     fn queued(&self) -> u64 {
-        self.inner.shared.kept.queued() as u64
+        self.inner.shared.pending_refunds.queued() as u64
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
@@ -359,7 +359,7 @@ impl Store for RedisStore {
         };
         let workers = &self.inner.workers;
         for part in cross_slot::parts(workers, counters) {
-            workers.tell(op, part.counters);
+            workers.execute_detached(op, part.counters);
         }
     }
 }
@@ -378,8 +378,8 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.inner.shared.prefix)
             .field("deadline", &self.inner.shared.deadline)
-            .field("lanes", &self.inner.workers.many())
-            .field("servers", &self.inner.shared.servers)
+            .field("lanes", &self.inner.workers.per_runtime())
+            .field("servers", &self.inner.shared.topology)
             .finish()
     }
 }

@@ -35,19 +35,19 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) struct PendingRefunds {
     /// Read by each trip.
     any: AtomicBool,
-    give_backs: Mutex<RefundsByTag>,
+    refunds: Mutex<RefundsByTag>,
     /// Refunds and charges on their way to the server and back.
     sent: Arc<AtomicUsize>,
 }
 
 /// Counts as on its way until it has ended or is dropped.
 #[derive(Debug)]
-pub(crate) struct OnItsWay {
+pub(crate) struct UndeliveredGuard {
     sent: Arc<AtomicUsize>,
     ended: AtomicBool,
 }
 
-impl OnItsWay {
+impl UndeliveredGuard {
     pub(crate) fn end(&self) {
         if !self.ended.swap(true, Ordering::AcqRel) {
             self.sent.fetch_sub(1, Ordering::AcqRel);
@@ -55,7 +55,7 @@ impl OnItsWay {
     }
 }
 
-impl Drop for OnItsWay {
+impl Drop for UndeliveredGuard {
     fn drop(&mut self) {
         self.end();
     }
@@ -79,22 +79,24 @@ impl PendingRefunds {
     /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
     /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
     pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
-        let refunds = match request.ask {
-            Op::Refund => request.insists(),
+        let refunds = match request.op {
+            Op::Refund => request.retries_refunds(),
             Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
             _ => false,
         };
         if !refunds {
             return request.fail(error);
         }
-        let (ask, mut counters) = (request.ask, request.counters.clone());
+        let (ask, mut counters) = (request.op, request.counters.clone());
         counters.retain(|line| !sent || is_permit(line));
         match ask {
-            Op::Acquire(times) => counters.iter_mut().for_each(|line| line.may_hold(times)),
+            Op::Acquire(times) => counters
+                .iter_mut()
+                .for_each(|line| line.set_permit_refund(times)),
             // Of a permit, what is left of the receipt names the places that are refunded.
             _ => {
                 let by_time = counters.iter_mut().filter(|line| !is_permit(line));
-                by_time.for_each(OwnedCounterOp::claim_no_more);
+                by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
             }
         }
         if !counters.is_empty() {
@@ -107,39 +109,39 @@ impl PendingRefunds {
 
     /// Keeps what was not sent and nothing hears of, since its runtime has ended or there is none: for the next one that uses the
     /// store.
-    pub(crate) fn wait_for_runtime(&self, tag: usize, request: PendingRequest) {
-        let (ask, counters) = (request.ask, request.counters.clone());
+    pub(crate) fn keep_for_next_runtime(&self, tag: usize, request: PendingRequest) {
+        let (ask, counters) = (request.op, request.counters.clone());
         if ask == Op::Refund {
             return self.fail(tag, request, ended(), false);
         }
-        if matches!(ask, Op::ForceAcquire | Op::Settle) && request.insists() {
+        if matches!(ask, Op::ForceAcquire | Op::Settle) && request.retries_refunds() {
             self.keep(tag, ask, counters, false);
         }
         request.fail(ended());
     }
 
     /// A refund or a charge is on its way until what is returned ends.
-    pub(crate) fn on_its_way(&self) -> OnItsWay {
+    pub(crate) fn undelivered(&self) -> UndeliveredGuard {
         self.sent.fetch_add(1, Ordering::AcqRel);
         let (sent, ended) = (self.sent.clone(), AtomicBool::new(false));
-        OnItsWay { sent, ended }
+        UndeliveredGuard { sent, ended }
     }
 
     /// Refunds and charges that are kept, or on their way.
     pub(crate) fn queued(&self) -> usize {
         // What is kept or sent between these looks is seen by one of them.
         let before = self.sent.load(Ordering::Acquire);
-        let kept = self.give_backs().many;
+        let kept = self.refunds().many;
         kept + before.max(self.sent.load(Ordering::Acquire))
     }
 
     /// The tags of which something is kept.
     pub(crate) fn tags(&self) -> Vec<usize> {
-        self.give_backs().by_tag.keys().copied().collect()
+        self.refunds().by_tag.keys().copied().collect()
     }
 
     fn keep(&self, tag: usize, ask: Op, counters: CounterOps, granted: bool) {
-        let mut kept = self.give_backs();
+        let mut kept = self.refunds();
         if granted || kept.many < MAX_KEPT {
             let workers = counters.first().and_then(OwnedCounterOp::workers);
             kept.many += 1;
@@ -167,7 +169,7 @@ impl PendingRefunds {
 
     /// How many were dropped, so far.
     pub(crate) fn dropped(&self) -> u64 {
-        self.give_backs().dropped
+        self.refunds().dropped
     }
 
     /// Has some of those of a tag sent, as many as go on one trip, now that their server answers. When that is answered, the
@@ -176,17 +178,17 @@ impl PendingRefunds {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
-        let _sending = self.on_its_way();
+        let _sending = self.undelivered();
         for (ask, counters) in self.take(tag) {
             // A refund that can't be sent comes back here.
             if let Some(workers) = counters.first().and_then(OwnedCounterOp::workers) {
-                workers.tell(ask, counters);
+                workers.execute_detached(ask, counters);
             }
         }
     }
 
     fn take(&self, tag: usize) -> Vec<(Op, CounterOps)> {
-        let mut kept = self.give_backs();
+        let mut kept = self.refunds();
         let Some(of_tag) = kept.by_tag.get_mut(&tag) else {
             return Vec::new();
         };
@@ -203,7 +205,7 @@ impl PendingRefunds {
 
     /// Whether nothing is kept of a tag any more. If so, no task sends for it again.
     fn is_done(&self, tag: usize) -> bool {
-        let mut kept = self.give_backs();
+        let mut kept = self.refunds();
         let done = !kept.by_tag.contains_key(&tag);
         if done {
             kept.retried.remove(&tag);
@@ -211,10 +213,8 @@ impl PendingRefunds {
         done
     }
 
-    fn give_backs(&self) -> MutexGuard<'_, RefundsByTag> {
-        self.give_backs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn refunds(&self) -> MutexGuard<'_, RefundsByTag> {
+        self.refunds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,12 +230,12 @@ async fn retry(retrying: Retrying) {
             return;
         };
         let shared = workers.shared();
-        if shared.kept.is_done(*tag) {
+        if shared.pending_refunds.is_done(*tag) {
             return;
         }
         // A server that is probed is sent it when it answers.
         if !shared.breaker(*tag).is_open() {
-            shared.kept.send(*tag);
+            shared.pending_refunds.send(*tag);
         }
     }
 }
@@ -244,7 +244,12 @@ impl Drop for Retrying {
     fn drop(&mut self) {
         let Self(workers, tag) = self;
         if let Some(workers) = workers.upgrade() {
-            workers.shared().kept.give_backs().retried.remove(tag);
+            workers
+                .shared()
+                .pending_refunds
+                .refunds()
+                .retried
+                .remove(tag);
         }
     }
 }
@@ -266,7 +271,7 @@ mod tests {
         strategy::{ChargeReceipt, Concurrency, Gcra, Strategy},
     };
 
-    fn give_back(limit: &LimitHandle) -> PendingRequest {
+    fn refund_unread(limit: &LimitHandle) -> PendingRequest {
         give_back_of(limit, ChargeReceipt::NONE)
     }
 
@@ -280,7 +285,7 @@ mod tests {
             mode: CounterMode::Charge,
         };
         let counters = [OwnedCounterOp::of(&line)].into();
-        PendingRequest::told(RequestState::new(Op::Refund, counters, Instant::now(), 0))
+        PendingRequest::detached(RequestState::new(Op::Refund, counters, Instant::now(), 0))
     }
 
     #[test]
@@ -289,9 +294,9 @@ mod tests {
         let limit = LimitHandle::new("p", rule, ());
         let kept = PendingRefunds::default();
         for place in 0..MAX_KEPT + 9 {
-            kept.fail(place % 2, give_back(&limit), StoreError::Timeout, false);
+            kept.fail(place % 2, refund_unread(&limit), StoreError::Timeout, false);
         }
-        assert_eq!(kept.give_backs().many, MAX_KEPT);
+        assert_eq!(kept.refunds().many, MAX_KEPT);
         assert_eq!(kept.dropped(), 9);
         assert!(kept.take(2).is_empty());
         let mut sent = 0;
@@ -303,9 +308,9 @@ mod tests {
                 break;
             }
         }
-        assert_eq!((sent, kept.give_backs().many), (MAX_KEPT / 2, MAX_KEPT / 2));
+        assert_eq!((sent, kept.refunds().many), (MAX_KEPT / 2, MAX_KEPT / 2));
         while !kept.take(0).is_empty() {}
-        assert!(!kept.any.load(Ordering::Relaxed) && kept.give_backs().by_tag.is_empty());
+        assert!(!kept.any.load(Ordering::Relaxed) && kept.refunds().by_tag.is_empty());
     }
 
     #[test]
@@ -314,9 +319,9 @@ mod tests {
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let kept = PendingRefunds::default();
         for sent in [true, false].repeat(MAX_KEPT) {
-            kept.fail(0, give_back(&limit), StoreError::Timeout, sent);
+            kept.fail(0, refund_unread(&limit), StoreError::Timeout, sent);
         }
-        assert_eq!(kept.give_backs().many, 2 * MAX_KEPT);
+        assert_eq!(kept.refunds().many, 2 * MAX_KEPT);
         assert_eq!(kept.dropped(), 0);
     }
 

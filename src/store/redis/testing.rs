@@ -45,8 +45,8 @@ impl Store for ScriptedStore {
         let counters = counters.iter().map(OwnedCounterOp::of).collect();
         let deadline = Instant::now() + Duration::from_secs(1);
         let (mut question, mut awaited) =
-            PendingRequest::asked(RequestState::new(op, counters, deadline, 0), None);
-        question.told_time = true;
+            PendingRequest::with_response(RequestState::new(op, counters, deadline, 0), None);
+        question.time_synced = true;
         let _ = batch.push(question);
         let bytes = self.reply.lock().unwrap_or_else(PoisonError::into_inner);
         let delivered = decode::decode_and_complete(&mut batch, Value::BulkString(bytes.clone()));

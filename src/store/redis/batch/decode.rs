@@ -68,9 +68,9 @@ pub(crate) fn decode_and_complete(
                     delivered.fault.counts |= meant.counts;
                 }
                 for request in entry.requests.drain(..) {
-                    if is_stale(&error) && !request.told_time {
+                    if is_stale(&error) && !request.time_synced {
                         delivered.stale.push(request);
-                    } else if meant.counts && request.insists() {
+                    } else if meant.counts && request.retries_refunds() {
                         delivered.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());
@@ -78,7 +78,7 @@ pub(crate) fn decode_and_complete(
                 }
             }
             admitted => {
-                let takes = matches!(entry.ask(), Op::Acquire(_) | Op::Peek);
+                let takes = matches!(entry.op(), Op::Acquire(_) | Op::Peek);
                 let counters = entry.counters().iter().map(|line| reply.line(line, takes));
                 let counters = counters.collect::<Result<_, _>>()?;
                 distribute(entry, delivered.at, admitted.max(0) as u64, counters);
@@ -100,7 +100,7 @@ fn distribute(
     for request in entry.requests.drain(..) {
         let mut counters = SmallVec::<[_; 1]>::from_slice(&counters);
         let (mut own, mut admitted_after) = (0, 0);
-        if let Op::Acquire(times) = request.ask {
+        if let Op::Acquire(times) = request.op {
             let times = u64::from(times);
             own = times.min(admitted);
             admitted -= own;

@@ -79,7 +79,7 @@ type Places = SmallVec<[(u64, usize); 4]>;
 impl OpGroup {
     fn write(&self, places: &Places, args: &mut MsgPackWriter) {
         let listed = self.entries.iter().any(|entry| entry.times() != 1);
-        let has_receipts = matches!(self.ask, Op::Refund | Op::Renew | Op::Settle);
+        let has_receipts = matches!(self.op, Op::Refund | Op::Renew | Op::Settle);
         let own = |entry: &MergedRequests| {
             let receipts = if has_receipts {
                 3 * self.limits.len()
@@ -89,7 +89,7 @@ impl OpGroup {
             usize::from(listed) + receipts + entry.signatures().count()
         };
         let own: usize = self.entries.iter().map(own).sum();
-        args.uint(number(self.ask));
+        args.uint(number(self.op));
         args.uint(self.entries.len() as u64);
         args.uint(self.limits.len() as u64);
         for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
@@ -122,8 +122,8 @@ impl OpGroup {
 }
 
 /// What the driver calls it. A look is a take for nobody.
-fn number(ask: Op) -> u64 {
-    match ask {
+fn number(op: Op) -> u64 {
+    match op {
         Op::Acquire(_) | Op::Peek => 1,
         Op::ForceAcquire => 2,
         Op::Refund => 3,

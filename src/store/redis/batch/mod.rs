@@ -45,7 +45,7 @@ pub(crate) struct Batch {
 /// Questions of one kind, under the same policies at the same cost.
 #[derive(Debug)]
 struct OpGroup {
-    ask: Op,
+    op: Op,
     limits: SmallVec<[LimitHandle; 2]>,
     units: SmallVec<[(Units, CounterMode); 2]>,
     entries: Vec<MergedRequests>,
@@ -63,10 +63,11 @@ pub(super) struct MergedRequests {
 impl Batch {
     /// Takes a question in, or hands it back if the batch is full.
     pub(super) fn push(&mut self, request: PendingRequest) -> Result<(), Box<PendingRequest>> {
-        let fits =
-            self.keys + request.counters.len() <= MAX_BATCH_KEYS && !self.alone && !request.alone;
+        let fits = self.keys + request.counters.len() <= MAX_BATCH_KEYS
+            && !self.alone
+            && !request.send_alone;
         let fits = fits || self.keys == 0;
-        let merges = matches!(request.ask, Op::Acquire(_) | Op::Peek);
+        let merges = matches!(request.op, Op::Acquire(_) | Op::Peek);
         let segments = &mut self.segments;
         let segment = segments
             .iter_mut()
@@ -85,7 +86,7 @@ impl Batch {
             return Err(Box::new(request));
         }
         self.keys += request.counters.len();
-        self.alone = request.alone;
+        self.alone = request.send_alone;
         let segment = segment.unwrap_or_else(|| {
             let mut segment = self.spare.pop().unwrap_or_default();
             segment.begin(&request);
@@ -134,11 +135,11 @@ impl Batch {
         for entry in self.entries() {
             for request in &mut entry.requests {
                 if request.deadline <= now {
-                    request.time_out();
+                    request.expire();
                 }
             }
         }
-        let waiting = self.requests().filter(|q| q.is_awaited());
+        let waiting = self.requests().filter(|q| q.has_waiter());
         let soonest = waiting.map(|request| request.deadline).min();
         self.soonest = soonest;
     }
@@ -150,8 +151,8 @@ impl Batch {
         }
         let now = Instant::now();
         let gone = |request: &mut PendingRequest| {
-            let asks = matches!(request.ask, Op::Acquire(_) | Op::Peek);
-            asks && !request.is_awaited() && request.deadline <= now
+            let asks = matches!(request.op, Op::Acquire(_) | Op::Peek);
+            asks && !request.has_waiter() && request.deadline <= now
         };
         for segment in &mut self.segments {
             let width = segment.limits.len();
@@ -185,7 +186,7 @@ impl Batch {
     pub(super) fn lifted(&self) -> impl Iterator<Item = CacheKey<'_>> {
         let lifting = self.segments.iter().filter(|segment| segment.lifts());
         let entries = lifting.flat_map(|segment| &segment.entries);
-        entries.flat_map(|entry| entry.counters().iter().map(OwnedCounterOp::asked))
+        entries.flat_map(|entry| entry.counters().iter().map(OwnedCounterOp::cache_key))
     }
 
     /// Takes all questions out.
@@ -197,7 +198,7 @@ impl Batch {
 impl Default for OpGroup {
     fn default() -> Self {
         Self {
-            ask: Op::Peek,
+            op: Op::Peek,
             limits: SmallVec::new(),
             units: SmallVec::new(),
             entries: Vec::with_capacity(MAX_BATCH_KEYS),
@@ -210,7 +211,7 @@ impl OpGroup {
     /// Makes it one for questions such as this.
     fn begin(&mut self, request: &PendingRequest) {
         let counters = request.counters.iter();
-        self.ask = request.ask;
+        self.op = request.op;
         self.limits.clear();
         self.units.clear();
         self.places.clear();
@@ -244,7 +245,7 @@ impl OpGroup {
     }
 
     fn takes(&self, request: &PendingRequest) -> bool {
-        mem::discriminant(&self.ask) == mem::discriminant(&request.ask)
+        mem::discriminant(&self.op) == mem::discriminant(&request.op)
             && self.limits.len() == request.counters.len()
             && request
                 .counters
@@ -260,14 +261,14 @@ impl OpGroup {
     /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
         let remembered = |limit: &LimitHandle| limit.permit_ttl().is_none();
-        self.ask.lifts() && self.limits.iter().any(remembered)
+        self.op.lifts() && self.limits.iter().any(remembered)
     }
 }
 
 impl MergedRequests {
     /// What is asked; a list that is empty asks nothing.
-    pub(super) fn ask(&self) -> Op {
-        self.requests.first().map_or(Op::Peek, |q| q.ask)
+    pub(super) fn op(&self) -> Op {
+        self.requests.first().map_or(Op::Peek, |q| q.op)
     }
 
     pub(super) fn counters(&self) -> &[OwnedCounterOp] {
@@ -299,7 +300,7 @@ impl MergedRequests {
 
 /// How many equal requests a question stands for.
 fn times(request: &PendingRequest) -> u64 {
-    match request.ask {
+    match request.op {
         Op::Acquire(times) => times.into(),
         Op::Peek => 0,
         Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset | Op::Renew => 1,

@@ -73,7 +73,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
             let patience = shared.deadline.min(LONGEST);
             let breaker = shared.breaker(tag).clone();
             let probe = ask(
-                shared.servers.clone(),
+                shared.topology.clone(),
                 breaker,
                 tag,
                 shared.probe(tag),
@@ -83,7 +83,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
             let well = await_healthy(&mut asked, until).await;
             if !well {
                 // The keys may be elsewhere by now.
-                shared.servers.schedule_refresh();
+                shared.topology.schedule_refresh();
             }
             watch.end(well, Instant::now());
         }
@@ -104,14 +104,14 @@ async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
 /// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
 /// answered, isn't asked once more.
 async fn ask(
-    servers: Topology,
+    topology: Topology,
     breaker: Arc<Breaker>,
     tag: usize,
     probe: Cmd,
     since: Instant,
 ) -> bool {
-    match &servers {
-        Topology::One(_) => is_healthy(servers.run::<Value>(tag, &probe).await, &breaker),
+    match &topology {
+        Topology::One(_) => is_healthy(topology.run::<Value>(tag, &probe).await, &breaker),
         Topology::Cluster(cluster) => {
             // Another may have taken its place. If nobody tells, it is asked itself.
             let _ = timeout(QUICK / 2, cluster.read()).await;
@@ -154,16 +154,20 @@ impl StoreState {
     fn probe(&self, tag: usize) -> Cmd {
         let mut eval = redis::cmd("EVAL");
         eval.arg(include_str!("probe.lua")).arg(1);
-        eval.arg(key_names::probe_key(&self.prefix, self.servers.tags(), tag));
+        eval.arg(key_names::probe_key(
+            &self.prefix,
+            self.topology.tags(),
+            tag,
+        ));
         eval
     }
 
     /// A server that was at fault counts again: what was kept for it is sent. On a cluster that holds for all tags of the node.
     fn answers_again(&self, tag: usize) {
-        self.kept.send(tag);
-        for other in self.servers.tags_on_same_node(tag) {
+        self.pending_refunds.send(tag);
+        for other in self.topology.tags_on_same_node(tag) {
             if other != tag && self.breaker(other).lift() {
-                self.kept.send(other);
+                self.pending_refunds.send(other);
             }
         }
     }

@@ -71,7 +71,7 @@ pub(crate) fn ask(
     parts.retain(|part| !part.counters.is_empty());
     let asked = parts.into_iter().map(|part| {
         let counters = part.counters.iter().map(without_rejections).collect();
-        let answer = workers.insist(Op::Acquire(times), counters, deadline);
+        let answer = workers.execute_with_refund_retry(Op::Acquire(times), counters, deadline);
         PendingPart { part, answer }
     });
     let taking = CrossSlotAcquire {
@@ -141,7 +141,7 @@ impl CrossSlotAcquire {
         let admitted = admitted.map(|answer| answer.admitted);
         let admitted = admitted.fold(self.times.into(), u64::min);
         let beside = self.ask_beside(&parts, admitted);
-        self.give_back(&mut parts, admitted).await?;
+        self.refund_unread(&mut parts, admitted).await?;
         // What was decided stands, whatever becomes of those.
         let (beside, _) = answers_by(self.deadline, beside).await;
         Ok(Taken {
@@ -153,7 +153,11 @@ impl CrossSlotAcquire {
     }
 
     /// Has given back what not all parts admitted.
-    async fn give_back(&self, parts: &mut [PartReply], admitted: u64) -> Result<(), StoreError> {
+    async fn refund_unread(
+        &self,
+        parts: &mut [PartReply],
+        admitted: u64,
+    ) -> Result<(), StoreError> {
         let mut back = SmallVec::<[SlotPart; 2]>::new();
         for PartReply { part, delivery } in parts.iter_mut() {
             let Some(answer) = delivery.answer_mut() else {

@@ -119,7 +119,7 @@ pub(crate) fn ask(workers: &Arc<WorkerPool>, ask: Op, counters: CounterOps) -> S
             // As if it had not been asked: all or nothing.
             for PartReply { part, delivery } in &mut answered {
                 if let Some(answer) = delivery.read() {
-                    workers.tell(Op::Refund, charged(part, &answer, 1, 1).counters);
+                    workers.execute_detached(Op::Refund, charged(part, &answer, 1, 1).counters);
                 }
             }
         }
@@ -135,7 +135,7 @@ fn ask_parts(
     deadline: Instant,
 ) -> SmallVec<[PendingPart; 2]> {
     let asked = parts.into_iter().map(|part| {
-        let answer = workers.insist(ask, part.counters.clone(), deadline);
+        let answer = workers.execute_with_refund_retry(ask, part.counters.clone(), deadline);
         PendingPart { part, answer }
     });
     asked.collect()
@@ -148,7 +148,7 @@ async fn answers(
     let (mut answered, mut error) = (SmallVec::new(), None);
     for PendingPart { part, answer } in asked {
         let answer = match answer {
-            Ok(awaited) => awaited.delivery().await,
+            Ok(awaited) => awaited.into_rollback_guard().await,
             Err(wrong) => Err(wrong),
         };
         match answer {
@@ -168,7 +168,7 @@ async fn answers_by(
     for PendingPart { part, answer } in asked {
         let answer = match answer {
             Ok(awaited) => {
-                let told = timeout_at(deadline, awaited.delivery()).await;
+                let told = timeout_at(deadline, awaited.into_rollback_guard()).await;
                 told.unwrap_or(Err(StoreError::Timeout))
             }
             Err(wrong) => Err(wrong),

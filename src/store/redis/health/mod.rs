@@ -42,8 +42,8 @@ impl RedisStore {
             health.add_issue(HealthIssue::Unreachable { server, error });
             return health;
         }
-        let single = matches!(self.inner.shared.servers, Topology::One(_));
-        let places = match timeout(PATIENCE, places(&self.inner.shared.servers)).await {
+        let single = matches!(self.inner.shared.topology, Topology::One(_));
+        let places = match timeout(PATIENCE, places(&self.inner.shared.topology)).await {
             Ok(Ok(places)) => places,
             failed => {
                 let server = "the cluster".into();

@@ -84,8 +84,8 @@ impl RedisStore {
         let (workers, until) = (&self.inner.workers, Instant::now() + PATIENCE);
         loop {
             let lines = [line.clone()].into();
-            let awaited = workers.ask(Op::Acquire(1), lines, workers.deadline(), None)?;
-            match awaited.delivery().await {
+            let awaited = workers.execute(Op::Acquire(1), lines, workers.deadline(), None)?;
+            match awaited.into_rollback_guard().await {
                 Err(StoreError::Timeout) if Instant::now() < until => {}
                 answer => return read(answer?),
             }
@@ -124,8 +124,8 @@ impl RedisStore {
         let mut batch = Batch::default();
         let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
         let (mut question, awaited) =
-            PendingRequest::asked(RequestState::new(ask, lines, deadline, 0), None);
-        question.told_time = true;
+            PendingRequest::with_response(RequestState::new(ask, lines, deadline, 0), None);
+        question.time_synced = true;
         batch.push(question).map_err(|_| ended())?;
         let shared = &self.inner.shared;
         let (script, now) = (shared.script(), shared.server_time());
@@ -137,7 +137,7 @@ impl RedisStore {
             reply => reply,
         };
         let _ = decode::decode_and_complete(&mut batch, reply?)?;
-        read(awaited.delivery().await?)
+        read(awaited.into_rollback_guard().await?)
     }
 
     /// Which of these commands the user may not run on a key.
@@ -157,7 +157,7 @@ impl RedisStore {
         tag: usize,
         cmd: Cmd,
     ) -> Result<T, StoreError> {
-        let answer = timeout(PATIENCE, self.inner.shared.servers.run(tag, &cmd)).await;
+        let answer = timeout(PATIENCE, self.inner.shared.topology.run(tag, &cmd)).await;
         answer.unwrap_or(Err(StoreError::Timeout))
     }
 
@@ -189,7 +189,7 @@ impl RedisStore {
     fn key_at(&self, place: &ServerRef) -> Key {
         loop {
             let key = Key::unique();
-            if self.inner.shared.servers.tag_of(&key) == place.tag {
+            if self.inner.shared.topology.tag_of(&key) == place.tag {
                 return key;
             }
         }

@@ -39,12 +39,12 @@ impl EpochKey {
     /// The epoch, and the server's time. `None` from a server that doesn't say which epoch it is.
     pub(crate) async fn read(
         &self,
-        servers: &Topology,
+        topology: &Topology,
     ) -> Result<Option<(String, Timestamp)>, StoreError> {
         let mut eval = cmd("EVAL");
         eval.arg(SCRIPT).arg(1).arg(&self.0);
         eval.arg(Key::unique().as_str()).arg(EPOCH_TTL_MS);
-        let answer: Option<String> = servers.run(0, &eval).await?;
+        let answer: Option<String> = topology.run(0, &eval).await?;
         Ok(answer.and_then(|answer| {
             let (time, epoch) = answer.split_once(' ')?;
             Some((epoch.to_owned(), Timestamp::from_micros(time.parse().ok()?)))

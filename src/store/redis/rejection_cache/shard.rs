@@ -11,7 +11,7 @@ const SAMPLE: usize = 8;
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    denials: Vec<CachedRejection>,
+    rejection_cache: Vec<CachedRejection>,
     /// Which of them is of which keys.
     places: HashTable<u32>,
     /// Where those that are over are looked for, a few at a time.
@@ -76,9 +76,10 @@ impl Shard {
         hash: u64,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> Option<&CachedRejection> {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, counters.clone());
+        let is_of =
+            |place: &u32| self.rejection_cache[*place as usize].is_of(hash, counters.clone());
         let place = *self.places.find(hash, is_of)?;
-        self.denials.get(place as usize)
+        self.rejection_cache.get(place as usize)
     }
 
     /// Forgets the entry of these lines; returns whether there was one.
@@ -87,7 +88,8 @@ impl Shard {
         hash: u64,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
     ) -> bool {
-        let is_of = |place: &u32| self.denials[*place as usize].is_of(hash, counters.clone());
+        let is_of =
+            |place: &u32| self.rejection_cache[*place as usize].is_of(hash, counters.clone());
         let Ok(found) = self.places.find_entry(hash, is_of) else {
             return false;
         };
@@ -108,24 +110,24 @@ impl Shard {
         let of = denial.hash;
         let replaced = self.remove(of, counters);
         let forgotten = self.make_room(now, most);
-        let place = self.denials.len() as u32;
-        self.denials.push(denial);
-        let denials = &self.denials;
-        let hash = |place: &u32| denials[*place as usize].hash;
+        let place = self.rejection_cache.len() as u32;
+        self.rejection_cache.push(denial);
+        let rejection_cache = &self.rejection_cache;
+        let hash = |place: &u32| rejection_cache[*place as usize].hash;
         self.places.insert_unique(of, place, hash);
         1 - isize::from(replaced) - forgotten
     }
 
     fn make_room(&mut self, now: Timestamp, most: usize) -> isize {
-        let before = self.denials.len();
+        let before = self.rejection_cache.len();
         let mut soonest = None;
         for _ in 0..SAMPLE.min(before) {
-            self.hand = if self.hand + 1 < self.denials.len() {
+            self.hand = if self.hand + 1 < self.rejection_cache.len() {
                 self.hand + 1
             } else {
                 0
             };
-            let Some(denial) = self.denials.get(self.hand) else {
+            let Some(denial) = self.rejection_cache.get(self.hand) else {
                 break;
             };
             if denial.until <= now {
@@ -135,14 +137,14 @@ impl Shard {
                 soonest = Some((denial.until, self.hand));
             }
         }
-        if let Some((_, place)) = soonest.filter(|_| self.denials.len() >= most) {
+        if let Some((_, place)) = soonest.filter(|_| self.rejection_cache.len() >= most) {
             self.drop_at(place);
         }
-        (before - self.denials.len()) as isize
+        (before - self.rejection_cache.len()) as isize
     }
 
     fn drop_at(&mut self, place: usize) {
-        let hash = self.denials[place].hash;
+        let hash = self.rejection_cache[place].hash;
         if let Ok(found) = self.places.find_entry(hash, |at| *at as usize == place) {
             found.remove();
         }
@@ -151,9 +153,9 @@ impl Shard {
 
     /// Takes a denial out of the row, and puts the last one in its place.
     fn close_gap(&mut self, place: u32) {
-        self.denials.swap_remove(place as usize);
-        let last = self.denials.len() as u32;
-        if let Some(moved) = self.denials.get(place as usize)
+        self.rejection_cache.swap_remove(place as usize);
+        let last = self.rejection_cache.len() as u32;
+        if let Some(moved) = self.rejection_cache.get(place as usize)
             && let Some(at) = self.places.find_mut(moved.hash, |at| *at == last)
         {
             *at = place;
@@ -162,7 +164,7 @@ impl Shard {
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        debug_assert_eq!(self.denials.len(), self.places.len());
-        self.denials.len()
+        debug_assert_eq!(self.rejection_cache.len(), self.places.len());
+        self.rejection_cache.len()
     }
 }

@@ -67,7 +67,7 @@ impl OwnedCounterOp {
     }
 
     /// What the cache of denials has to know of it.
-    pub(crate) fn asked(&self) -> CacheKey<'_> {
+    pub(crate) fn cache_key(&self) -> CacheKey<'_> {
         CacheKey {
             limit: &self.limit,
             key: &self.key,
@@ -92,14 +92,14 @@ impl OwnedCounterOp {
     }
 
     /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
-    pub(crate) fn claim_no_more(&mut self) {
+    pub(crate) fn limit_receipt_to_units(&mut self) {
         if let Some(more) = &mut self.more {
             more.receipt.remaining = more.receipt.remaining.min(self.units.get());
         }
     }
 
     /// Makes it the line of all that so many requests can have taken of a permit.
-    pub(crate) fn may_hold(&mut self, times: u32) {
+    pub(crate) fn set_permit_refund(&mut self, times: u32) {
         let capacity = self.limit.rule().capacity();
         let units = self.units.of(times.into()).min(capacity);
         self.charged(units, &Snapshot::default(), Timestamp::default());

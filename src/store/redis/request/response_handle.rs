@@ -47,15 +47,15 @@ impl ResponseHandle {
         let Some(state) = &self.state else {
             return Poll::Pending;
         };
-        let stood = state.place().poll_take(cx.waker());
-        match (stood, cx.waker()) {
+        let previous = state.slot().poll_take(cx.waker());
+        match (previous, cx.waker()) {
             (ResponseSlot::Ready(result), _) => match self.state.take() {
                 Some(state) => Poll::Ready((state, result)),
                 None => Poll::Pending,
             },
             (ResponseSlot::Empty(Some(before)), waker) if before.will_wake(waker) => Poll::Pending,
             (ResponseSlot::Empty(_), _) => {
-                self.keep_deadline();
+                self.ensure_deadline_timer();
                 Poll::Pending
             }
             (ResponseSlot::Closed, _) => Poll::Pending,
@@ -65,17 +65,17 @@ impl ResponseHandle {
     /// A lane keeps the deadlines of its questions, unless its runtime stands still. What is polled on another runtime keeps
     /// its own.
     #[inline]
-    fn keep_deadline(&mut self) {
+    fn ensure_deadline_timer(&mut self) {
         let here = Handle::try_current().ok();
         let timed_by = here.as_ref().map(Handle::id);
         if timed_by != self.timed_by {
             let before = mem::replace(&mut self.timed_by, timed_by);
-            self.keep_deadline_on(here, before);
+            self.start_deadline_timer(here, before);
         }
     }
 
     #[cold]
-    fn keep_deadline_on(&self, here: Option<Handle>, before: Option<runtime::Id>) {
+    fn start_deadline_timer(&self, here: Option<Handle>, before: Option<runtime::Id>) {
         let Some(state) = self.state.clone() else {
             return;
         };
@@ -85,7 +85,7 @@ impl ResponseHandle {
         if let Some(runtime) = here.or_else(other) {
             drop(runtime.spawn(async move {
                 sleep_until(state.deadline).await;
-                state.time_out();
+                state.expire();
             }));
         }
     }
@@ -103,7 +103,7 @@ impl ResponseHandle {
     }
 
     /// The answer, which is given back unless it's read.
-    pub(crate) async fn delivery(mut self) -> Result<RollbackGuard, StoreError> {
+    pub(crate) async fn into_rollback_guard(mut self) -> Result<RollbackGuard, StoreError> {
         let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
         let answer = Some(result?);
         Ok(RollbackGuard { state, answer })
@@ -111,9 +111,9 @@ impl ResponseHandle {
 }
 
 impl From<ResponseHandle> for PendingResponse {
-    fn from(mut awaited: ResponseHandle) -> Self {
-        match awaited.state.take() {
-            Some(state) => Self::shared(state, awaited.timed_by),
+    fn from(mut handle: ResponseHandle) -> Self {
+        match handle.state.take() {
+            Some(state) => Self::shared(state, handle.timed_by),
             None => Self::ready(Err(ended())),
         }
     }
@@ -126,12 +126,12 @@ impl PollResponse for RequestState {
         cx: &Context<'_>,
         runtime: &mut Option<runtime::Id>,
     ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>> {
-        let mut awaited = ResponseHandle::new(self, *runtime);
-        match awaited.poll_response(cx) {
+        let mut handle = ResponseHandle::new(self, *runtime);
+        match handle.poll_response(cx) {
             Poll::Ready(response) => Ok(response),
             Poll::Pending => {
-                *runtime = awaited.timed_by;
-                match awaited.state.take() {
+                *runtime = handle.timed_by;
+                match handle.state.take() {
                     Some(state) => Err(state),
                     None => Ok(Err(ended())),
                 }
@@ -149,10 +149,10 @@ impl Drop for ResponseHandle {
         let Some(state) = self.state.take() else {
             return;
         };
-        state.left.store(true, Ordering::Relaxed);
-        let stood = state.place().close();
-        if let ResponseSlot::Ready(Ok(answer)) = &stood {
-            state.give_back(answer);
+        state.cancelled.store(true, Ordering::Relaxed);
+        let previous = state.slot().close();
+        if let ResponseSlot::Ready(Ok(answer)) = &previous {
+            state.refund_unread(answer);
         }
     }
 }
@@ -183,7 +183,7 @@ impl RollbackGuard {
 impl Drop for RollbackGuard {
     fn drop(&mut self) {
         if let Some(answer) = self.answer.take() {
-            self.state.give_back(&answer);
+            self.state.refund_unread(&answer);
         }
     }
 }

@@ -44,16 +44,18 @@ pub(crate) async fn send_batch(
     mut batch: Batch,
 ) -> (Batch, Vec<PendingRequest>) {
     let start = Instant::now();
-    let mut end = match execute(&shared, &route, &mut batch).await {
-        Ok((reply, way)) => handle_reply(&shared, route.tag(), &mut batch, reply, way),
-        Err(end) => end,
+    let mut outcome = match execute(&shared, &route, &mut batch).await {
+        Ok((reply, connection)) => {
+            handle_reply(&shared, route.tag(), &mut batch, reply, connection)
+        }
+        Err(outcome) => outcome,
     };
-    if end.late && start.elapsed() < shared.deadline / 2 {
+    if outcome.timed_out && start.elapsed() < shared.deadline / 2 {
         // They had little time left when they were sent: nothing is to be learned from that.
-        end.fault.counts = false;
+        outcome.fault.counts = false;
     }
-    if end.fault.counts {
-        let error = || end.error.clone().unwrap_or(StoreError::Timeout);
+    if outcome.fault.counts {
+        let error = || outcome.error.clone().unwrap_or(StoreError::Timeout);
         if breaker.on_failure(Instant::now(), error) {
             let error = error();
             shared.opened.then(|suppressed| {
@@ -61,26 +63,26 @@ pub(crate) async fn send_batch(
             });
             probe::start(&shared, &breaker, route.tag());
         }
-    } else if end.answered {
+    } else if outcome.answered {
         breaker.on_success();
-        shared.kept.send(route.tag());
+        shared.pending_refunds.send(route.tag());
     }
-    if end.error.is_some() || end.late || end.fault.reconnect {
+    if outcome.error.is_some() || outcome.timed_out || outcome.fault.reconnect {
         route.schedule_refresh();
     }
-    if let Some(way) = end.way.filter(|_| end.fault.reconnect) {
-        way.close();
+    if let Some(connection) = outcome.connection.filter(|_| outcome.fault.reconnect) {
+        connection.close();
     }
-    let error = end.error.unwrap_or(StoreError::Timeout);
+    let error = outcome.error.unwrap_or(StoreError::Timeout);
     let left = batch.drain();
     let kept = |request| {
         shared
-            .kept
-            .fail(route.tag(), request, error.clone(), end.sent)
+            .pending_refunds
+            .fail(route.tag(), request, error.clone(), outcome.sent)
     };
     left.for_each(kept);
     batch.clear();
-    (batch, end.again)
+    (batch, outcome.again)
 }
 
 /// How a trip ended.
@@ -90,8 +92,8 @@ struct BatchOutcome {
     /// Whether the script answered.
     answered: bool,
     /// Whether everybody's deadline has passed.
-    late: bool,
-    way: Option<ConnectionRef>,
+    timed_out: bool,
+    connection: Option<ConnectionRef>,
     /// Whether something may have come of it.
     sent: bool,
     /// Why those who are left in the batch have no answer.
@@ -110,21 +112,21 @@ impl BatchOutcome {
     }
 
     /// It may never be answered.
-    fn late(way: Option<ConnectionRef>) -> Self {
+    fn timed_out(connection: Option<ConnectionRef>) -> Self {
         Self {
             fault: error_class::BROKEN,
-            late: true,
-            sent: way.is_some(),
-            way,
+            timed_out: true,
+            sent: connection.is_some(),
+            connection,
             ..Self::default()
         }
     }
 
     /// The server's own error, or a broken connection.
-    fn failed(error: &RedisError, way: ConnectionRef) -> Self {
+    fn failed(error: &RedisError, connection: ConnectionRef) -> Self {
         Self {
             fault: error_class::classify(error),
-            way: Some(way),
+            connection: Some(connection),
             // The server's own errors prove that nothing ran.
             sent: error.code().is_none(),
             error: Some(error_class::of(error)),
@@ -135,7 +137,9 @@ impl BatchOutcome {
     /// Some of the keys are here and some elsewhere; nothing ran. Each is to be asked about by itself.
     fn split_batch(batch: &mut Batch) -> Self {
         let mut again: Vec<_> = batch.drain().collect();
-        again.iter_mut().for_each(|request| request.alone = true);
+        again
+            .iter_mut()
+            .for_each(|request| request.send_alone = true);
         Self {
             answered: true,
             again,
@@ -150,32 +154,32 @@ fn handle_reply(
     tag: usize,
     batch: &mut Batch,
     reply: Value,
-    way: ConnectionRef,
+    connection: ConnectionRef,
 ) -> BatchOutcome {
-    let way = Some(way);
+    let connection = Some(connection);
     // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
-    shared.denials.end(batch.lifted());
+    shared.rejection_cache.end(batch.lifted());
     match decode::decode_and_complete(batch, reply) {
         Ok(mut delivered) => {
-            shared.note_server_time(delivered.at);
+            shared.update_clock_offset(delivered.at);
             for (request, error) in delivered.failed.drain(..) {
-                shared.kept.fail(tag, request, error, false);
+                shared.pending_refunds.fail(tag, request, error, false);
             }
             let stale = delivered.stale.iter_mut();
-            stale.for_each(|request| request.told_time = true);
+            stale.for_each(|request| request.time_synced = true);
             BatchOutcome {
                 fault: delivered.fault,
                 answered: true,
-                way,
+                connection,
                 again: mem::take(&mut delivered.stale),
                 ..BatchOutcome::default()
             }
         }
-        Err(garbled) => BatchOutcome {
+        Err(malformed) => BatchOutcome {
             fault: error_class::BROKEN,
-            way,
+            connection,
             sent: true,
-            error: Some(garbled),
+            error: Some(malformed),
             ..BatchOutcome::default()
         },
     }
@@ -187,9 +191,9 @@ async fn execute(
     route: &Route,
     batch: &mut Batch,
 ) -> Result<(Value, ConnectionRef), BatchOutcome> {
-    let mut way = go(batch, route.way()).await?;
+    let mut connection = connect(batch, route.way()).await?;
     let script = shared.script();
-    let (mut whole, mut asking, mut detours) = (false, false, 0);
+    let (mut whole, mut asking, mut redirects) = (false, false, 0);
     loop {
         // To be there, and to be turned away, takes time.
         batch.expire_overdue();
@@ -197,48 +201,48 @@ async fn execute(
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
         let call = batch.call(&script, whole, now, epoch);
         let reply = match asking {
-            false => with_deadlines(batch, way.query(&call)).await,
-            true => with_deadlines(batch, way.query_with_asking(&call)).await,
+            false => with_deadlines(batch, connection.query(&call)).await,
+            true => with_deadlines(batch, connection.query_with_asking(&call)).await,
         };
         let error = match reply {
-            None => return Err(BatchOutcome::late(Some(way))),
-            Some(Ok(reply)) => return Ok((reply, way)),
+            None => return Err(BatchOutcome::timed_out(Some(connection))),
+            Some(Ok(reply)) => return Ok((reply, connection)),
             Some(Err(error)) => error,
         };
         let again = error_class::classify(&error).again;
         if again == Some(Again::Whole) && !whole {
             whole = true;
-        } else if let Some(detour) = route.detour(&error) {
-            if matches!(detour, Redirect::Again) && batch.entries().nth(1).is_some() {
+        } else if let Some(redirect) = route.detour(&error) {
+            if matches!(redirect, Redirect::Again) && batch.entries().nth(1).is_some() {
                 return Err(BatchOutcome::split_batch(batch));
             }
-            detours += 1;
-            if detours > IMMEDIATE_REDIRECTS || matches!(detour, Redirect::Again) {
+            redirects += 1;
+            if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::Again) {
                 let pause = with_deadlines(batch, sleep(REDIRECT_DELAY)).await;
-                pause.ok_or_else(|| BatchOutcome::late(None))?;
+                pause.ok_or_else(|| BatchOutcome::timed_out(None))?;
             }
-            asking = matches!(detour, Redirect::Asking(_));
-            way = match detour {
-                Redirect::Asking(node) => go(batch, route.way_to(&node)).await?,
-                Redirect::Moved | Redirect::Again => go(batch, route.way()).await?,
+            asking = matches!(redirect, Redirect::Asking(_));
+            connection = match redirect {
+                Redirect::Asking(node) => connect(batch, route.way_to(&node)).await?,
+                Redirect::Moved | Redirect::Again => connect(batch, route.way()).await?,
             };
         } else if again == Some(Again::Soon) {
             if with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_none() {
-                return Err(BatchOutcome::failed(&error, way));
+                return Err(BatchOutcome::failed(&error, connection));
             }
         } else {
-            return Err(BatchOutcome::failed(&error, way));
+            return Err(BatchOutcome::failed(&error, connection));
         }
     }
 }
 
 /// Awaits what leads to a connection.
-async fn go<T>(
+async fn connect<T>(
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, BatchOutcome> {
     let gone = with_deadlines(batch, part).await;
-    gone.ok_or_else(|| BatchOutcome::late(None))?
+    gone.ok_or_else(|| BatchOutcome::timed_out(None))?
         .map_err(BatchOutcome::not_connected)
 }
 
@@ -271,7 +275,7 @@ mod tests {
     fn what_a_trip_seldom_does_makes_none_of_them_larger() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let shared = store.inner.shared.clone();
-        let routes = shared.servers.routes(1);
+        let routes = shared.topology.routes(1);
         let route = Arc::new(routes.into_iter().next().expect("a route"));
         let breaker = shared.breaker(0).clone();
         let trip = send_batch(shared, route, breaker, Batch::default());

@@ -47,8 +47,8 @@ const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
 /// As many questions are worth one beside so many, if they are like those that went last: a full batch at most, so that none
 /// is smaller than it has to be.
-fn flush_threshold(trips: usize, last: BatchLoad) -> usize {
-    let keys = if trips < 2 {
+fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
+    let keys = if in_flight < 2 {
         MIN_KEYS_FOR_EXTRA_BATCH
     } else {
         MAX_BATCH_KEYS
@@ -56,7 +56,7 @@ fn flush_threshold(trips: usize, last: BatchLoad) -> usize {
     let alike = keys * last.requests / last.keys.max(1);
     // Equal questions are one key: each costs more by a trip of few than by waiting for as many as went last. Where few ask
     // of a server that is far away, no more than those go at once.
-    let beside = trips.clamp(1, 2);
+    let beside = in_flight.clamp(1, 2);
     let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
     alike.clamp(1, most)
 }
@@ -76,7 +76,7 @@ pub(crate) struct Worker {
     breaker: Arc<Breaker>,
     /// Padded: all callers write to it, and read its neighbours.
     queue: CachePadded<Mutex<RequestQueue<PendingRequest>>>,
-    relay: SharedTask,
+    task: SharedTask,
     /// How many went last time.
     last_batch_len: AtomicUsize,
     /// As many that wait are worth a second trip.
@@ -94,7 +94,7 @@ impl Worker {
             shared,
             tag,
             queue: CachePadded::default(),
-            relay: SharedTask::default(),
+            task: SharedTask::default(),
             last_batch_len: AtomicUsize::new(0),
             flush_threshold: AtomicUsize::new(MIN_KEYS_FOR_EXTRA_BATCH),
         }
@@ -103,93 +103,97 @@ impl Worker {
     /// Puts a question in the queue, unless nothing is to be asked now, and sends it off if no trip is under way. Only to be
     /// used within the lane's runtime.
     pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
-        if self.put(request)? {
+        if self.enqueue(request)? {
             match self.last_batch_len.load(Ordering::Relaxed) {
-                0..=MAX_INLINE_SEND => self.relay.call(),
-                _ => self.relay.wake(),
+                0..=MAX_INLINE_SEND => self.task.poll_inline(),
+                _ => self.task.wake(),
             }
         }
         Ok(())
     }
 
     /// Puts a question in the queue, unless nothing is to be asked now. Returns whether the lane has to be called.
-    fn put(&self, request: PendingRequest) -> Result<bool, StoreError> {
+    fn enqueue(&self, request: PendingRequest) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
             // Whoever saw to the probes may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
-            let kept = &self.shared.kept;
+            let kept = &self.shared.pending_refunds;
             kept.fail(self.tag, request, open.clone(), false);
             return Err(open);
         }
         // Not under the lock: whoever is told may ask again.
-        let put = self
+        let enqueue = self
             .queue()
-            .put(request, self.flush_threshold.load(Ordering::Relaxed));
-        if let PushOutcome::Closed(request) = put {
-            self.shared.kept.wait_for_runtime(self.tag, request);
+            .push(request, self.flush_threshold.load(Ordering::Relaxed));
+        if let PushOutcome::Closed(request) = enqueue {
+            self.shared
+                .pending_refunds
+                .keep_for_next_runtime(self.tag, request);
             return Ok(false);
         }
-        Ok(matches!(put, PushOutcome::Wake))
+        Ok(matches!(enqueue, PushOutcome::Wake))
     }
 
     /// Has something done that nobody waits for, from anywhere.
-    pub(crate) fn tell(&self, request: PendingRequest) {
-        if let Ok(true) = self.put(request) {
-            self.relay.wake();
+    pub(crate) fn push_detached(&self, request: PendingRequest) {
+        if let Ok(true) = self.enqueue(request) {
+            self.task.wake();
         }
     }
 
     /// Takes what nothing waits for out of the queue, as far as its deadline is before `told_before`.
-    pub(crate) fn stalled(&self, told_before: Instant) -> Vec<PendingRequest> {
-        let stalls = |request: &PendingRequest| request.is_told() && request.deadline < told_before;
+    pub(crate) fn stalled(&self, queued_before: Instant) -> Vec<PendingRequest> {
+        let stalls =
+            |request: &PendingRequest| request.is_detached() && request.deadline < queued_before;
         self.queue().extract(stalls)
     }
 
     /// Ends the lane once its queue is empty.
     pub(crate) fn close(&self) {
         self.queue().close();
-        self.relay.wake();
+        self.task.wake();
     }
 
     /// Carries questions until it is closed.
     pub(crate) async fn run(self: Arc<Self>, route: Route) {
-        let work = self.clone().send_batch(route);
-        self.relay.work(work).await;
+        let work = self.clone().serve(route);
+        self.task.run(work).await;
     }
 
-    async fn send_batch(self: Arc<Self>, route: Route) {
+    async fn serve(self: Arc<Self>, route: Route) {
         let (mut incoming, mut backlog) = (Vec::new(), VecDeque::new());
         let mut last = BatchLoad {
             requests: 1,
             keys: 1,
         };
-        let (mut trips, mut batch_pool) = (Vec::with_capacity(MAX_IN_FLIGHT_BATCHES), Vec::new());
-        let mut alarm = DeadlineTimer::default();
+        let (mut in_flight, mut batch_pool) =
+            (Vec::with_capacity(MAX_IN_FLIGHT_BATCHES), Vec::new());
+        let mut timer = DeadlineTimer::default();
         let route = Arc::new(route);
         loop {
-            let (trips_now, may) = (trips.len(), trips.len() < MAX_IN_FLIGHT_BATCHES);
+            let (in_flight_now, may) = (in_flight.len(), in_flight.len() < MAX_IN_FLIGHT_BATCHES);
             let left = backlog.len();
-            let called = self.queue().take(
+            let drained = self.queue().drain(
                 &mut incoming,
                 left,
-                trips_now,
+                in_flight_now,
                 may,
-                flush_threshold(trips_now, last),
+                flush_threshold(in_flight_now, last),
             );
             if let Err(open) = self.breaker.check() {
                 let waiting = backlog.drain(..).chain(incoming.drain(..));
-                let kept = &self.shared.kept;
+                let kept = &self.shared.pending_refunds;
                 waiting.for_each(|request| kept.fail(self.tag, request, open.clone(), false));
             }
-            while trips.is_empty()
-                || trips.len() < MAX_IN_FLIGHT_BATCHES
-                    && incoming.len() + backlog.len() >= flush_threshold(trips.len(), last)
+            while in_flight.is_empty()
+                || in_flight.len() < MAX_IN_FLIGHT_BATCHES
+                    && incoming.len() + backlog.len() >= flush_threshold(in_flight.len(), last)
             {
                 let waiting = incoming.len() + backlog.len();
                 self.last_batch_len.store(waiting, Ordering::Relaxed);
                 let mut batch = batch_pool.pop().unwrap_or_default();
                 fill_batch(&mut batch, &mut backlog, &mut incoming, |late| {
-                    let kept = &self.shared.kept;
+                    let kept = &self.shared.pending_refunds;
                     kept.fail(self.tag, late, StoreError::Timeout, false);
                 });
                 if batch.is_empty() {
@@ -204,25 +208,25 @@ impl Worker {
                     .store(flush_threshold(1, last), Ordering::Relaxed);
                 let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
                 let trip = dispatch::send_batch(shared, route.clone(), breaker, batch);
-                trips.push(Box::pin(trip) as InFlightBatch);
+                in_flight.push(Box::pin(trip) as InFlightBatch);
             }
-            if trips.is_empty() {
-                match called {
+            if in_flight.is_empty() {
+                match drained {
                     // All of them had gone. Others may have come meanwhile, and were told that a trip is under way.
-                    DrainOutcome::Some => {}
-                    DrainOutcome::None => self.relay.called().await,
+                    DrainOutcome::Drained => {}
+                    DrainOutcome::Empty => self.task.notified().await,
                     DrainOutcome::Closed => return,
                 }
                 continue;
             }
             tokio::select! {
                 biased;
-                (batch, again) = next_completed(&mut trips) => {
+                (batch, again) = next_completed(&mut in_flight) => {
                     batch_pool.push(batch);
-                    again.into_iter().rev().for_each(|q| backlog.push_front(q));
+                    again.into_iter().rev().for_each(|request| backlog.push_front(request));
                 }
-                () = self.relay.called() => {}
-                () = wait_deadline(&mut alarm, backlog.front()) => self.expire_overdue(&mut backlog),
+                () = self.task.notified() => {}
+                () = wait_deadline(&mut timer, backlog.front()) => self.expire_overdue(&mut backlog),
             }
         }
     }
@@ -234,7 +238,7 @@ impl Worker {
         while backlog.front().is_some_and(is_late)
             && let Some(late) = backlog.pop_front()
         {
-            let kept = &self.shared.kept;
+            let kept = &self.shared.pending_refunds;
             kept.fail(self.tag, late, StoreError::Timeout, false);
         }
     }
@@ -247,9 +251,11 @@ impl Worker {
 /// Whatever is left in a lane whose runtime has ended is answered, not left hanging, and refunds are kept for another.
 impl Drop for Worker {
     fn drop(&mut self) {
-        let requests = self.queue().abandon();
+        let requests = self.queue().take_remaining();
         for request in requests {
-            self.shared.kept.wait_for_runtime(self.tag, request);
+            self.shared
+                .pending_refunds
+                .keep_for_next_runtime(self.tag, request);
         }
     }
 }
@@ -283,19 +289,19 @@ fn fill_batch(
 
 /// Waits until a question's time is up, if there is one. The first that waits may be one that is asked again: whose trip is
 /// under way now came after it, and has more time.
-async fn wait_deadline(alarm: &mut DeadlineTimer, first: Option<&PendingRequest>) {
+async fn wait_deadline(timer: &mut DeadlineTimer, first: Option<&PendingRequest>) {
     match first.map(|request| request.deadline) {
-        Some(deadline) => poll_fn(|cx| alarm.poll(deadline, cx)).await,
+        Some(deadline) => poll_fn(|cx| timer.poll(deadline, cx)).await,
         None => pending().await,
     }
 }
 
 /// Waits for one of the trips to be back. They are polled in order, since it's the first poll that sends.
-async fn next_completed(trips: &mut Vec<InFlightBatch>) -> (Batch, Vec<PendingRequest>) {
+async fn next_completed(in_flight: &mut Vec<InFlightBatch>) -> (Batch, Vec<PendingRequest>) {
     poll_fn(|cx| {
-        for place in 0..trips.len() {
-            if let Poll::Ready(back) = trips[place].as_mut().poll(cx) {
-                drop(trips.remove(place));
+        for place in 0..in_flight.len() {
+            if let Poll::Ready(back) = in_flight[place].as_mut().poll(cx) {
+                drop(in_flight.remove(place));
                 return Poll::Ready(back);
             }
         }
@@ -324,20 +330,20 @@ mod tests {
         let hash = key
             .bytes()
             .fold(0, |hash, byte| 31 * hash + u64::from(byte));
-        PendingRequest::told(RequestState::new(Op::Acquire(1), counters, deadline, hash))
+        PendingRequest::detached(RequestState::new(Op::Acquire(1), counters, deadline, hash))
     }
 
     /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
-    fn trips(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
+    fn in_flight(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
         let (mut batch, mut backlog, mut incoming) = (Batch::default(), VecDeque::new(), incoming);
-        let mut trips = Vec::new();
+        let mut in_flight = Vec::new();
         loop {
             fill_batch(&mut batch, &mut backlog, &mut incoming, |_| {});
             if batch.is_empty() {
-                return trips;
+                return in_flight;
             }
             let keys = batch.entries().count();
-            trips.push((keys, batch.drain().count()));
+            in_flight.push((keys, batch.drain().count()));
             batch.clear();
         }
     }
@@ -345,7 +351,7 @@ mod tests {
     #[test]
     fn a_further_trip_goes_for_as_many_keys_as_it_is_worth() {
         let load = |requests, keys| BatchLoad { requests, keys };
-        for (trips, last, worth) in [
+        for (in_flight, last, worth) in [
             (1, load(1, 1), 32),
             (1, load(128, 128), 32),
             (1, load(20, 60), 10),
@@ -361,7 +367,11 @@ mod tests {
             (2, load(100, 1), 200),
             (3, load(5_000, 1), 256),
         ] {
-            assert_eq!(flush_threshold(trips, last), worth, "{trips} {last:?}");
+            assert_eq!(
+                flush_threshold(in_flight, last),
+                worth,
+                "{in_flight} {last:?}"
+            );
         }
     }
 
@@ -371,7 +381,7 @@ mod tests {
         let limit = LimitHandle::new("p", rule, ());
         let hot = (0..10_000).map(|_| request(&limit, "hot"));
         let cold = (0..127).map(|key| request(&limit, &format!("cold {key}")));
-        assert_eq!(trips(hot.chain(cold).collect()), [(128, 10_127)]);
+        assert_eq!(in_flight(hot.chain(cold).collect()), [(128, 10_127)]);
     }
 
     #[test]
@@ -379,6 +389,6 @@ mod tests {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));
-        assert_eq!(trips(all.collect()), [(128, 128), (128, 128), (44, 44)]);
+        assert_eq!(in_flight(all.collect()), [(128, 128), (128, 128), (44, 44)]);
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         redis::{
             StoreState,
             hash_tags::HashTags,
-            pending_refunds::OnItsWay,
+            pending_refunds::UndeliveredGuard,
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, RequestState, ended,
@@ -37,7 +37,7 @@ use crate::{
 pub(crate) struct WorkerPool {
     shared: Arc<StoreState>,
     /// How many each runtime has.
-    many: usize,
+    per_runtime: usize,
     /// Read by each request, and hardly ever written.
     sets: ArcSwap<Vec<RuntimeWorkers>>,
     spawn_lock: Mutex<()>,
@@ -54,10 +54,10 @@ struct RuntimeWorkers {
 }
 
 impl WorkerPool {
-    pub(crate) fn new(shared: Arc<StoreState>, many: usize) -> Self {
+    pub(crate) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Self {
         Self {
             shared,
-            many,
+            per_runtime,
             sets: ArcSwap::default(),
             spawn_lock: Mutex::default(),
             hasher: DefaultHashBuilder::default(),
@@ -68,8 +68,8 @@ impl WorkerPool {
         &self.shared
     }
 
-    pub(crate) fn many(&self) -> usize {
-        self.many
+    pub(crate) fn per_runtime(&self) -> usize {
+        self.per_runtime
     }
 
     /// A hash of their keys.
@@ -80,8 +80,8 @@ impl WorkerPool {
     }
 
     /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
-    fn place(&self, counters: &CounterOps, hash: u64) -> usize {
-        match (self.shared.servers.tags(), counters.first()) {
+    fn worker_index(&self, counters: &CounterOps, hash: u64) -> usize {
+        match (self.shared.topology.tags(), counters.first()) {
             (Some(tags), Some(first)) => tags.of(&first.key),
             // In a batch, equal ones are found by the other half.
             _ => (hash >> 32) as usize,
@@ -90,7 +90,7 @@ impl WorkerPool {
 
     /// The hash tags, on a cluster.
     pub(crate) fn tags(&self) -> Option<&HashTags> {
-        self.shared.servers.tags()
+        self.shared.topology.tags()
     }
 
     /// The sets, with this runtime's among them, unless it is ending: such a one takes its lanes away at once.
@@ -106,105 +106,114 @@ impl WorkerPool {
     }
 
     /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
-    pub(crate) fn ask(
+    pub(crate) fn execute(
         self: &Arc<Self>,
-        ask: Op,
+        op: Op,
         counters: CounterOps,
         deadline: Instant,
-        mark: Option<CacheToken>,
+        cache_token: Option<CacheToken>,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(ask, counters, deadline, mark, false)
+        self.send(op, counters, deadline, cache_token, false)
     }
 
     /// Asks there. What is given back by it is given back later if it can't be now.
-    pub(crate) fn insist(
+    pub(crate) fn execute_with_refund_retry(
         self: &Arc<Self>,
-        ask: Op,
+        op: Op,
         counters: CounterOps,
         deadline: Instant,
     ) -> Result<ResponseHandle, StoreError> {
-        self.send(ask, counters, deadline, None, true)
+        self.send(op, counters, deadline, None, true)
     }
 
     #[inline]
     fn send(
         self: &Arc<Self>,
-        ask: Op,
+        op: Op,
         counters: CounterOps,
         deadline: Instant,
-        mark: Option<CacheToken>,
-        insists: bool,
+        cache_token: Option<CacheToken>,
+        retries_refunds: bool,
     ) -> Result<ResponseHandle, StoreError> {
         let outside =
             || StoreError::NoRuntime("the Redis store sends from the runtime of its caller");
-        let (place, hash) = self.begin(ask, &counters);
+        let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| outside())?;
-        let state = RequestState::marked(ask, counters, deadline, hash, mark, self.on_its_way(ask));
-        let (mut request, awaited) = PendingRequest::asked(state, Some(here.id()));
-        if insists {
-            request.insist();
+        let state = RequestState::with_cache_token(
+            op,
+            counters,
+            deadline,
+            hash,
+            cache_token,
+            self.undelivered(op),
+        );
+        let (mut request, response) = PendingRequest::with_response(state, Some(here.id()));
+        if retries_refunds {
+            request.retry_refunds();
         }
         let sets = self.workers(&here);
-        let worker = worker_of(&sets, here.id(), place).ok_or_else(outside)?;
+        let worker = worker_of(&sets, here.id(), worker_index).ok_or_else(outside)?;
         worker.push(request)?;
-        Ok(awaited)
+        Ok(response)
     }
 
     /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
     #[inline]
-    fn begin(&self, ask: Op, counters: &CounterOps) -> (usize, u64) {
-        if ask.lifts() {
+    fn invalidate_and_route(&self, op: Op, counters: &CounterOps) -> (usize, u64) {
+        if op.lifts() {
             self.shared
-                .denials
-                .end(counters.iter().map(OwnedCounterOp::asked));
+                .rejection_cache
+                .end(counters.iter().map(OwnedCounterOp::cache_key));
         }
         let hash = self.hash(counters);
-        (self.place(counters, hash), hash)
+        (self.worker_index(counters, hash), hash)
     }
 
     /// Has something done that nothing waits for: by this runtime, or by another where there is none or it is ending. Without
     /// any, a refund waits for the next one.
-    pub(crate) fn tell(self: &Arc<Self>, ask: Op, counters: CounterOps) {
-        let (place, hash) = self.begin(ask, &counters);
-        let (deadline, on_its_way) = (self.deadline(), self.on_its_way(ask));
-        let state = RequestState::marked(ask, counters, deadline, hash, None, on_its_way);
-        let request = PendingRequest::told(state);
+    pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
+        let (worker_index, hash) = self.invalidate_and_route(op, &counters);
+        let (deadline, undelivered) = (self.deadline(), self.undelivered(op));
+        let state = RequestState::with_cache_token(op, counters, deadline, hash, None, undelivered);
+        let request = PendingRequest::detached(state);
         let here = Handle::try_current().ok();
         let sets = match &here {
             Some(here) => self.workers(here),
             None => self.sets.load(),
         };
-        let own = here.and_then(|here| worker_of(&sets, here.id(), place));
+        let own = here.and_then(|here| worker_of(&sets, here.id(), worker_index));
         if let Some(own) = own {
             // What can't be sent now is kept, or dropped, by the lane.
             let _ = own.push(request);
         } else if let Some(other) = running(&sets, None) {
-            if let Some(worker) = other.worker(place) {
-                worker.tell(request);
+            if let Some(worker) = other.worker(worker_index) {
+                worker.push_detached(request);
             }
         } else if let Some(line) = request.counters.first() {
-            let tag = self.shared.servers.tag_of(&line.key);
-            self.shared.kept.wait_for_runtime(tag, request);
+            let tag = self.shared.topology.tag_of(&line.key);
+            self.shared
+                .pending_refunds
+                .keep_for_next_runtime(tag, request);
         }
     }
 
     /// Counts a refund or a charge of which nothing must be lost.
     #[inline]
-    fn on_its_way(&self, ask: Op) -> Option<OnItsWay> {
-        match ask {
+    fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
+        match op {
             Op::Acquire(_) | Op::Peek | Op::Renew => None,
             Op::ForceAcquire | Op::Refund | Op::Settle | Op::Reset => {
-                Some(self.shared.kept.on_its_way())
+                Some(self.shared.pending_refunds.undelivered())
             }
         }
     }
 
     /// Keeps the permits' refunds of a question that was lost with its runtime. It may have been sent.
-    pub(crate) fn keep_lost(&self, state: Arc<RequestState>) {
+    pub(crate) fn keep_lost_refunds(&self, state: Arc<RequestState>) {
         let tag = state.counters.first();
-        let tag = tag.map_or(0, |line| self.shared.servers.tag_of(&line.key));
-        let kept = &self.shared.kept;
-        kept.fail(tag, PendingRequest::told(state), ended(), true);
+        let tag = tag.map_or(0, |line| self.shared.topology.tag_of(&line.key));
+        let kept = &self.shared.pending_refunds;
+        kept.fail(tag, PendingRequest::detached(state), ended(), true);
     }
 
     /// A runtime that uses the store, other than `stalled`.
@@ -230,12 +239,12 @@ impl WorkerPool {
 
     /// Takes what nothing waits for out of the queues of all runtimes but one, as far as its deadline is before
     /// `told_before`.
-    pub(crate) fn stalled(&self, here: runtime::Id, told_before: Instant) -> Vec<PendingRequest> {
+    pub(crate) fn stalled(&self, here: runtime::Id, queued_before: Instant) -> Vec<PendingRequest> {
         let sets = self.sets.load();
         let others = sets.iter().filter(|set| !set.is_of(here));
         let workers = others.flat_map(|set| set.workers.iter());
         workers
-            .flat_map(|worker| worker.stalled(told_before))
+            .flat_map(|worker| worker.stalled(queued_before))
             .collect()
     }
 
@@ -249,7 +258,7 @@ impl WorkerPool {
         if sets.iter().any(|set| set.is_of(handle.id())) {
             return;
         }
-        let routes = self.shared.servers.routes(self.many);
+        let routes = self.shared.topology.routes(self.per_runtime);
         let worker = |route: &Route| Arc::new(Worker::new(self.shared.clone(), route.tag()));
         let workers: Arc<[_]> = routes.iter().map(worker).collect();
         sets.push(RuntimeWorkers {
@@ -300,8 +309,8 @@ impl RuntimeWorkers {
         self.runtime.id() == runtime
     }
 
-    fn worker(&self, place: usize) -> Option<&Arc<Worker>> {
-        self.workers.get(place % self.workers.len().max(1))
+    fn worker(&self, worker_index: usize) -> Option<&Arc<Worker>> {
+        self.workers.get(worker_index % self.workers.len().max(1))
     }
 
     fn close(&self) {
@@ -309,9 +318,13 @@ impl RuntimeWorkers {
     }
 }
 
-fn worker_of(sets: &[RuntimeWorkers], runtime: runtime::Id, place: usize) -> Option<&Arc<Worker>> {
+fn worker_of(
+    sets: &[RuntimeWorkers],
+    runtime: runtime::Id,
+    worker_index: usize,
+) -> Option<&Arc<Worker>> {
     let set = sets.iter().find(|set| set.is_of(runtime))?;
-    set.worker(place)
+    set.worker(worker_index)
 }
 
 /// The runtime other than `stalled` that is most likely to run: one of several threads does unless all of them are blocked.
@@ -348,18 +361,18 @@ impl WorkerPool {
         &self,
         state: &RequestState,
         answer: &OpResult,
-        mark: &CacheToken,
+        cache_token: &CacheToken,
     ) {
-        let denials = &self.shared.denials;
+        let rejection_cache = &self.shared.rejection_cache;
         // Its deadline was set when it was asked.
         let age = self.deadline().saturating_duration_since(state.deadline);
-        denials.note(
-            state.counters.iter().map(OwnedCounterOp::asked),
+        rejection_cache.note(
+            state.counters.iter().map(OwnedCounterOp::cache_key),
             answer,
-            mark,
+            cache_token,
             age,
         );
-        self.shared.keep_denials();
+        self.shared.refresh_rejection_epoch();
     }
 
     /// By when a question that is asked now has to be answered.
@@ -387,7 +400,8 @@ mod tests {
     #[test]
     fn a_refusal_is_remembered_from_when_it_was_asked_for() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
-        let (workers, denials) = (&store.inner.workers, &store.inner.shared.denials);
+        let (workers, rejection_cache) =
+            (&store.inner.workers, &store.inner.shared.rejection_cache);
         let rule = Gcra.bind(&Quota::requests(1).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         // One unit has to wait for a minute.
@@ -402,13 +416,15 @@ mod tests {
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
             let line = OwnedCounterOp::of(&CounterOp::plain(&limit, Key::new(key)));
             let counters = CounterOps::from([line.clone()]);
-            let asked = || std::iter::once(line.asked());
-            let mark = denials.mark(Op::Acquire(1), asked()).expect("it matters");
+            let asked = || std::iter::once(line.cache_key());
+            let cache_token = rejection_cache
+                .mark(Op::Acquire(1), asked())
+                .expect("it matters");
             let asked_at = Instant::now() - Duration::from_secs(ago);
             let deadline = asked_at + store.inner.shared.deadline;
             let state = RequestState::new(Op::Acquire(1), counters, deadline, 0);
-            workers.cache_rejection(&state, &refused, &mark);
-            let found = denials.find(Op::Acquire(1), asked());
+            workers.cache_rejection(&state, &refused, &cache_token);
+            let found = rejection_cache.find(Op::Acquire(1), asked());
             assert_eq!(found.is_some(), holds, "{key}");
         }
     }

@@ -7,7 +7,7 @@ use std::mem;
 pub(crate) struct RequestQueue<T> {
     waiting: Vec<T>,
     /// A trip is under way: those who come are taken along when it's back, unless they are many.
-    travelling: bool,
+    in_flight: bool,
     /// Nobody will carry what is put in here any more.
     closed: bool,
 }
@@ -26,8 +26,8 @@ pub(crate) enum PushOutcome<T> {
 /// Whether there was anything for a lane to carry.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DrainOutcome {
-    Some,
-    None,
+    Drained,
+    Empty,
     /// And there won't be.
     Closed,
 }
@@ -36,7 +36,7 @@ impl<T> Default for RequestQueue<T> {
     fn default() -> Self {
         Self {
             waiting: Vec::new(),
-            travelling: false,
+            in_flight: false,
             closed: false,
         }
     }
@@ -44,13 +44,13 @@ impl<T> Default for RequestQueue<T> {
 
 impl<T> RequestQueue<T> {
     /// Puts something in. While a trip is under way, the lane looks each time that so many more wait.
-    pub(crate) fn put(&mut self, item: T, many: usize) -> PushOutcome<T> {
+    pub(crate) fn push(&mut self, item: T, wake_every: usize) -> PushOutcome<T> {
         if self.closed {
             return PushOutcome::Closed(item);
         }
         self.waiting.push(item);
-        let wakes = match self.travelling {
-            true => self.waiting.len().is_multiple_of(many),
+        let wakes = match self.in_flight {
+            true => self.waiting.len().is_multiple_of(wake_every),
             false => self.waiting.len() == 1,
         };
         if wakes {
@@ -62,30 +62,30 @@ impl<T> RequestQueue<T> {
 
     /// Takes everything, in exchange for the memory of what was taken before, if it can go now: no trip is under way, or
     /// one more `may` be and there is `enough` for it. `left` is what was taken before and could not go.
-    pub(crate) fn take(
+    pub(crate) fn drain(
         &mut self,
-        taken: &mut Vec<T>,
+        drained: &mut Vec<T>,
         left: usize,
-        trips: usize,
-        may: bool,
-        enough: usize,
+        batches: usize,
+        allow_more: bool,
+        threshold: usize,
     ) -> DrainOutcome {
         let waiting = self.waiting.len() + left;
-        if trips == 0 || may && waiting >= enough {
-            mem::swap(&mut self.waiting, taken);
+        if batches == 0 || allow_more && waiting >= threshold {
+            mem::swap(&mut self.waiting, drained);
         }
         // If there is nothing, the next one who comes has to wake.
-        self.travelling = trips > 0 || waiting > 0;
+        self.in_flight = batches > 0 || waiting > 0;
         match waiting {
             0 if self.closed => DrainOutcome::Closed,
-            0 => DrainOutcome::None,
-            _ => DrainOutcome::Some,
+            0 => DrainOutcome::Empty,
+            _ => DrainOutcome::Drained,
         }
     }
 
     /// Takes some of what waits, whatever is under way.
-    pub(crate) fn extract(&mut self, some: impl Fn(&T) -> bool) -> Vec<T> {
-        self.waiting.extract_if(.., |item| some(item)).collect()
+    pub(crate) fn extract(&mut self, matches: impl Fn(&T) -> bool) -> Vec<T> {
+        self.waiting.extract_if(.., |item| matches(item)).collect()
     }
 
     pub(crate) fn close(&mut self) {
@@ -93,7 +93,7 @@ impl<T> RequestQueue<T> {
     }
 
     /// Takes what nobody will carry any more.
-    pub(crate) fn abandon(&mut self) -> Vec<T> {
+    pub(crate) fn take_remaining(&mut self) -> Vec<T> {
         mem::take(&mut self.waiting)
     }
 }
@@ -115,15 +115,15 @@ mod tests {
     /// A lane as [`Worker::run`](crate::store::redis::worker::Worker::run) is one, whose trips are over at once or, if `far`, only when
     /// it has looked once more.
     fn worker(queue: &Mutex<RequestQueue<PendingRequest>>, wake: &Notify, far: bool) {
-        let (mut taken, mut left, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut drained, mut left, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
         loop {
-            let trips = usize::from(!under_way.is_empty());
+            let batches = usize::from(!under_way.is_empty());
             let called = {
                 let mut queue = queue.lock().expect("a lock");
-                queue.take(&mut taken, left.len(), trips, false, FULL)
+                queue.drain(&mut drained, left.len(), batches, false, FULL)
             };
-            left.append(&mut taken);
-            if trips > 0 {
+            left.append(&mut drained);
+            if batches > 0 {
                 under_way
                     .drain(..)
                     .for_each(|waiter: Arc<Notify>| waiter.notify());
@@ -138,8 +138,8 @@ mod tests {
                 continue;
             }
             match called {
-                DrainOutcome::Some => {}
-                DrainOutcome::None => wake.wait(),
+                DrainOutcome::Drained => {}
+                DrainOutcome::Empty => wake.wait(),
                 DrainOutcome::Closed => return,
             }
         }
@@ -155,7 +155,7 @@ mod tests {
             let put = |request| {
                 let (queue, wake) = (queue.clone(), wake.clone());
                 move || {
-                    let put = queue.lock().expect("a lock").put(request, FULL);
+                    let put = queue.lock().expect("a lock").push(request, FULL);
                     if matches!(put, PushOutcome::Wake) {
                         wake.notify();
                     }

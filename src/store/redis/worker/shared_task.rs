@@ -40,7 +40,7 @@ struct SharedFuture {
 
 impl SharedTask {
     /// Does the work, as the task that it belongs to. It is dropped with the task.
-    pub(crate) async fn work(&self, work: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) async fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ends = TaskGuard(self);
         let shared = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
         let mut new = Some(Box::pin(work) as Pin<Box<_>>);
@@ -57,13 +57,13 @@ impl SharedTask {
             if let Some(work) = work.as_mut() {
                 work.waker.clone_from(cx.waker());
             }
-            step(&mut work)
+            poll_once(&mut work)
         })
         .await;
     }
 
     /// Calls the work. Only to be used within the task's runtime: the work may go on here and now.
-    pub(crate) fn call(&self) {
+    pub(crate) fn poll_inline(&self) {
         let Ok(mut work) = self.work.try_lock() else {
             // Somebody is at it; he may be past what he would have to see.
             return self.wake.notify_one();
@@ -73,7 +73,7 @@ impl SharedTask {
             return self.wake.notify_one();
         };
         self.called.store(true, Ordering::Relaxed);
-        if step(&mut work).is_ready() {
+        if poll_once(&mut work).is_ready() {
             waker.wake();
         }
     }
@@ -84,7 +84,7 @@ impl SharedTask {
     }
 
     /// What the work waits by until it's called.
-    pub(crate) async fn called(&self) {
+    pub(crate) async fn notified(&self) {
         let mut woken = std::pin::pin!(self.wake.notified());
         poll_fn(|cx| match self.called.swap(false, Ordering::Relaxed) {
             true => Poll::Ready(()),
@@ -99,7 +99,7 @@ impl SharedTask {
 }
 
 /// Polls the work once; ready once it's done.
-fn step(work: &mut Option<SharedFuture>) -> Poll<()> {
+fn poll_once(work: &mut Option<SharedFuture>) -> Poll<()> {
     let Some(SharedFuture { future, waker, .. }) = work else {
         return Poll::Ready(());
     };
@@ -137,31 +137,31 @@ mod tests {
     type RequestQueue = Mutex<Vec<oneshot::Sender<()>>>;
 
     /// Answers whatever is in a queue, whenever it's called.
-    async fn answer(relay: Arc<SharedTask>, queue: Arc<RequestQueue>) {
+    async fn answer(shared_task: Arc<SharedTask>, queue: Arc<RequestQueue>) {
         loop {
             let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
             for waiter in waiting {
                 waiter.send(()).expect("it waits");
             }
-            relay.called().await;
+            shared_task.notified().await;
         }
     }
 
     fn start() -> (Arc<SharedTask>, Arc<RequestQueue>, JoinHandle<()>) {
-        let (relay, queue) = (
+        let (shared_task, queue) = (
             Arc::new(SharedTask::default()),
             Arc::new(RequestQueue::default()),
         );
-        let work = answer(relay.clone(), queue.clone());
-        let worker = relay.clone();
-        let task = tokio::spawn(async move { worker.work(work).await });
-        (relay, queue, task)
+        let work = answer(shared_task.clone(), queue.clone());
+        let worker = shared_task.clone();
+        let task = tokio::spawn(async move { worker.run(work).await });
+        (shared_task, queue, task)
     }
 
-    async fn ask(relay: &SharedTask, queue: &RequestQueue) -> bool {
+    async fn ask(shared_task: &SharedTask, queue: &RequestQueue) -> bool {
         let (waiter, answered) = oneshot::channel();
         queue.lock().expect("a lock").push(waiter);
-        relay.call();
+        shared_task.poll_inline();
         let patience = std::time::Duration::from_secs(20);
         matches!(timeout(patience, answered).await, Ok(Ok(())))
     }
@@ -170,12 +170,12 @@ mod tests {
     async fn whoever_calls_takes_the_step_himself() {
         // On the one thread that there is: the task isn't at it at the same time.
         let asker = tokio::spawn(async {
-            let (relay, queue, task) = start();
+            let (shared_task, queue, task) = start();
             // The task hasn't run yet; it does when it's asked.
-            assert!(ask(&relay, &queue).await);
+            assert!(ask(&shared_task, &queue).await);
             let (waiter, mut answered) = oneshot::channel();
             queue.lock().expect("a lock").push(waiter);
-            relay.call();
+            shared_task.poll_inline();
             assert_eq!(answered.try_recv(), Ok(()), "without another task's turn");
             task.abort();
         });
@@ -184,14 +184,16 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn nobody_is_left_waiting_however_many_call_at_once() {
-        let (relay, queue, task) = start();
+        let (shared_task, queue, task) = start();
         let answered = Arc::new(AtomicUsize::new(0));
         let askers: Vec<_> = (0..16)
             .map(|_| {
-                let (relay, queue, answered) = (relay.clone(), queue.clone(), answered.clone());
+                let (shared_task, queue, answered) =
+                    (shared_task.clone(), queue.clone(), answered.clone());
                 tokio::spawn(async move {
                     for _ in 0..2_000 {
-                        answered.fetch_add(ask(&relay, &queue).await.into(), Ordering::Relaxed);
+                        answered
+                            .fetch_add(ask(&shared_task, &queue).await.into(), Ordering::Relaxed);
                     }
                 })
             })
@@ -205,29 +207,29 @@ mod tests {
 
     #[test]
     fn what_the_work_holds_is_dropped_with_its_runtime() {
-        let (relay, held) = (Arc::new(SharedTask::default()), Arc::new(()));
+        let (shared_task, held) = (Arc::new(SharedTask::default()), Arc::new(()));
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
         let runtime = runtime.expect("a runtime");
-        let (inner, holds) = (relay.clone(), held.clone());
+        let (inner, holds) = (shared_task.clone(), held.clone());
         runtime.spawn(async move {
             let itself = inner.clone();
             let work = async move {
                 let _holds = (holds, itself.clone());
                 loop {
-                    itself.called().await;
+                    itself.notified().await;
                 }
             };
-            inner.work(work).await;
+            inner.run(work).await;
         });
-        while relay.lock().is_none() {
+        while shared_task.lock().is_none() {
             std::thread::yield_now();
         }
         drop(runtime);
         assert_eq!(
-            (Arc::strong_count(&held), Arc::strong_count(&relay)),
+            (Arc::strong_count(&held), Arc::strong_count(&shared_task)),
             (1, 1)
         );
         // Nobody is there any more.
-        relay.call();
+        shared_task.poll_inline();
     }
 }

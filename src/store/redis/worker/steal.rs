@@ -44,10 +44,10 @@ impl WorkerPool {
         }
         // What is told has as much time as a request.
         let timeout = self.timeout();
-        let told_before = Instant::now() + timeout - timeout.min(MAX_STALL);
-        for request in self.stalled(runtime, told_before) {
-            self.tell(request.ask, request.counters.clone());
-            request.leave();
+        let queued_before = Instant::now() + timeout - timeout.min(MAX_STALL);
+        for request in self.stalled(runtime, queued_before) {
+            self.execute_detached(request.op, request.counters.clone());
+            request.discard();
         }
         true
     }

@@ -17,7 +17,7 @@ const BOUND: Duration = Duration::from_secs(1);
 /// A cache, its clock, and a limit of one per minute.
 struct World {
     clock: ManualClock,
-    denials: RejectionCache,
+    rejection_cache: RejectionCache,
     limit: LimitHandle,
 }
 
@@ -26,7 +26,7 @@ impl World {
         let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
         let rule = Gcra.bind(&Quota::requests(6).per_minute()).expect("a rule");
         Self {
-            denials: RejectionCache::new(BOUND, most, Arc::new(clock.clone())),
+            rejection_cache: RejectionCache::new(BOUND, most, Arc::new(clock.clone())),
             limit: LimitHandle::new("p", rule, ()),
             clock,
         }
@@ -42,7 +42,9 @@ impl World {
     }
 
     fn mark(&self, key: &Key, units: u64) -> CacheToken {
-        let mark = self.denials.mark(Op::Acquire(1), self.line(key, units));
+        let mark = self
+            .rejection_cache
+            .mark(Op::Acquire(1), self.line(key, units));
         mark.expect("such a question concerns it")
     }
 
@@ -58,7 +60,8 @@ impl World {
             source: DecisionSource::Store,
             counters: SmallVec::from_buf([CounterResult::of(0, [tolerance, 0, 0])]),
         };
-        self.denials.note(self.line(key, units), &answer, mark, age);
+        self.rejection_cache
+            .note(self.line(key, units), &answer, mark, age);
     }
 
     fn refuse(&self, key: &Key, units: u64) {
@@ -68,7 +71,9 @@ impl World {
 
     /// How long such a question is told to wait, if it's refused here.
     fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
-        let answer = self.denials.find(Op::Acquire(1), self.line(key, units))?;
+        let answer = self
+            .rejection_cache
+            .find(Op::Acquire(1), self.line(key, units))?;
         assert_eq!(
             (answer.admitted, answer.source),
             (0, DecisionSource::RejectionCache)
@@ -89,8 +94,9 @@ impl World {
 
     /// From a server whose clock shows `time`.
     fn read_at(&self, value: &str, time: Timestamp) {
-        self.denials.note_epoch(value, time, self.clock.now());
-        self.denials.epoch().finish_read();
+        self.rejection_cache
+            .note_epoch(value, time, self.clock.now());
+        self.rejection_cache.epoch().finish_read();
     }
 }
 
@@ -214,31 +220,43 @@ fn past_the_bound_only_what_rejects_every_cost_is_believed() {
 #[test]
 fn the_epoch_is_read_by_one_and_in_time() {
     let world = World::new(100);
-    assert_eq!(world.denials.start_epoch_read(), None, "nothing to prove");
+    assert_eq!(
+        world.rejection_cache.start_epoch_read(),
+        None,
+        "nothing to prove"
+    );
     world.refuse(&Key::new("a"), 1);
-    let read = world.denials.start_epoch_read();
+    let read = world.rejection_cache.start_epoch_read();
     assert_eq!(read, Some(world.clock.now()));
-    assert_eq!(world.denials.start_epoch_read(), None, "it's being read");
+    assert_eq!(
+        world.rejection_cache.start_epoch_read(),
+        None,
+        "it's being read"
+    );
     world.clock.advance(ms(500));
-    assert_eq!(world.denials.start_epoch_read(), None, "still");
-    world.denials.epoch().finish_read();
+    assert_eq!(world.rejection_cache.start_epoch_read(), None, "still");
+    world.rejection_cache.epoch().finish_read();
     assert!(
-        world.denials.start_epoch_read().is_some(),
+        world.rejection_cache.start_epoch_read().is_some(),
         "it could not be had"
     );
-    world.denials.epoch().finish_read();
+    world.rejection_cache.epoch().finish_read();
     world.clock.advance(ms(499));
-    assert_eq!(world.denials.start_epoch_read(), None, "it was just tried");
+    assert_eq!(
+        world.rejection_cache.start_epoch_read(),
+        None,
+        "it was just tried"
+    );
     world.clock.advance(ms(1));
-    assert!(world.denials.start_epoch_read().is_some());
+    assert!(world.rejection_cache.start_epoch_read().is_some());
     world.read("7");
-    assert_eq!(world.denials.start_epoch_read(), None);
+    assert_eq!(world.rejection_cache.start_epoch_read(), None);
     world.clock.advance(ms(500));
-    assert!(world.denials.start_epoch_read().is_some());
+    assert!(world.rejection_cache.start_epoch_read().is_some());
     world.read("7");
     world.clock.set(world.clock.now() - ms(3_600_000));
     assert!(
-        world.denials.start_epoch_read().is_some(),
+        world.rejection_cache.start_epoch_read().is_some(),
         "whatever time it is"
     );
 }
@@ -248,10 +266,10 @@ fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
-    world.denials.end(world.line(&key, 1));
+    world.rejection_cache.end(world.line(&key, 1));
     assert_eq!(world.wait(&key, 1), None);
     let mark = world.mark(&key, 1);
-    world.denials.end(world.line(&key, 1));
+    world.rejection_cache.end(world.line(&key, 1));
     world.refused(&key, 1, &mark, Duration::ZERO);
     assert_eq!(world.wait(&key, 1), None, "it may have been judged before");
 }
@@ -263,7 +281,7 @@ fn giving_back_ends_the_denials_of_every_quota_of_the_key() {
     let (key, neighbour) = (Key::new("a"), Key::new("b"));
     world.refuse(&key, 1);
     world.refuse(&neighbour, 1);
-    world.denials.end(other.line(&key, 1));
+    world.rejection_cache.end(other.line(&key, 1));
     assert_eq!(world.wait(&key, 1), None);
     assert!(world.wait(&neighbour, 1).is_some());
 }
@@ -316,8 +334,13 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
         units: Units::ONE,
         mode: CounterMode::ChargeRejectedToo,
     });
-    assert!(world.denials.find(Op::Acquire(1), counts.clone()).is_none());
-    assert!(world.denials.mark(Op::Acquire(1), counts).is_none());
+    assert!(
+        world
+            .rejection_cache
+            .find(Op::Acquire(1), counts.clone())
+            .is_none()
+    );
+    assert!(world.rejection_cache.mark(Op::Acquire(1), counts).is_none());
     for ask in [
         Op::Acquire(2),
         Op::Peek,
@@ -325,8 +348,18 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
         Op::Refund,
         Op::Reset,
     ] {
-        assert!(world.denials.find(ask, world.line(&key, 1)).is_none());
-        assert!(world.denials.mark(ask, world.line(&key, 1)).is_none());
+        assert!(
+            world
+                .rejection_cache
+                .find(ask, world.line(&key, 1))
+                .is_none()
+        );
+        assert!(
+            world
+                .rejection_cache
+                .mark(ask, world.line(&key, 1))
+                .is_none()
+        );
     }
 }
 
@@ -340,10 +373,18 @@ fn a_million_keys_take_no_more_room_than_they_may() {
         }
     }
     let held: usize = (0..SHARDS)
-        .map(|shard| world.denials.shards[shard].lock().expect("a lock").len())
+        .map(|shard| {
+            world.rejection_cache.shards[shard]
+                .lock()
+                .expect("a lock")
+                .len()
+        })
         .sum();
     assert!((9_000..=10_000 + SHARDS).contains(&held), "{held}");
-    assert_eq!(world.denials.len.load(Ordering::Relaxed), held as isize);
+    assert_eq!(
+        world.rejection_cache.len.load(Ordering::Relaxed),
+        held as isize
+    );
     // Those that are over go first, as others come.
     world.clock.advance(ms(60_000));
     let late = Key::new("late");

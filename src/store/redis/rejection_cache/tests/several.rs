@@ -38,7 +38,7 @@ impl<'a> Several<'a> {
     fn refuse(&self, units: &[u64], windows: &[(i64, u64)], after: Duration) {
         let mark = self
             .world
-            .denials
+            .rejection_cache
             .mark(Op::Acquire(1), self.counters(units));
         self.world.clock.advance(after);
         let at = self.world.clock.now();
@@ -54,14 +54,20 @@ impl<'a> Several<'a> {
             source: DecisionSource::Store,
             counters: snapshot.collect(),
         };
-        let (denials, mark) = (&self.world.denials, mark.expect("it concerns the cache"));
-        denials.note(self.counters(units), &answer, &mark, after);
+        let (rejection_cache, mark) = (
+            &self.world.rejection_cache,
+            mark.expect("it concerns the cache"),
+        );
+        rejection_cache.note(self.counters(units), &answer, &mark, after);
     }
 
     /// What each policy says, if it is rejected here.
     fn waits(&self, units: &[u64]) -> Option<Vec<RetryAfter>> {
         let counters = self.counters(units);
-        let answer = self.world.denials.find(Op::Acquire(1), counters.clone())?;
+        let answer = self
+            .world
+            .rejection_cache
+            .find(Op::Acquire(1), counters.clone())?;
         let waits = counters.zip(&answer.counters).map(|(line, judged)| {
             let limit = line.limit;
             let mut status = limit.status(&judged.snapshot, answer.at, line.units);
@@ -108,7 +114,7 @@ fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
         ..Several::new(&world, &[])
     };
     assert_eq!(turned.waits(&[1, 1]), None, "in another order");
-    world.denials.end(both.counters(&[1, 1]).skip(1));
+    world.rejection_cache.end(both.counters(&[1, 1]).skip(1));
     assert_eq!(both.waits(&[1, 1]), None, "ended for one of them");
 }
 

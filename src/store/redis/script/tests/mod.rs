@@ -124,8 +124,8 @@ impl World {
         for (ask, lines) in questions {
             let deadline = Instant::now() + Duration::from_secs(60);
             let state = RequestState::new(*ask, lines.clone(), deadline, 0);
-            let (mut question, answer) = PendingRequest::asked(state, None);
-            question.told_time = true;
+            let (mut question, answer) = PendingRequest::with_response(state, None);
+            question.time_synced = true;
             let pushed = batch.push(question);
             pushed.expect("room on the trip");
             answers.push(answer);
