@@ -3,12 +3,13 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use deadpool_redis::{Config, Pool};
 
 use super::{
-    Inner, RedisStore, StoreState,
+    Inner, RedisStore,
     breaker::Breaker,
     config::{ConnectConfig, ServerConfig},
     key_names,
     rejection_cache::{RejectionCache, epoch_key::EpochKey},
     script::ScriptRegistry,
+    state::StoreState,
     worker::pool::WorkerPool,
 };
 use crate::{
@@ -33,6 +34,67 @@ pub struct RedisStoreBuilder {
     rejection_cache: Duration,
     most_denials: usize,
     clock: Arc<dyn Clock>,
+}
+
+impl RedisStore {
+    /// A store on the server that `url` names, such as `redis://user:password@host:6379/0`.
+    ///
+    /// # Errors
+    ///
+    /// If the URL isn't one. Nothing is connected yet.
+    pub fn open(url: impl Into<String>) -> Result<Self, ConfigError> {
+        Self::builder().url(url).build()
+    }
+
+    /// A store on a pool that the application already has. The lanes hold at most a quarter of its connections, so it
+    /// has to have two at least.
+    ///
+    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`); a store that makes its own
+    /// pool does.
+    ///
+    /// # Errors
+    ///
+    /// If the pool has fewer than two connections.
+    pub fn from_pool(pool: deadpool_redis::Pool) -> Result<Self, ConfigError> {
+        Self::builder().pool(pool).build()
+    }
+
+    /// A store on a pool of its own, made from deadpool's configuration.
+    ///
+    /// # Errors
+    ///
+    /// If there is a mistake in the configuration.
+    pub fn from_config(config: deadpool_redis::Config) -> Result<Self, ConfigError> {
+        Self::builder().config(config).build()
+    }
+
+    /// A store on a Redis Cluster, which is found by any of the nodes that `urls` name. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::cluster).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
+        Self::builder().cluster(urls).build()
+    }
+
+    /// A store on the master that sentinels know by `name`, wherever it is. What it promises is with the
+    /// [builder's method](RedisStoreBuilder::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    pub fn sentinel(
+        name: impl Into<String>,
+        urls: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, ConfigError> {
+        Self::builder().sentinel(name, urls).build()
+    }
+
+    /// Starts to build a store.
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::default()
+    }
 }
 
 impl Default for RedisStoreBuilder {

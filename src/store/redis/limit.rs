@@ -1,6 +1,6 @@
 use std::sync::Weak;
 
-use super::{batch::msgpack::MsgPackWriter, key_names::KeyNames, worker::pool::WorkerPool};
+use super::{key_names::KeyNames, msgpack::MsgPackWriter, worker::pool::WorkerPool};
 use crate::{
     clock::Timestamp,
     strategy::{LuaScript, Rule},

@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -13,23 +10,19 @@ use tokio::runtime::Handle;
 
 use self::{
     batch::RedisLimit,
-    breaker::Breaker,
     key_names::KeyNames,
-    pending_refunds::PendingRefunds,
-    rejection_cache::{CacheKey, RejectionCache, epoch_key::EpochKey},
+    rejection_cache::CacheKey,
     request::op::{CounterOps, OwnedCounterOp},
-    script::{Script, ScriptRegistry, StrategyScript},
-    topology::Topology,
+    script::StrategyScript,
+    state::StoreState,
     worker::pool::WorkerPool,
 };
 use super::{
     CallersFuture, CounterOp, FlushFuture, HealthFuture, LimitHandle, Op, Store, StoreResponse,
 };
 use crate::{
-    clock::{Clock, SystemClock, Timestamp},
-    error::{ConfigError, InvalidValue, StoreError},
+    error::{InvalidValue, StoreError},
     key::Key,
-    log::Seldom,
     strategy::Rule,
 };
 
@@ -45,10 +38,12 @@ pub(crate) mod hash_tags;
 pub(crate) mod health;
 pub(crate) mod key_names;
 pub(crate) mod limit;
+mod msgpack;
 pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;
 pub(crate) mod request;
 mod script;
+mod state;
 #[cfg(any(test, fuzzing))]
 #[cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "fuzz targets reach it"))]
 pub(crate) mod testing;
@@ -90,143 +85,7 @@ struct Inner {
     workers: Arc<WorkerPool>,
 }
 
-/// What the lanes share.
-#[derive(Debug)]
-pub(crate) struct StoreState {
-    /// Equal for stores that were opened alike.
-    id: u64,
-    topology: Topology,
-    prefix: String,
-    scripts: RwLock<ScriptRegistry>,
-    deadline: Duration,
-    /// One for each hash tag: one, but on a cluster, whose masters don't die together.
-    breakers: Box<[Arc<Breaker>]>,
-    pending_refunds: PendingRefunds,
-    rejection_cache: RejectionCache,
-    /// None on a cluster.
-    epoch: Option<EpochKey>,
-    /// How far the server's clock is ahead of this machine's, in microseconds.
-    ahead: AtomicI64,
-    /// Logs that a breaker opened: on a cluster there is one for each hash tag.
-    opened: Seldom,
-    closed: Seldom,
-}
-
-impl StoreState {
-    /// About what the server's clock shows.
-    fn server_time(&self) -> Timestamp {
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(ahead))
-    }
-
-    fn update_clock_offset(&self, at: Timestamp) {
-        let ahead = at.as_micros().saturating_sub(SystemClock.now().as_micros());
-        self.ahead.store(ahead, Ordering::Relaxed);
-    }
-
-    /// The breaker of the server that has the keys of a hash tag.
-    fn breaker(&self, tag: usize) -> &Arc<Breaker> {
-        &self.breakers[tag % self.breakers.len()]
-    }
-
-    /// Has the epoch read, if it's due: cached rejections that are older than the bound hold as long as it is the same.
-    fn refresh_rejection_epoch(self: &Arc<Self>) {
-        if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
-            return;
-        }
-        let Some(read) = self.rejection_cache.start_epoch_read() else {
-            return;
-        };
-        let reading = EpochReadGuard(self.clone());
-        if let Ok(handle) = Handle::try_current() {
-            drop(handle.spawn(async move {
-                let shared = &reading.0;
-                let Some(key) = &shared.epoch else {
-                    return;
-                };
-                let epoch = tokio::time::timeout(shared.deadline, key.read(&shared.topology));
-                if let Ok(Ok(Some((epoch, time)))) = epoch.await {
-                    shared.rejection_cache.note_epoch(&epoch, time, read);
-                }
-            }));
-        }
-    }
-
-    fn script(&self) -> Arc<Script> {
-        let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
-        scripts.current()
-    }
-}
-
-/// That the epoch is being read: until it is known, it could not be had, or its runtime has ended.
-struct EpochReadGuard(Arc<StoreState>);
-
-impl Drop for EpochReadGuard {
-    fn drop(&mut self) {
-        self.0.rejection_cache.epoch().finish_read();
-    }
-}
-
 impl RedisStore {
-    /// A store on the server that `url` names, such as `redis://user:password@host:6379/0`.
-    ///
-    /// # Errors
-    ///
-    /// If the URL isn't one. Nothing is connected yet.
-    pub fn open(url: impl Into<String>) -> Result<Self, ConfigError> {
-        Self::builder().url(url).build()
-    }
-
-    /// A store on a pool that the application already has. The lanes hold at most a quarter of its connections, so it
-    /// has to have two at least.
-    ///
-    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`); a store that makes its own
-    /// pool does.
-    ///
-    /// # Errors
-    ///
-    /// If the pool has fewer than two connections.
-    pub fn from_pool(pool: deadpool_redis::Pool) -> Result<Self, ConfigError> {
-        Self::builder().pool(pool).build()
-    }
-
-    /// A store on a pool of its own, made from deadpool's configuration.
-    ///
-    /// # Errors
-    ///
-    /// If there is a mistake in the configuration.
-    pub fn from_config(config: deadpool_redis::Config) -> Result<Self, ConfigError> {
-        Self::builder().config(config).build()
-    }
-
-    /// A store on a Redis Cluster, which is found by any of the nodes that `urls` name. What it promises is with the
-    /// [builder's method](RedisStoreBuilder::cluster).
-    ///
-    /// # Errors
-    ///
-    /// If there is no URL, or one that isn't one. Nothing is connected yet.
-    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
-        Self::builder().cluster(urls).build()
-    }
-
-    /// A store on the master that sentinels know by `name`, wherever it is. What it promises is with the
-    /// [builder's method](RedisStoreBuilder::sentinel).
-    ///
-    /// # Errors
-    ///
-    /// If there is no URL, or one that isn't one. Nothing is connected yet.
-    pub fn sentinel(
-        name: impl Into<String>,
-        urls: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<Self, ConfigError> {
-        Self::builder().sentinel(name, urls).build()
-    }
-
-    /// Starts to build a store.
-    pub fn builder() -> RedisStoreBuilder {
-        RedisStoreBuilder::default()
-    }
-
     /// The lines, as they wait in a lane.
     fn own(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let elsewhere = |line: &CounterOp<'_>| line.limit.context::<RedisLimit>().is_none();

@@ -220,7 +220,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::store::redis::batch::msgpack::MsgPackWriter;
+    use crate::store::redis::msgpack::MsgPackWriter;
 
     const EDGES: &[i64] = &[
         i64::MIN,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::{Batch, MergedRequests, RedisLimit, msgpack::MsgPackReader};
+use super::{Batch, MergedRequests, RedisLimit};
 use crate::{
     clock::Timestamp,
     error::StoreError,
@@ -13,6 +13,7 @@ use crate::{
         CounterMode, CounterResult, DecisionSource, Op, OpResult,
         redis::{
             error_class::{self, ErrorAction},
+            msgpack::MsgPackReader,
             request::{PendingRequest, op::OwnedCounterOp},
         },
     },

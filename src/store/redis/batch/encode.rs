@@ -3,7 +3,8 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::{Batch, MergedRequests, OpGroup, RedisLimit, msgpack::MsgPackWriter};
+use super::{Batch, MergedRequests, OpGroup, RedisLimit};
+use crate::store::redis::msgpack::MsgPackWriter;
 use crate::{
     clock::Timestamp,
     store::{

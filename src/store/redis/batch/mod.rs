@@ -6,18 +6,18 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use self::deadline_timer::DeadlineTimer;
 use super::{
     rejection_cache::CacheKey,
     request::{PendingRequest, op::OwnedCounterOp},
-    worker::deadline_timer::DeadlineTimer,
 };
 use crate::store::{CounterMode, LimitHandle, Op, Units};
 
 pub(super) use super::limit::RedisLimit;
 
+pub(crate) mod deadline_timer;
 pub(crate) mod decode;
 pub(crate) mod encode;
-pub(crate) mod msgpack;
 
 /// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
 pub(super) const MAX_BATCH_KEYS: usize = 128;

@@ -6,8 +6,12 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    PartReply, PendingPart, SlotPart, answers, answers_by, ask_parts, charged,
-    finishing::Finishing, join, late, parts, standing::Stood,
+    finishing::Finishing,
+    parts::{
+        PartReply, PendingPart, SlotPart, answers, answers_by, ask_parts, charged, join, late,
+        parts,
+    },
+    standing::Stood,
 };
 use crate::{
     error::StoreError,

@@ -1,6 +1,6 @@
 //! How a request's lines stood before it, by what their parts answered.
 
-use super::PartReply;
+use super::parts::PartReply;
 use crate::store::{
     CounterMode, CounterOp, CounterResult, OpResult, Units,
     redis::request::op::OwnedCounterOp,

@@ -12,12 +12,11 @@ use std::{
 
 use hashbrown::DefaultHashBuilder;
 
-pub(crate) use self::epoch::Epoch;
 use self::shard::{CachedCounter, CachedRejection, Shard};
+pub(crate) use self::{epoch::Epoch, shard::CacheKey};
 use crate::{
     clock::{Clock, Timestamp},
-    key::Key,
-    store::{CounterMode, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units},
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, Units},
     strategy::RetryAfter,
     sync::CachePadded,
 };
@@ -59,22 +58,6 @@ pub(crate) struct RejectionCache {
     /// How often this process may have changed a key, by the hash of its policy and itself.
     changes: Box<[AtomicU64]>,
     epoch: Epoch,
-}
-
-/// One line of a question, as far as it matters here.
-#[derive(Clone, Copy)]
-pub(crate) struct CacheKey<'a> {
-    pub(crate) limit: &'a LimitHandle,
-    pub(crate) key: &'a Key,
-    pub(crate) units: Units,
-    pub(crate) mode: CounterMode,
-}
-
-impl CacheKey<'_> {
-    /// Whether a rejection may charge something under this line.
-    fn counts_rejections(self) -> bool {
-        !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
-    }
 }
 
 /// What was known when a question was asked. Its rejection is cached with it.

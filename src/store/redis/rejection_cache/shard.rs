@@ -3,11 +3,31 @@
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 
-use super::CacheKey;
-use crate::{clock::Timestamp, key::Key, store::Units, strategy::Snapshot};
+use crate::{
+    clock::Timestamp,
+    key::Key,
+    store::{CounterMode, LimitHandle, Units},
+    strategy::Snapshot,
+};
 
 /// One of so many makes room for another: the one that ends first.
 const SAMPLE: usize = 8;
+
+/// One line of a question, as far as it matters here.
+#[derive(Clone, Copy)]
+pub(crate) struct CacheKey<'a> {
+    pub(crate) limit: &'a LimitHandle,
+    pub(crate) key: &'a Key,
+    pub(crate) units: Units,
+    pub(crate) mode: CounterMode,
+}
+
+impl CacheKey<'_> {
+    /// Whether a rejection may charge something under this line.
+    pub(super) fn counts_rejections(self) -> bool {
+        !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
+    }
+}
 
 #[derive(Default)]
 pub(crate) struct Shard {

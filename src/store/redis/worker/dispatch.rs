@@ -11,17 +11,18 @@ use std::{
 use redis::{RedisError, Value};
 use tokio::time::{Instant, sleep};
 
+use super::probe;
 use crate::{
     error::StoreError,
     store::redis::{
-        StoreState,
         batch::{Batch, decode},
-        breaker::{Breaker, probe},
+        breaker::Breaker,
         cluster::node::Redirect,
         connection::ConnectionRef,
         error_class::{self, Again, ErrorAction},
         rejection_cache::epoch_key::EpochKey,
         request::PendingRequest,
+        state::StoreState,
         topology::Route,
     },
 };

@@ -14,22 +14,21 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    deadline_timer::DeadlineTimer,
     queue::{DrainOutcome, PushOutcome, RequestQueue},
     shared_task::SharedTask,
 };
 use super::{
-    StoreState,
-    batch::{Batch, MAX_BATCH_KEYS},
-    breaker::{Breaker, probe},
+    batch::{Batch, MAX_BATCH_KEYS, deadline_timer::DeadlineTimer},
+    breaker::Breaker,
     request::PendingRequest,
+    state::StoreState,
     topology::Route,
 };
 use crate::{error::StoreError, sync::CachePadded};
 
-pub(crate) mod deadline_timer;
 pub(crate) mod dispatch;
 pub(crate) mod pool;
+mod probe;
 pub(crate) mod queue;
 pub(crate) mod shared_task;
 pub(crate) mod steal;

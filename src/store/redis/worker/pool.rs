@@ -19,7 +19,6 @@ use crate::{
     store::{
         Op, OpResult,
         redis::{
-            StoreState,
             hash_tags::HashTags,
             pending_refunds::UndeliveredGuard,
             rejection_cache::CacheToken,
@@ -28,6 +27,7 @@ use crate::{
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
+            state::StoreState,
             topology::Route,
         },
     },

@@ -3,7 +3,9 @@ use smallvec::SmallVec;
 use super::*;
 use crate::{
     clock::ManualClock,
+    key::Key,
     quota::Quota,
+    store::LimitHandle,
     strategy::{
         Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
         Strategy, TokenBucket,

@@ -13,8 +13,6 @@ use tokio::time::Instant;
 
 use crate::{error::StoreError, random::random_u64};
 
-pub(crate) mod probe;
-
 /// The pause before the first probe, at most. Each that fails doubles it.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 

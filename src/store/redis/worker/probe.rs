@@ -12,10 +12,14 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use super::{Breaker, ProbeLease};
 use crate::{
     error::StoreError,
-    store::redis::{StoreState, error_class, key_names, topology::Topology},
+    store::redis::{
+        breaker::{Breaker, ProbeLease},
+        error_class, key_names,
+        state::StoreState,
+        topology::Topology,
+    },
 };
 
 /// The next probe waits for no longer than this, so that one which is never answered doesn't keep a store that is back from
