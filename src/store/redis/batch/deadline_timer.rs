@@ -1,4 +1,4 @@
-//! A timer for many deadlines, one after the other.
+//! One timer for a sequence of deadlines, most of which never pass.
 
 use std::{
     future::Future,
@@ -8,13 +8,13 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// To set a timer wakes the thread that watches the clock, and hardly any deadline ever passes. So it stays set for one
-/// that has been kept, goes off early for those that come after it, and is set anew only then.
+/// A timer that is rarely reset. Registering a timer with tokio may wake its driver's thread, and hardly any deadline passes: so
+/// it stays registered for a deadline that was met, fires early for the later ones, and is reset only then.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlineTimer(Option<Pin<Box<Sleep>>>);
 
 impl DeadlineTimer {
-    /// Whether a deadline has passed; else wakes when it does.
+    /// Ready once `deadline` has passed.
     pub(crate) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let set = self
             .0
@@ -42,12 +42,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_off_at_each_deadline_be_it_sooner_or_later_than_the_last() {
+    async fn it_fires_at_each_deadline_whether_earlier_or_later_than_the_last() {
         let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
         for millis in [50, 80, 90, 300, 301] {
             let deadline = start + Duration::from_millis(millis);
             let sooner = start + Duration::from_secs(10);
-            // A deadline that is kept.
+            // A deadline that is met.
             poll_fn(|cx| {
                 assert!(alarm.poll(sooner, cx).is_pending());
                 Poll::Ready(())
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_goes_off_late_for_nobody_if_it_was_set_for_one_that_was_kept() {
+    async fn it_never_fires_late_after_a_deadline_that_was_met() {
         let (mut alarm, start) = (DeadlineTimer::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
         poll_fn(|cx| {
@@ -70,7 +70,7 @@ mod tests {
         tokio::time::sleep_until(at(99)).await;
         passes(&mut alarm, at(199)).await;
         assert_eq!(Instant::now(), at(199));
-        // One that is past already.
+        // A deadline in the past.
         passes(&mut alarm, at(150)).await;
         assert_eq!(Instant::now(), at(199));
     }

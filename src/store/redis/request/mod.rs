@@ -1,4 +1,8 @@
-//! A question on its way to Redis, and its answer on the way back.
+//! A request on its way to Redis and back.
+//!
+//! [`RequestState`] is the one allocation that the worker's side ([`PendingRequest`]) and the caller's side
+//! ([`ResponseHandle`]) share. The worker puts the result into its [`ResponseSlot`]; a handle that is dropped before closes the
+//! slot, and the worker refunds what the request charged.
 
 use std::{
     mem,
@@ -27,42 +31,41 @@ pub(crate) mod op;
 pub(crate) mod response_handle;
 pub(crate) mod response_slot;
 
-/// What is asked, and a place for its answer: shared by the question on its way and by whoever waits for it, so that what is
-/// handed on from one to the next is small.
+/// The operation and the slot for its result, shared by the worker and the waiter.
 #[derive(Debug)]
 pub(crate) struct RequestState {
     pub(crate) op: Op,
     pub(crate) counters: CounterOps,
     pub(crate) deadline: Instant,
-    /// Of the keys.
+    /// A hash of the keys.
     pub(crate) hash: u64,
-    /// What was known when it was asked, if its refusal is to be noted.
+    /// The state of the rejection cache at the request's arrival, if a rejection is to be cached.
     pub(crate) cache_token: Option<CacheToken>,
-    /// Whether whoever waited has gone.
+    /// Whether the waiter has dropped its handle.
     pub(crate) cancelled: AtomicBool,
-    /// Where refunds and charges are counted that are on their way.
+    /// Counts the operation as undelivered, if it must not be lost.
     undelivered: Option<UndeliveredGuard>,
     slot: Mutex<ResponseSlot<Result<OpResult, StoreError>, Waker>>,
 }
 
-/// A question that waits for its trip. It is moved a few times on its way, so it is kept small.
+/// The worker's side of a request. It is moved between queue, backlog and batch, so it is kept small.
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
     state: Arc<RequestState>,
-    /// Whether it has been told that it has another idea of the time than the server.
+    /// Whether it was sent before with a time that differs from the server's.
     pub(crate) time_synced: bool,
-    /// Whether it goes by itself: a cluster is moving its keys, and can't answer for several at once meanwhile.
+    /// Whether it needs a batch of its own: its slot is migrating, and a call for several keys would fail.
     pub(crate) send_alone: bool,
-    /// Whether somebody asked for its answer, and was not told anything yet.
+    /// Whether a waiter exists that has no result yet.
     has_waiter: bool,
-    /// Whether what he gives back is given back all the same if it can't be now.
+    /// Whether its refund is retried later if it fails now, although a waiter hears of the failure.
     retries_refund: bool,
-    /// Whether it has been answered, has failed, or is asked elsewhere: else it is lost when it is dropped.
+    /// Whether it was completed or handed on; otherwise dropping it is a loss.
     done: bool,
 }
 
 impl PendingRequest {
-    /// A question that nobody waits for.
+    /// A request without a waiter.
     pub(crate) fn detached(state: Arc<RequestState>) -> Self {
         Self {
             state,
@@ -74,7 +77,7 @@ impl PendingRequest {
         }
     }
 
-    /// A question for a lane of a runtime, and its answer.
+    /// A request for a worker of a runtime, and the handle to its response.
     pub(crate) fn with_response(
         state: Arc<RequestState>,
         worker: Option<runtime::Id>,
@@ -85,35 +88,34 @@ impl PendingRequest {
         (request, has_waiter)
     }
 
-    /// Gives back what it gives back all the same if that can't be done now.
+    /// Retries its refund later if it fails now.
     pub(crate) fn retry_refunds(&mut self) {
         self.retries_refund = true;
     }
 
-    /// Whether what it gives back is to be given back later if it can't be now: if that was asked for, or nothing waits to
-    /// hear that it failed.
+    /// Whether its refund is to be retried later if it fails: if that was requested, or no waiter hears of the failure.
     pub(crate) fn retries_refunds(&self) -> bool {
         self.retries_refund || !self.has_waiter || self.cancelled.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing waits for it, or hears what becomes of it.
+    /// Whether it has no waiter.
     pub(crate) fn is_detached(&self) -> bool {
         !self.has_waiter
     }
 
-    /// Whether somebody waits, or has gone without a word from here.
+    /// Whether a waiter was attached that has no result yet; it may have dropped its handle.
     pub(crate) fn has_waiter(&self) -> bool {
         self.has_waiter
     }
 
-    /// Whether whoever asked has gone, and nothing is lost if it isn't asked. What is given back is given back for others.
+    /// Whether the waiter has dropped its handle and the operation need not be sent any more. Refunds are always sent.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.has_waiter
             && self.cancelled.load(Ordering::Relaxed)
             && matches!(self.op, Op::Acquire(_) | Op::Peek)
     }
 
-    /// Tells whoever waits, if he wasn't told anything yet, and gives back what he doesn't hear of.
+    /// Completes the waiter, unless it has a result already, and refunds a charge that no waiter reads.
     #[inline]
     fn complete(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
@@ -145,7 +147,7 @@ impl PendingRequest {
         self.complete(Ok(answer));
     }
 
-    /// Drops one that nothing waits for, and that is asked elsewhere.
+    /// Drops a detached request that another worker has taken over.
     pub(crate) fn discard(mut self) {
         self.done = true;
     }
@@ -159,7 +161,7 @@ impl Deref for PendingRequest {
     }
 }
 
-/// What waits for a question that was lost with its runtime is answered, not left hanging, and permits are refunded later.
+/// A request that is lost with its runtime fails its waiter, and its refunds of permits are kept.
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
@@ -185,12 +187,12 @@ impl PendingRequest {
 }
 
 impl RequestState {
-    /// What is asked, with a hash of the keys.
+    /// A new request, with a hash of its keys.
     pub(crate) fn new(op: Op, counters: CounterOps, deadline: Instant, hash: u64) -> Arc<Self> {
         Self::with_cache_token(op, counters, deadline, hash, None, None)
     }
 
-    /// The same, with what is known before: it is put where it stays at once.
+    /// The same with a cache token and a guard, built in place.
     #[inline]
     pub(crate) fn with_cache_token(
         op: Op,
@@ -212,7 +214,7 @@ impl RequestState {
         })
     }
 
-    /// Gives back what an answer says that was charged.
+    /// Refunds what a response that no waiter read says was charged.
     #[cold]
     pub(crate) fn refund_unread(&self, answer: &OpResult) {
         if !matches!(self.op, Op::Acquire(_)) || answer.admitted == 0 {
@@ -228,7 +230,7 @@ impl RequestState {
         workers.execute_detached(Op::Refund, counters);
     }
 
-    /// Remembers that it was refused.
+    /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, answer: &OpResult) {
         let workers = self.counters.first().and_then(OwnedCounterOp::workers);
@@ -237,7 +239,7 @@ impl RequestState {
         }
     }
 
-    /// Answers what waits that the time is up, if it was not answered.
+    /// Completes the waiter with a timeout, unless it has a result.
     pub(crate) fn expire(&self) {
         let waker = self.slot().put(&mut Some(Err(StoreError::Timeout)));
         if let Some(waker) = waker {
@@ -251,7 +253,7 @@ impl RequestState {
 }
 
 pub(crate) fn ended() -> StoreError {
-    StoreError::Connection("the lane has ended".into())
+    StoreError::Connection("the worker of this runtime has ended".into())
 }
 
 #[cfg(test)]
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_heard_once() {
+    fn a_response_is_read_once() {
         let (request, mut has_waiter) = with_response(Op::Acquire(1));
         assert!(heard(&mut has_waiter).is_none());
         request.answer(admitted());
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_a_question_that_is_lost_is_told() {
+    fn the_waiter_of_a_lost_request_gets_an_error() {
         let (request, mut has_waiter) = with_response(Op::Acquire(1));
         drop(request);
         let heard = heard(&mut has_waiter);
@@ -312,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_told_that_his_time_is_up_hears_nothing_more() {
+    fn a_timed_out_request_gets_no_second_response() {
         let (mut request, mut has_waiter) = with_response(Op::Acquire(1));
         request.expire();
         assert!(!request.has_waiter());
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_charges_for_its_asker_is_abandoned_with_him() {
+    fn only_acquire_and_peek_are_cancelled_with_their_waiter() {
         for (op, abandoned) in [
             (Op::Acquire(1), true),
             (Op::Peek, true),

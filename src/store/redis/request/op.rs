@@ -1,4 +1,4 @@
-//! What a question says of each key, for as long as it is on its way.
+//! The counter operations of a request, owned for as long as it is pending.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
 
 pub(crate) type CounterOps = SmallVec<[OwnedCounterOp; 1]>;
 
-/// A line of a question. It is moved a few times on its way, so it is kept small.
+/// An owned [`CounterOp`]. It is moved between queue, backlog and batch, so it is kept small.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCounterOp {
     pub(crate) limit: LimitHandle,
     pub(crate) key: Key,
     pub(crate) units: Units,
     pub(crate) mode: CounterMode,
-    /// What most lines don't have.
+    /// What most counters do not have.
     more: Option<Box<More>>,
 }
 
@@ -49,7 +49,7 @@ impl OwnedCounterOp {
         }
     }
 
-    /// As a store is asked about it.
+    /// Borrows it as the store's interface has it.
     pub(crate) fn line(&self) -> CounterOp<'_> {
         CounterOp {
             limit: &self.limit,
@@ -61,12 +61,12 @@ impl OwnedCounterOp {
         }
     }
 
-    /// Where it may be asked again.
+    /// The workers through which it can be retried or refunded.
     pub(crate) fn workers(&self) -> Option<Arc<WorkerPool>> {
         self.limit.context::<RedisLimit>()?.workers.upgrade()
     }
 
-    /// What the cache of denials has to know of it.
+    /// Its key in the rejection cache.
     pub(crate) fn cache_key(&self) -> CacheKey<'_> {
         CacheKey {
             limit: &self.limit,
@@ -76,7 +76,7 @@ impl OwnedCounterOp {
         }
     }
 
-    /// Whether it is signed: what costs nothing is not.
+    /// Whether the caller is stored with the charge. A charge of zero units stores none.
     pub(crate) fn records_caller(&self) -> bool {
         !self.units.is_zero() && self.limit.records_caller()
     }
@@ -91,21 +91,21 @@ impl OwnedCounterOp {
             .map_or(ChargeReceipt::NONE, |more| more.receipt)
     }
 
-    /// Reckons with no more of the receipt than is to be given back: other units of it may be given back before these.
+    /// Lowers the receipt's remaining units to those refunded here: other units of it may be refunded before these.
     pub(crate) fn limit_receipt_to_units(&mut self) {
         if let Some(more) = &mut self.more {
             more.receipt.remaining = more.receipt.remaining.min(self.units.get());
         }
     }
 
-    /// Makes it the line of all that so many requests can have taken of a permit.
+    /// Turns it into the refund of all permits that `times` requests can have charged.
     pub(crate) fn set_permit_refund(&mut self, times: u32) {
         let capacity = self.limit.rule().capacity();
         let units = self.units.of(times.into()).min(capacity);
         self.charged(units, &Snapshot::default(), Timestamp::default());
     }
 
-    /// Makes it the line of a charge of so many units.
+    /// Turns it into the refund of a charge of `units`.
     pub(crate) fn charged(&mut self, units: u64, snapshot: &Snapshot, at: Timestamp) {
         self.units = Units::new(units);
         let caller = *self.caller();

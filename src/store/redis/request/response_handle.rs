@@ -1,4 +1,4 @@
-//! What waits for the answer to a question.
+//! The caller's side of a request: polls for the response, and cancels it when dropped.
 
 use std::{
     future::poll_fn,
@@ -18,18 +18,18 @@ use crate::{
     store::{OpResult, PendingResponse, PollResponse},
 };
 
-/// An answer that is waited for. Dropped, it withdraws the question, and gives back what that had charged.
+/// A response that is waited for. Dropping it cancels the request and refunds what it charged.
 #[derive(Debug)]
 pub(crate) struct ResponseHandle {
-    /// None once it is read.
+    /// `None` once the response was read.
     state: Option<Arc<RequestState>>,
-    /// The runtime that sees to the deadline: the lane's, until this is polled on another. None if it was polled outside of
-    /// all runtimes.
+    /// The runtime that enforces the deadline: the worker's, until this is polled on another one. `None` if it was polled
+    /// outside of a runtime.
     timed_by: Option<runtime::Id>,
 }
 
 impl ResponseHandle {
-    /// Of a question in a lane of a runtime.
+    /// A handle to a request that a worker of a runtime has.
     pub(crate) fn new(state: Arc<RequestState>, worker: Option<runtime::Id>) -> Self {
         Self {
             state: Some(state),
@@ -37,13 +37,13 @@ impl ResponseHandle {
         }
     }
 
-    /// What was answered, which is read with it, and what was asked.
+    /// Takes the response, with the state of its request.
     #[inline]
     fn poll_read(
         &mut self,
         cx: &Context<'_>,
     ) -> Poll<(Arc<RequestState>, Result<OpResult, StoreError>)> {
-        // It was read before, which futures need not say.
+        // Polled again after completion.
         let Some(state) = &self.state else {
             return Poll::Pending;
         };
@@ -62,8 +62,8 @@ impl ResponseHandle {
         }
     }
 
-    /// A lane keeps the deadlines of its questions, unless its runtime stands still. What is polled on another runtime keeps
-    /// its own.
+    /// A worker enforces the deadlines of its requests unless its runtime stands still. So a handle that is polled on another
+    /// runtime starts a timer there.
     #[inline]
     fn ensure_deadline_timer(&mut self) {
         let here = Handle::try_current().ok();
@@ -81,7 +81,7 @@ impl ResponseHandle {
         };
         let workers = state.counters.first().and_then(OwnedCounterOp::workers);
         let other = || workers.and_then(|workers| workers.other_runtime(before));
-        // In a task, since a runtime without timers panics.
+        // In a task of its own, since a runtime without timers panics.
         if let Some(runtime) = here.or_else(other) {
             drop(runtime.spawn(async move {
                 sleep_until(state.deadline).await;
@@ -90,7 +90,7 @@ impl ResponseHandle {
         }
     }
 
-    /// The answer. Whoever is refused is remembered.
+    /// Polls for the response. A rejection is cached.
     #[inline]
     pub(crate) fn poll_response(&mut self, cx: &Context<'_>) -> Poll<Result<OpResult, StoreError>> {
         let (state, result) = ready!(self.poll_read(cx));
@@ -102,7 +102,7 @@ impl ResponseHandle {
         Poll::Ready(result)
     }
 
-    /// The answer, which is given back unless it's read.
+    /// Awaits the response. What it charged is refunded unless it is read.
     pub(crate) async fn into_rollback_guard(mut self) -> Result<RollbackGuard, StoreError> {
         let (state, result) = poll_fn(|cx| self.poll_read(cx)).await;
         let answer = Some(result?);
@@ -157,7 +157,7 @@ impl Drop for ResponseHandle {
     }
 }
 
-/// An answer that gives back what it charged if nobody reads it.
+/// A response whose charge is refunded when it is dropped unread.
 #[derive(Debug)]
 pub(crate) struct RollbackGuard {
     state: Arc<RequestState>,
@@ -169,12 +169,12 @@ impl RollbackGuard {
         self.answer.take()
     }
 
-    /// What it will say, and give back.
+    /// The response, without reading it.
     pub(crate) fn answer(&self) -> Option<&OpResult> {
         self.answer.as_ref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn answer_mut(&mut self) -> Option<&mut OpResult> {
         self.answer.as_mut()
     }

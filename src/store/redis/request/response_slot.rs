@@ -1,21 +1,20 @@
-//! Where an answer is handed over by whoever has it to whoever waits for it.
+//! The slot through which the worker hands a result to the waiter.
 
 use std::mem;
 
-/// A place for one answer. It stands under a lock, held for a move.
+/// A slot for one result. Used under a mutex that is held for a move.
 #[derive(Debug)]
 pub(crate) enum ResponseSlot<T, W> {
-    /// Nobody has answered yet. Who is to be woken, once somebody waits.
+    /// No result yet. Holds the waiter's waker once it was polled.
     Empty(Option<W>),
-    /// Answered, and not read yet.
+    /// A result that was not read yet.
     Ready(T),
-    /// It was read, or nobody will read it.
+    /// The result was read, or no waiter will read it.
     Closed,
 }
 
 impl<T, W: Clone> ResponseSlot<T, W> {
-    /// Reads what was told, or notes who is to be woken. Returns what stood there: not before the lock is released is it to
-    /// be dropped.
+    /// Takes the result, or registers the waker. Returns the previous content, which must be dropped after the lock is released.
     #[inline]
     pub(crate) fn poll_take(&mut self, waker: &W) -> Self {
         let next = match self {
@@ -25,7 +24,7 @@ impl<T, W: Clone> ResponseSlot<T, W> {
         mem::replace(self, next)
     }
 
-    /// Tells an answer. Takes it, and returns who is to be woken, unless nobody reads it.
+    /// Takes the result out of `answer` and returns the waker to wake; leaves it there if the slot is closed.
     #[inline]
     pub(crate) fn put(&mut self, answer: &mut Option<T>) -> Option<W> {
         let Self::Empty(waker) = self else {
@@ -38,13 +37,13 @@ impl<T, W: Clone> ResponseSlot<T, W> {
         waker
     }
 
-    /// Nobody will read it any more. Returns what stood there, as above.
+    /// Closes the slot. Returns the previous content, as [`poll_take`](Self::poll_take) does.
     pub(crate) fn close(&mut self) -> Self {
         mem::replace(self, Self::Closed)
     }
 }
 
-/// Every order in which an answer, and whoever waits for it or goes, can meet, tried by loom.
+/// Every interleaving of a result with a waiter that reads it or leaves, explored by loom.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -58,7 +57,7 @@ mod tests {
 
     type Shared = Arc<Mutex<ResponseSlot<u8, Arc<Notify>>>>;
 
-    /// Answers, as a question does. Returns whether nobody will read it.
+    /// Puts a result, as a request does. Returns whether no waiter will read it.
     fn answer(place: &Shared) -> bool {
         let mut answer = Some(7);
         let waker = place.lock().expect("a lock").put(&mut answer);
@@ -69,19 +68,19 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_hears_it_whichever_comes_first() {
+    fn the_waiter_gets_the_result_in_every_order() {
         loom::model(|| {
             let place: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
             let theirs = place.clone();
             let worker = thread::spawn(move || assert!(!answer(&theirs), "it's read"));
-            // Were he not woken, this would wait for ever, which loom reports.
+            // A lost wake-up would make this wait for ever, which loom reports.
             let heard = loop {
                 let waker = Arc::new(Notify::new());
                 let stood = place.lock().expect("a lock").poll_take(&waker);
                 match stood {
                     ResponseSlot::Empty(_) => waker.wait(),
                     ResponseSlot::Ready(answer) => break answer,
-                    ResponseSlot::Closed => panic!("nobody has read it"),
+                    ResponseSlot::Closed => panic!("it was not read"),
                 }
             };
             assert_eq!(heard, 7);
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_given_back_once_by_whoever_comes_last() {
+    fn a_result_that_is_not_read_is_refunded_once() {
         loom::model(|| {
             let place: Shared = Arc::new(Mutex::new(ResponseSlot::Empty(None)));
             let back = Arc::new(AtomicUsize::new(0));

@@ -1,4 +1,4 @@
-//! A trip: takes a batch to the server, and hands the answers out.
+//! Sends one batch to Redis, follows redirects, and completes the batch's requests with the reply.
 
 use std::{
     future::poll_fn,
@@ -27,17 +27,16 @@ use crate::{
     },
 };
 
-/// How long a lane waits before it asks again what could not be asked just now.
+/// Pause before a batch is sent again that the server could not execute yet (LOADING, BUSY and the like).
 const TRYAGAIN_DELAY: Duration = Duration::from_millis(10);
 
-/// Nodes of a cluster that point to each other are not asked faster than this.
+/// Pause between redirects once [`IMMEDIATE_REDIRECTS`] were followed, for nodes that redirect to each other.
 const REDIRECT_DELAY: Duration = Duration::from_millis(5);
 
-/// How often a node's word is followed without a pause.
+/// Redirects that are followed without a pause.
 const IMMEDIATE_REDIRECTS: usize = 3;
 
-/// Takes a batch to the server, and hands its answers out, or tells everybody why not. No one waits past his deadline.
-/// Brings the empty batch back, and questions that are to be asked again.
+/// Sends a batch and completes all of its requests, each by its deadline. Returns the emptied batch and the requests to retry.
 pub(crate) async fn send_batch(
     shared: Arc<StoreState>,
     route: Arc<Route>,
@@ -52,7 +51,7 @@ pub(crate) async fn send_batch(
         Err(outcome) => outcome,
     };
     if outcome.timed_out && start.elapsed() < shared.deadline / 2 {
-        // They had little time left when they were sent: nothing is to be learned from that.
+        // The requests had little time left when they were sent: no evidence against the server.
         outcome.fault.counts = false;
     }
     if outcome.fault.counts {
@@ -86,24 +85,24 @@ pub(crate) async fn send_batch(
     (batch, outcome.again)
 }
 
-/// How a trip ended.
+/// The result of sending a batch.
 #[derive(Default)]
 struct BatchOutcome {
     fault: ErrorAction,
     /// Whether the script answered.
     answered: bool,
-    /// Whether everybody's deadline has passed.
+    /// Whether all deadlines have passed.
     timed_out: bool,
     connection: Option<ConnectionRef>,
-    /// Whether something may have come of it.
+    /// Whether the script may have run.
     sent: bool,
-    /// Why those who are left in the batch have no answer.
+    /// The error of the requests that are left in the batch.
     error: Option<StoreError>,
     again: Vec<PendingRequest>,
 }
 
 impl BatchOutcome {
-    /// There is no connection to be had; nothing was sent.
+    /// No connection could be opened; nothing was sent.
     fn not_connected(error: StoreError) -> Self {
         Self {
             fault: error_class::BROKEN,
@@ -112,7 +111,7 @@ impl BatchOutcome {
         }
     }
 
-    /// It may never be answered.
+    /// No reply before the deadlines; it may have run.
     fn timed_out(connection: Option<ConnectionRef>) -> Self {
         Self {
             fault: error_class::BROKEN,
@@ -123,19 +122,19 @@ impl BatchOutcome {
         }
     }
 
-    /// The server's own error, or a broken connection.
+    /// An error reply, or a broken connection.
     fn failed(error: &RedisError, connection: ConnectionRef) -> Self {
         Self {
             fault: error_class::classify(error),
             connection: Some(connection),
-            // The server's own errors prove that nothing ran.
+            // An error reply proves that the script did not run.
             sent: error.code().is_none(),
             error: Some(error_class::of(error)),
             ..Self::default()
         }
     }
 
-    /// Some of the keys are here and some elsewhere; nothing ran. Each is to be asked about by itself.
+    /// The slot is migrating and its keys are on two nodes (TRYAGAIN); nothing ran. Each request is sent on its own.
     fn split_batch(batch: &mut Batch) -> Self {
         let mut again: Vec<_> = batch.drain().collect();
         again
@@ -149,7 +148,7 @@ impl BatchOutcome {
     }
 }
 
-/// Hands a reply out.
+/// Completes the requests of a batch with the reply.
 fn handle_reply(
     shared: &StoreState,
     tag: usize,
@@ -158,7 +157,7 @@ fn handle_reply(
     connection: ConnectionRef,
 ) -> BatchOutcome {
     let connection = Some(connection);
-    // Once more, and before anybody is told: those who were judged before it may have asked since it was asked for.
+    // Once more, before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
     shared.rejection_cache.end(batch.lifted());
     match decode::decode_and_complete(batch, reply) {
         Ok(mut delivered) => {
@@ -186,7 +185,7 @@ fn handle_reply(
     }
 }
 
-/// There and back. While it is under way, those whose deadline passes are told so.
+/// Sends the call and awaits its reply, retrying where nothing ran. Fails the requests whose deadline passes meanwhile.
 async fn execute(
     shared: &StoreState,
     route: &Route,
@@ -196,7 +195,7 @@ async fn execute(
     let script = shared.script();
     let (mut whole, mut asking, mut redirects) = (false, false, 0);
     loop {
-        // To be there, and to be turned away, takes time.
+        // Connecting and redirects take time.
         batch.expire_overdue();
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
@@ -237,7 +236,7 @@ async fn execute(
     }
 }
 
-/// Awaits what leads to a connection.
+/// Awaits a connection.
 async fn connect<T>(
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,
@@ -247,7 +246,7 @@ async fn connect<T>(
         .map_err(BatchOutcome::not_connected)
 }
 
-/// Awaits a part of a trip, telling those whose deadline passes meanwhile; `None` once it has passed for all.
+/// Awaits `part`, failing the requests whose deadline passes meanwhile; `None` once all deadlines have passed.
 async fn with_deadlines<T>(batch: &mut Batch, part: impl Future<Output = T>) -> Option<T> {
     let mut part = std::pin::pin!(part);
     poll_fn(|cx| {
@@ -271,9 +270,9 @@ mod tests {
     use super::*;
     use crate::RedisStore;
 
-    /// It is put on the heap for each trip.
+    /// The future is allocated for each batch.
     #[test]
-    fn what_a_trip_seldom_does_makes_none_of_them_larger() {
+    fn rare_branches_do_not_enlarge_the_future_of_a_batch() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let shared = store.inner.shared.clone();
         let routes = shared.topology.routes(1);

@@ -1,4 +1,15 @@
-//! A lane: one connection that carries, on each trip, what arrived while the last one was under way.
+//! The worker: a task that owns one connection to Redis and sends batches of requests on it.
+//!
+//! While a batch is in flight, further requests gather in the queue; when its reply arrives, or when enough of them wait, they
+//! are sent as the next batch. So the batch size follows the load, without a timer:
+//!
+//! 1. `WorkerPool` ([`pool`]) finds the worker of the request's keys and pushes the [`PendingRequest`] into its
+//!    [`RequestQueue`] ([`queue`]).
+//! 2. [`Worker::run`] drains the queue into a [`Batch`] and hands it to [`dispatch::send_batch`].
+//! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
+//! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) come back at the front of the backlog.
+//!
+//! [`shared_task`] lets a request's own task send a small batch, [`steal`] takes over for runtimes that stand still.
 
 use std::{
     collections::VecDeque,
@@ -33,19 +44,19 @@ pub(crate) mod queue;
 pub(crate) mod shared_task;
 pub(crate) mod steal;
 
-/// Trips that may be under way at once, so that a server that is far away isn't waited for, and one that is near doesn't
-/// wait for those it has answered. They keep their order: the connection is one.
+/// Batches in flight at once on one connection, which answers them in order. More than one hides the round trip of a distant
+/// server.
 const MAX_IN_FLIGHT_BATCHES: usize = 4;
 
-/// Where no more went last time, whoever comes first sends his trip off himself. Else it's left to the lane: until it's the
-/// lane's turn, others will have come.
+/// Up to this size of the last batch, the task that pushes a request into an idle worker sends it inline. Above, it wakes the
+/// worker's task: by the time that runs, further requests have arrived.
 const MAX_INLINE_SEND: usize = 4;
 
-/// As many keys that wait are worth a second trip: what a call costs by itself is little beside so many.
+/// Queued keys that justify a second batch in flight: the fixed cost of a call is small beside so many.
 const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
 
-/// As many questions are worth one beside so many, if they are like those that went last: a full batch at most, so that none
-/// is smaller than it has to be.
+/// Queue length at which another batch is sent while `in_flight` batches are outstanding, estimated from the requests per key
+/// of the last batch.
 fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
     let keys = if in_flight < 2 {
         MIN_KEYS_FOR_EXTRA_BATCH
@@ -53,14 +64,14 @@ fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
         MAX_BATCH_KEYS
     };
     let alike = keys * last.requests / last.keys.max(1);
-    // Equal questions are one key: each costs more by a trip of few than by waiting for as many as went last. Where few ask
-    // of a server that is far away, no more than those go at once.
+    // Equal requests share a key and are merged: a small extra batch costs more than waiting for as many as the last one had.
+    // With few callers and a distant server, no more than that arrive at once.
     let beside = in_flight.clamp(1, 2);
     let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
     alike.clamp(1, most)
 }
 
-/// What a trip carries.
+/// The size of a batch.
 #[derive(Clone, Copy, Debug)]
 struct BatchLoad {
     requests: usize,
@@ -73,20 +84,20 @@ pub(crate) struct Worker {
     /// The hash tag of its keys: zero, but on a cluster.
     tag: usize,
     breaker: Arc<Breaker>,
-    /// Padded: all callers write to it, and read its neighbours.
+    /// Padded, since all callers write to it and read the fields beside it.
     queue: CachePadded<Mutex<RequestQueue<PendingRequest>>>,
     task: SharedTask,
-    /// How many went last time.
+    /// Requests in the last batch.
     last_batch_len: AtomicUsize,
-    /// As many that wait are worth a second trip.
+    /// The current [`flush_threshold`] with one batch in flight.
     flush_threshold: AtomicUsize,
 }
 
-/// A trip that is under way. Back, it brings its batch, to be used again, and questions that are to be asked again.
+/// A batch in flight. Resolves to the emptied batch, for reuse, and the requests to retry.
 type InFlightBatch = Pin<Box<dyn Future<Output = (Batch, Vec<PendingRequest>)> + Send>>;
 
 impl Worker {
-    /// A lane for keys of a hash tag. It asks nothing while their breaker is open.
+    /// A worker for the keys of one hash tag. It sends nothing while the circuit breaker of its node is open.
     pub(crate) fn new(shared: Arc<StoreState>, tag: usize) -> Self {
         Self {
             breaker: shared.breaker(tag).clone(),
@@ -99,8 +110,11 @@ impl Worker {
         }
     }
 
-    /// Puts a question in the queue, unless nothing is to be asked now, and sends it off if no trip is under way. Only to be
-    /// used within the lane's runtime.
+    /// Queues a request, and sends it if no batch is in flight. To be called within the worker's runtime only.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn push(&self, request: PendingRequest) -> Result<(), StoreError> {
         if self.enqueue(request)? {
             match self.last_batch_len.load(Ordering::Relaxed) {
@@ -111,16 +125,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Puts a question in the queue, unless nothing is to be asked now. Returns whether the lane has to be called.
+    /// Queues a request. Returns whether the worker has to be woken.
     fn enqueue(&self, request: PendingRequest) -> Result<bool, StoreError> {
         if let Err(open) = self.breaker.check() {
-            // Whoever saw to the probes may have ended with its runtime.
+            // The probing task may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
             let kept = &self.shared.pending_refunds;
             kept.fail(self.tag, request, open.clone(), false);
             return Err(open);
         }
-        // Not under the lock: whoever is told may ask again.
+        // Not under the lock: a caller that gets its error may retry at once.
         let enqueue = self
             .queue()
             .push(request, self.flush_threshold.load(Ordering::Relaxed));
@@ -133,27 +147,27 @@ impl Worker {
         Ok(matches!(enqueue, PushOutcome::Wake))
     }
 
-    /// Has something done that nobody waits for, from anywhere.
+    /// Queues a request without a waiter. Can be called from any thread.
     pub(crate) fn push_detached(&self, request: PendingRequest) {
         if let Ok(true) = self.enqueue(request) {
             self.task.wake();
         }
     }
 
-    /// Takes what nothing waits for out of the queue, as far as its deadline is before `told_before`.
+    /// Removes the detached requests whose deadline is before `queued_before` from the queue.
     pub(crate) fn stalled(&self, queued_before: Instant) -> Vec<PendingRequest> {
         let stalls =
             |request: &PendingRequest| request.is_detached() && request.deadline < queued_before;
         self.queue().extract(stalls)
     }
 
-    /// Ends the lane once its queue is empty.
+    /// Ends the worker once its queue is empty.
     pub(crate) fn close(&self) {
         self.queue().close();
         self.task.wake();
     }
 
-    /// Carries questions until it is closed.
+    /// Serves the queue until the worker is closed.
     pub(crate) async fn run(self: Arc<Self>, route: Route) {
         let work = self.clone().serve(route);
         self.task.run(work).await;
@@ -211,7 +225,7 @@ impl Worker {
             }
             if in_flight.is_empty() {
                 match drained {
-                    // All of them had gone. Others may have come meanwhile, and were told that a trip is under way.
+                    // All drained requests were cancelled. Those pushed meanwhile did not wake the worker: look again.
                     DrainOutcome::Drained => {}
                     DrainOutcome::Empty => self.task.notified().await,
                     DrainOutcome::Closed => return,
@@ -230,7 +244,7 @@ impl Worker {
         }
     }
 
-    /// Tells those whose time is up.
+    /// Fails the requests at the front of the backlog whose deadline has passed.
     fn expire_overdue(&self, backlog: &mut VecDeque<PendingRequest>) {
         let now = Instant::now();
         let is_late = |first: &PendingRequest| first.deadline <= now;
@@ -247,7 +261,7 @@ impl Worker {
     }
 }
 
-/// Whatever is left in a lane whose runtime has ended is answered, not left hanging, and refunds are kept for another.
+/// When the runtime ends, the queued requests fail, and their refunds are kept for another runtime.
 impl Drop for Worker {
     fn drop(&mut self) {
         let requests = self.queue().take_remaining();
@@ -259,8 +273,8 @@ impl Drop for Worker {
     }
 }
 
-/// Fills a batch from the backlog, and then from those who have come since, who are its end if they don't fit: first come,
-/// first served. Those whose time is up, and those who have gone, stay behind.
+/// Fills a batch from the backlog and then from the incoming requests, in order; what does not fit joins the backlog. Requests
+/// past their deadline fail, cancelled ones are dropped.
 fn fill_batch(
     batch: &mut Batch,
     backlog: &mut VecDeque<PendingRequest>,
@@ -286,8 +300,8 @@ fn fill_batch(
     backlog.extend(incoming);
 }
 
-/// Waits until a question's time is up, if there is one. The first that waits may be one that is asked again: whose trip is
-/// under way now came after it, and has more time.
+/// Waits for the deadline of the first request of the backlog, which may be a retry: its deadline is then earlier than those of
+/// the batches in flight.
 async fn wait_deadline(timer: &mut DeadlineTimer, first: Option<&PendingRequest>) {
     match first.map(|request| request.deadline) {
         Some(deadline) => poll_fn(|cx| timer.poll(deadline, cx)).await,
@@ -295,7 +309,7 @@ async fn wait_deadline(timer: &mut DeadlineTimer, first: Option<&PendingRequest>
     }
 }
 
-/// Waits for one of the trips to be back. They are polled in order, since it's the first poll that sends.
+/// Waits until a batch completes. They are polled in order, since a batch is sent at its first poll.
 async fn next_completed(in_flight: &mut Vec<InFlightBatch>) -> (Batch, Vec<PendingRequest>) {
     poll_fn(|cx| {
         for place in 0..in_flight.len() {
@@ -332,7 +346,7 @@ mod tests {
         PendingRequest::detached(RequestState::new(Op::Acquire(1), counters, deadline, hash))
     }
 
-    /// Boards so often until all have left; returns how many different keys each batch held, and how many questions.
+    /// Fills batches until no request is left; returns the keys and requests of each.
     fn in_flight(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
         let (mut batch, mut backlog, mut incoming) = (Batch::default(), VecDeque::new(), incoming);
         let mut in_flight = Vec::new();
@@ -348,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_trip_goes_for_as_many_keys_as_it_is_worth() {
+    fn another_batch_is_sent_for_as_many_keys_as_justify_it() {
         let load = |requests, keys| BatchLoad { requests, keys };
         for (in_flight, last, worth) in [
             (1, load(1, 1), 32),
@@ -357,7 +371,7 @@ mod tests {
             (1, load(1, 128), 1),
             (2, load(128, 128), 128),
             (3, load(40, 120), 42),
-            // Of equal ones as many as went last, within bounds.
+            // Equal requests: as many as the last batch had, within bounds.
             (1, load(10, 1), 32),
             (1, load(64, 1), 64),
             (1, load(64, 32), 64),
@@ -375,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hot_key_takes_the_room_of_one() {
+    fn any_number_of_requests_for_one_key_count_as_one_key_of_a_batch() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let hot = (0..10_000).map(|_| request(&limit, "hot"));
@@ -384,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_first_goes_first_and_no_trip_holds_too_much() {
+    fn batches_keep_the_order_and_their_maximum_size() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let all = (0..300).map(|key| request(&limit, &format!("{}", key % 150)));

@@ -1,4 +1,4 @@
-//! The lanes of a store: a set for each runtime, since a lane lives and dies with the requests it carries.
+//! The workers of a store: one set for each tokio runtime, since a worker's task ends with the runtime that it runs on.
 
 use std::{
     hash::BuildHasher,
@@ -36,15 +36,15 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     shared: Arc<StoreState>,
-    /// How many each runtime has.
+    /// Workers of each runtime.
     per_runtime: usize,
-    /// Read by each request, and hardly ever written.
+    /// Read by each request, written when a runtime is first seen and when it ends.
     sets: ArcSwap<Vec<RuntimeWorkers>>,
     spawn_lock: Mutex<()>,
     hasher: DefaultHashBuilder,
 }
 
-/// The lanes of one runtime.
+/// The workers of one runtime.
 #[derive(Clone, Debug)]
 struct RuntimeWorkers {
     runtime: Handle,
@@ -72,18 +72,18 @@ impl WorkerPool {
         self.per_runtime
     }
 
-    /// A hash of their keys.
+    /// A hash of the keys.
     fn hash(&self, counters: &CounterOps) -> u64 {
         let keys = counters.iter().map(|line| self.hasher.hash_one(line.key));
         keys.reduce(|all, hash| all.rotate_left(5) ^ hash)
             .unwrap_or(0)
     }
 
-    /// Which lane is theirs. Equal questions have equal ones; on a cluster, so have all whose keys share a hash tag.
+    /// The index of the worker: the same for equal requests and, on a cluster, for all keys of one hash tag.
     fn worker_index(&self, counters: &CounterOps, hash: u64) -> usize {
         match (self.shared.topology.tags(), counters.first()) {
             (Some(tags), Some(first)) => tags.of(&first.key),
-            // In a batch, equal ones are found by the other half.
+            // A batch finds equal requests by the other half of the hash.
             _ => (hash >> 32) as usize,
         }
     }
@@ -93,7 +93,7 @@ impl WorkerPool {
         self.shared.topology.tags()
     }
 
-    /// The sets, with this runtime's among them, unless it is ending: such a one takes its lanes away at once.
+    /// The sets of all runtimes, with this one's among them unless it is shutting down.
     #[inline]
     fn workers(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<RuntimeWorkers>>> {
         let sets = self.sets.load();
@@ -105,7 +105,11 @@ impl WorkerPool {
         self.sets.load()
     }
 
-    /// Asks, in the lane of this runtime for the lines' keys, which are in one slot. With a mark, a refusal is remembered.
+    /// Executes an operation on keys of one slot, by this runtime's worker. With a `cache_token`, a rejection is cached.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::NoRuntime`] outside of a tokio runtime, [`StoreError::CircuitOpen`] while the circuit breaker is open.
     pub(crate) fn execute(
         self: &Arc<Self>,
         op: Op,
@@ -116,7 +120,7 @@ impl WorkerPool {
         self.send(op, counters, deadline, cache_token, false)
     }
 
-    /// Asks there. What is given back by it is given back later if it can't be now.
+    /// Executes an operation whose refund is retried later if it fails now.
     pub(crate) fn execute_with_refund_retry(
         self: &Arc<Self>,
         op: Op,
@@ -157,7 +161,7 @@ impl WorkerPool {
         Ok(response)
     }
 
-    /// Ends what is known of refusals that are lifted with it. Returns which lane is theirs, and a hash of the keys.
+    /// Invalidates the cached rejections that the operation may lift. Returns the index of the worker and a hash of the keys.
     #[inline]
     fn invalidate_and_route(&self, op: Op, counters: &CounterOps) -> (usize, u64) {
         if op.lifts() {
@@ -169,8 +173,8 @@ impl WorkerPool {
         (self.worker_index(counters, hash), hash)
     }
 
-    /// Has something done that nothing waits for: by this runtime, or by another where there is none or it is ending. Without
-    /// any, a refund waits for the next one.
+    /// Executes an operation without a waiter: on this runtime, or on another where there is none or it is shutting down. If no
+    /// runtime uses the store, a refund is kept for the next one.
     pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let (deadline, undelivered) = (self.deadline(), self.undelivered(op));
@@ -183,7 +187,7 @@ impl WorkerPool {
         };
         let own = here.and_then(|here| worker_of(&sets, here.id(), worker_index));
         if let Some(own) = own {
-            // What can't be sent now is kept, or dropped, by the lane.
+            // If it fails, the worker keeps or drops it.
             let _ = own.push(request);
         } else if let Some(other) = running(&sets, None) {
             if let Some(worker) = other.worker(worker_index) {
@@ -197,7 +201,7 @@ impl WorkerPool {
         }
     }
 
-    /// Counts a refund or a charge of which nothing must be lost.
+    /// Counts an operation that must not be lost as undelivered until it completes.
     #[inline]
     fn undelivered(&self, op: Op) -> Option<UndeliveredGuard> {
         match op {
@@ -208,7 +212,7 @@ impl WorkerPool {
         }
     }
 
-    /// Keeps the permits' refunds of a question that was lost with its runtime. It may have been sent.
+    /// Keeps the refunds of permits whose request was lost with its runtime. It may have been sent.
     pub(crate) fn keep_lost_refunds(&self, state: Arc<RequestState>) {
         let tag = state.counters.first();
         let tag = tag.map_or(0, |line| self.shared.topology.tag_of(&line.key));
@@ -222,7 +226,7 @@ impl WorkerPool {
         running(&sets, stalled).map(|set| set.runtime.clone())
     }
 
-    /// Whether a runtime is the only one that uses the store. Nothing steals for it any more then.
+    /// Whether a runtime is the only one that uses the store. If so, its stealing task ends.
     pub(crate) fn is_alone(&self, runtime: runtime::Id) -> bool {
         let _laying = self
             .spawn_lock
@@ -237,8 +241,7 @@ impl WorkerPool {
         alone
     }
 
-    /// Takes what nothing waits for out of the queues of all runtimes but one, as far as its deadline is before
-    /// `told_before`.
+    /// Removes the detached requests whose deadline is before `queued_before` from the queues of all runtimes but this one.
     pub(crate) fn stalled(&self, here: runtime::Id, queued_before: Instant) -> Vec<PendingRequest> {
         let sets = self.sets.load();
         let others = sets.iter().filter(|set| !set.is_of(here));
@@ -248,7 +251,7 @@ impl WorkerPool {
             .collect()
     }
 
-    /// Lays the lanes of a runtime, and has it drive them.
+    /// Spawns the workers of a runtime.
     fn spawn_workers(self: &Arc<Self>, handle: &Handle) {
         let spawn_lock = self
             .spawn_lock
@@ -274,7 +277,7 @@ impl WorkerPool {
             }
         }
         self.sets.store(Arc::new(sets));
-        // A runtime that is ending drops what is spawned at once, which takes the lanes away again: not under the lock.
+        // A runtime that is shutting down drops spawned tasks at once, which removes the workers again: not under the lock.
         drop(spawn_lock);
         for (worker, route) in workers.iter().cloned().zip(routes) {
             let ends = WorkerGuard {
@@ -288,7 +291,7 @@ impl WorkerPool {
         }
     }
 
-    /// Takes a runtime's lanes away.
+    /// Removes the workers of a runtime.
     fn remove_workers(&self, runtime: runtime::Id) {
         let spawn_lock = self
             .spawn_lock
@@ -298,7 +301,7 @@ impl WorkerPool {
             .into_iter()
             .partition(|set| set.is_of(runtime));
         self.sets.store(Arc::new(sets));
-        // A lane that is dropped answers those who wait in it, and they may look for another: not under the lock.
+        // A dropped worker fails its requests, whose callers may look for another worker: not under the lock.
         drop(spawn_lock);
         ended.iter().for_each(RuntimeWorkers::close);
     }
@@ -327,7 +330,7 @@ fn worker_of(
     set.worker(worker_index)
 }
 
-/// The runtime other than `stalled` that is most likely to run: one of several threads does unless all of them are blocked.
+/// The runtime other than `stalled` that is most likely to make progress: a multi-threaded one, if there is one.
 fn running(sets: &[RuntimeWorkers], stalled: Option<runtime::Id>) -> Option<&RuntimeWorkers> {
     let others = || sets.iter().filter(|set| Some(set.runtime.id()) != stalled);
     let flavor =
@@ -335,7 +338,7 @@ fn running(sets: &[RuntimeWorkers], stalled: Option<runtime::Id>) -> Option<&Run
     others().find(flavor).or_else(|| others().next())
 }
 
-/// Takes a runtime's lanes away when one of them ends, which is when their runtime does.
+/// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
 struct WorkerGuard {
     runtime: runtime::Id,
     workers: std::sync::Weak<WorkerPool>,
@@ -356,7 +359,7 @@ impl Drop for WorkerPool {
 }
 
 impl WorkerPool {
-    /// Remembers that a question was refused.
+    /// Caches the rejection of a request.
     pub(crate) fn cache_rejection(
         &self,
         state: &RequestState,
@@ -364,7 +367,7 @@ impl WorkerPool {
         cache_token: &CacheToken,
     ) {
         let rejection_cache = &self.shared.rejection_cache;
-        // Its deadline was set when it was asked.
+        // The deadline was set when the request arrived.
         let age = self.deadline().saturating_duration_since(state.deadline);
         rejection_cache.note(
             state.counters.iter().map(OwnedCounterOp::cache_key),
@@ -375,7 +378,7 @@ impl WorkerPool {
         self.shared.refresh_rejection_epoch();
     }
 
-    /// By when a question that is asked now has to be answered.
+    /// The deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
     }
@@ -398,7 +401,7 @@ mod tests {
     };
 
     #[test]
-    fn a_refusal_is_remembered_from_when_it_was_asked_for() {
+    fn a_rejection_is_cached_from_the_arrival_of_its_request() {
         let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
         let (workers, rejection_cache) =
             (&store.inner.workers, &store.inner.shared.rejection_cache);

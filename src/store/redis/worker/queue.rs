@@ -1,34 +1,34 @@
-//! What a lane and those who ask hand over to each other: who has to be woken, and when.
+//! The queue between callers and a worker, and its rule of when a push wakes the worker.
 
 use std::mem;
 
-/// Where questions wait for their trip. It stands under a lock, held for a few moves at a time.
+/// Requests that wait to be sent. Used under a mutex that is held for a few instructions.
 #[derive(Debug)]
 pub(crate) struct RequestQueue<T> {
     waiting: Vec<T>,
-    /// A trip is under way: those who come are taken along when it's back, unless they are many.
+    /// Whether a batch is in flight: its reply makes the worker drain the queue, so that only many pushes wake it before.
     in_flight: bool,
-    /// Nobody will carry what is put in here any more.
+    /// Whether the worker has ended, or will once the queue is empty.
     closed: bool,
 }
 
-/// What becomes of what is put in.
+/// What the caller of [`RequestQueue::push`] has to do.
 #[derive(Debug)]
 pub(crate) enum PushOutcome<T> {
-    /// The lane has to be woken for it.
+    /// Wake the worker.
     Wake,
-    /// The lane will look by itself.
+    /// Nothing: the worker drains the queue by itself.
     Wait,
-    /// The lane has ended; here it is again.
+    /// The worker has ended; the item is returned.
     Closed(T),
 }
 
-/// Whether there was anything for a lane to carry.
+/// Whether the queue held anything.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DrainOutcome {
     Drained,
     Empty,
-    /// And there won't be.
+    /// Nothing, and it is closed.
     Closed,
 }
 
@@ -43,7 +43,7 @@ impl<T> Default for RequestQueue<T> {
 }
 
 impl<T> RequestQueue<T> {
-    /// Puts something in. While a trip is under way, the lane looks each time that so many more wait.
+    /// Appends an item. While a batch is in flight, every `wake_every`-th item wakes the worker.
     pub(crate) fn push(&mut self, item: T, wake_every: usize) -> PushOutcome<T> {
         if self.closed {
             return PushOutcome::Closed(item);
@@ -60,8 +60,8 @@ impl<T> RequestQueue<T> {
         }
     }
 
-    /// Takes everything, in exchange for the memory of what was taken before, if it can go now: no trip is under way, or
-    /// one more `may` be and there is `enough` for it. `left` is what was taken before and could not go.
+    /// Moves all items into `drained`, whose allocation the queue takes over, if they can be sent now: no batch is in flight, or
+    /// `allow_more` and at least `threshold` items wait. `left` counts items that were drained before and not sent yet.
     pub(crate) fn drain(
         &mut self,
         drained: &mut Vec<T>,
@@ -74,7 +74,7 @@ impl<T> RequestQueue<T> {
         if batches == 0 || allow_more && waiting >= threshold {
             mem::swap(&mut self.waiting, drained);
         }
-        // If there is nothing, the next one who comes has to wake.
+        // If nothing waits, the next push has to wake the worker.
         self.in_flight = batches > 0 || waiting > 0;
         match waiting {
             0 if self.closed => DrainOutcome::Closed,
@@ -83,7 +83,7 @@ impl<T> RequestQueue<T> {
         }
     }
 
-    /// Takes some of what waits, whatever is under way.
+    /// Removes the items that match.
     pub(crate) fn extract(&mut self, matches: impl Fn(&T) -> bool) -> Vec<T> {
         self.waiting.extract_if(.., |item| matches(item)).collect()
     }
@@ -92,13 +92,13 @@ impl<T> RequestQueue<T> {
         self.closed = true;
     }
 
-    /// Takes what nobody will carry any more.
+    /// Removes all items, when the worker has ended.
     pub(crate) fn take_remaining(&mut self) -> Vec<T> {
         mem::take(&mut self.waiting)
     }
 }
 
-/// Every order in which a lane and two who ask can meet, tried by loom.
+/// Every interleaving of a worker and two callers, explored by loom.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,11 +109,11 @@ mod tests {
 
     const FULL: usize = 2;
 
-    /// What stands for a question: whoever asked waits for its answer, or has gone.
+    /// Stands for a request: the waiter to notify, or none if it was cancelled.
     type PendingRequest = Option<Arc<Notify>>;
 
-    /// A lane as [`Worker::run`](crate::store::redis::worker::Worker::run) is one, whose trips are over at once or, if `far`, only when
-    /// it has looked once more.
+    /// The loop of [`Worker::run`](crate::store::redis::worker::Worker::run). Batches complete at once or, if `far`, one
+    /// iteration later.
     fn worker(queue: &Mutex<RequestQueue<PendingRequest>>, wake: &Notify, far: bool) {
         let (mut drained, mut left, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
         loop {
@@ -129,7 +129,7 @@ mod tests {
                     .for_each(|waiter: Arc<Notify>| waiter.notify());
                 continue;
             }
-            // Those who have gone are left behind.
+            // Cancelled requests are dropped.
             under_way.extend(left.drain(..).flatten());
             if !under_way.is_empty() {
                 if !far {
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    fn nobody_is_left_waiting(far: bool) {
+    fn no_request_is_stranded(far: bool) {
         let mut builder = loom::model::Builder::new();
         // Every order with at most two switches in mid-step: with more it takes minutes.
         builder.preemption_bound = Some(2);
@@ -186,19 +186,19 @@ mod tests {
                 first.join().expect("it ends");
                 close();
             });
-            // Were somebody left waiting, so would this be, which loom reports.
+            // If a caller waited for ever, so would this, which loom reports as a deadlock.
             worker(&queue, &wake, far);
             second.join().expect("it ends");
         });
     }
 
     #[test]
-    fn nobody_is_left_waiting_by_a_lane_that_is_back_at_once() {
-        nobody_is_left_waiting(false);
+    fn no_request_is_stranded_when_batches_complete_at_once() {
+        no_request_is_stranded(false);
     }
 
     #[test]
-    fn nobody_is_left_waiting_by_a_lane_that_is_under_way() {
-        nobody_is_left_waiting(true);
+    fn no_request_is_stranded_while_a_batch_is_in_flight() {
+        no_request_is_stranded(true);
     }
 }

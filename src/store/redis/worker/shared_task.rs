@@ -1,10 +1,9 @@
-//! A task's work that whoever has something for it carries on for a step, in place of waking the task.
+//! A task whose future other tasks may poll once, in place of waking the task.
 //!
-//! On the way to a server and back, each task that wakes another costs a turn of the runtime, and often a thread that is
-//! woken in vain. So a request that finds its lane at rest sends its trip off by itself; what comes back wakes the lane's
-//! own task, as does everything else that it waits for. Nothing is lost with a request that is dropped: a step is taken
-//! within one poll of it, or not at all. On a runtime of one thread, where there is no other to be woken, it's the task that
-//! is: then all requests that come in one turn share a trip.
+//! Waking a task costs a scheduling turn and often a thread's wake-up. So a request that finds its worker idle polls the
+//! worker's future inline, which sends the batch; the reply wakes the worker's own task, as does everything else that it waits
+//! for. A dropped request loses nothing: the poll happens within one poll of the request, or not at all. On a current-thread
+//! runtime the task is woken instead: all requests of one scheduling turn then share a batch.
 
 use std::{
     future::{Future, poll_fn},
@@ -23,23 +22,23 @@ use tokio::{
 
 #[derive(Default)]
 pub(crate) struct SharedTask {
-    /// There from the first poll of the task until the work is done.
+    /// `Some` from the task's first poll until the future completes.
     work: Mutex<Option<SharedFuture>>,
-    /// Whether it was called by someone who polls it next.
+    /// Set before an inline poll, so that the future sees the call.
     called: AtomicBool,
     wake: Notify,
 }
 
 struct SharedFuture {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The task's: what the work waits for wakes the task, whoever polled last.
+    /// The task's waker: events wake the task, whichever task polled last.
     waker: Waker,
-    /// Whether others may carry it on.
+    /// Whether other tasks may poll it.
     shared: bool,
 }
 
 impl SharedTask {
-    /// Does the work, as the task that it belongs to. It is dropped with the task.
+    /// Runs `work` as the task that owns it. It is dropped with the task.
     pub(crate) async fn run(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _ends = TaskGuard(self);
         let shared = Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread;
@@ -62,10 +61,10 @@ impl SharedTask {
         .await;
     }
 
-    /// Calls the work. Only to be used within the task's runtime: the work may go on here and now.
+    /// Notifies the future, polling it inline where possible. To be called within the task's runtime only.
     pub(crate) fn poll_inline(&self) {
         let Ok(mut work) = self.work.try_lock() else {
-            // Somebody is at it; he may be past what he would have to see.
+            // Another task polls it, and may have passed the point where it would see the call.
             return self.wake.notify_one();
         };
         let shared = work.as_ref().filter(|work| work.shared);
@@ -78,12 +77,12 @@ impl SharedTask {
         }
     }
 
-    /// Calls the work, from anywhere.
+    /// Notifies the future by waking its task. Can be called from any thread.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 
-    /// What the work waits by until it's called.
+    /// Waits until the future is notified.
     pub(crate) async fn notified(&self) {
         let mut woken = std::pin::pin!(self.wake.notified());
         poll_fn(|cx| match self.called.swap(false, Ordering::Relaxed) {
@@ -98,7 +97,7 @@ impl SharedTask {
     }
 }
 
-/// Polls the work once; ready once it's done.
+/// Polls the future once.
 fn poll_once(work: &mut Option<SharedFuture>) -> Poll<()> {
     let Some(SharedFuture { future, waker, .. }) = work else {
         return Poll::Ready(());
@@ -111,20 +110,20 @@ fn poll_once(work: &mut Option<SharedFuture>) -> Poll<()> {
     done
 }
 
-/// Drops the work with its task: it may hold what holds the relay.
+/// Drops the future with its task, since it may own what owns this.
 struct TaskGuard<'a>(&'a SharedTask);
 
 impl Drop for TaskGuard<'_> {
     fn drop(&mut self) {
         let work = self.0.lock().take();
-        // Not under the lock: what is dropped may call.
+        // Not under the lock: a destructor may notify.
         drop(work);
     }
 }
 
 impl std::fmt::Debug for SharedTask {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Relay").finish_non_exhaustive()
+        f.debug_struct("SharedTask").finish_non_exhaustive()
     }
 }
 
@@ -136,7 +135,7 @@ mod tests {
 
     type RequestQueue = Mutex<Vec<oneshot::Sender<()>>>;
 
-    /// Answers whatever is in a queue, whenever it's called.
+    /// Answers what is in a queue, each time it is notified.
     async fn answer(shared_task: Arc<SharedTask>, queue: Arc<RequestQueue>) {
         loop {
             let waiting = std::mem::take(&mut *queue.lock().expect("a lock"));
@@ -167,11 +166,11 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn whoever_calls_takes_the_step_himself() {
-        // On the one thread that there is: the task isn't at it at the same time.
+    async fn the_notifying_task_polls_inline() {
+        // On the only worker thread: the task does not run at the same time.
         let asker = tokio::spawn(async {
             let (shared_task, queue, task) = start();
-            // The task hasn't run yet; it does when it's asked.
+            // The task has not run yet.
             assert!(ask(&shared_task, &queue).await);
             let (waiter, mut answered) = oneshot::channel();
             queue.lock().expect("a lock").push(waiter);
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn nobody_is_left_waiting_however_many_call_at_once() {
+    async fn no_notification_is_lost_under_concurrent_callers() {
         let (shared_task, queue, task) = start();
         let answered = Arc::new(AtomicUsize::new(0));
         let askers: Vec<_> = (0..16)
@@ -229,7 +228,7 @@ mod tests {
             (Arc::strong_count(&held), Arc::strong_count(&shared_task)),
             (1, 1)
         );
-        // Nobody is there any more.
+        // The task has ended.
         shared_task.poll_inline();
     }
 }

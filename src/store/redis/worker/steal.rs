@@ -1,8 +1,8 @@
-//! Refunds and charges that nothing waits for, stolen from lanes whose runtime stands still.
+//! Work stealing: a runtime sends the detached requests of runtimes that stand still.
 //!
-//! A current-thread runtime is driven only within its `block_on`. What was told to its lanes right before that ended would
-//! not be sent until the next one, and a permit that was dropped there would stay taken for as long as it lives. So where
-//! several runtimes use one store, each looks now and then at the lanes of the others.
+//! A current-thread runtime makes progress only within `block_on`. A refund that is queued right before `block_on` returns
+//! would wait for the next call, and a permit dropped there would stay charged for its whole TTL. So where several runtimes
+//! use one store, each polls the queues of the others.
 
 use std::{
     sync::{Arc, Weak},
@@ -16,13 +16,13 @@ use tokio::{
 
 use super::pool::WorkerPool;
 
-/// How often a runtime looks at the lanes of the others.
+/// How often a runtime polls the queues of the others.
 const STEAL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A lane that has left something for so long is taken to stand still, however long the store's timeout is.
+/// Detached requests that have waited for this long are stolen, however long the store's timeout is.
 const MAX_STALL: Duration = Duration::from_secs(1);
 
-/// Steals for the lanes of `runtime`, in a task of it, until another task does or is not needed.
+/// The stealing task of `runtime`. Ends when the store is dropped or no other runtime uses it.
 pub(crate) async fn steal(workers: Weak<WorkerPool>, runtime: runtime::Id) {
     loop {
         sleep(STEAL_INTERVAL).await;
@@ -36,13 +36,12 @@ pub(crate) async fn steal(workers: Weak<WorkerPool>, runtime: runtime::Id) {
 }
 
 impl WorkerPool {
-    /// Moves what stalls in the lanes of other runtimes to those of this one. False if there are none, and so nothing to
-    /// steal any more.
+    /// Moves the stalled requests of other runtimes to this one's workers. Returns false if there is no other runtime.
     fn steal_for(self: &Arc<Self>, runtime: runtime::Id) -> bool {
         if self.is_alone(runtime) {
             return false;
         }
-        // What is told has as much time as a request.
+        // A detached request has the same timeout as any other.
         let timeout = self.timeout();
         let queued_before = Instant::now() + timeout - timeout.min(MAX_STALL);
         for request in self.stalled(runtime, queued_before) {
