@@ -3,6 +3,7 @@
 --
 -- p: 1 refusals, 2 period in us, 3 the first ban in us, 4 the longest, 5 a ban by hand in us (0: none)
 -- state: till, marks (100 x refusals + times banned), ends
+-- luacheck: read globals call format now now_ms floor ceil min max abs match foreign number expiry
 
 local function length(p, times)
   local us = p[3]

@@ -5,6 +5,7 @@
 -- p: 1 requests, 2 period in us, 3 where periods begin, in us after the epoch;
 --    or, where windows are days, weeks or months of a time zone: 2 is 0, and 4 to 7 are the boundaries around now
 -- state: count, ends, starts (of the window at hand)
+-- luacheck: read globals call format now now_ms floor ceil min max match foreign outlive
 
 -- How long a window is remembered after its end, at most: a clock that steps back into it by less finds it used up still.
 local remembered = 3600000000

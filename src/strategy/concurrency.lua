@@ -2,6 +2,7 @@
 --
 -- p: 1 concurrent, 2 a permit's life in us
 -- state: used, far (1: a permit expires later than one life from now)
+-- luacheck: read globals call format now ceil max outlive
 
 local function available(key, p)
   local used = call('ZCOUNT', key, format('(%d', now), '+inf')

@@ -3,6 +3,7 @@
 -- p: 1 requests, 2 period in ms
 -- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
 --   has to be set)
+-- luacheck: read globals call format now now_ms next_ms min max abs number expiry
 
 local function available(key, p)
   local count, ends = 0, 0

@@ -6,6 +6,7 @@
 --    more than twice the tolerance
 -- state: ahead, how far the TAT lies ahead of now; found (0: no key, 1: as it is stored, 2: further ahead than any debt, and
 --   to be written)
+-- luacheck: read globals call format now now_s now_us ceil min max foreign number expiry
 
 local round, lap = 4500000000000000, 1200000000
 local at, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000

@@ -4,6 +4,7 @@
 -- p: 1 requests, 2 period in ms
 -- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
 --   has to be set, 3: its list is over)
+-- luacheck: read globals call format now now_ms next_ms ceil min max abs foreign expiry
 
 local header = '='
 

@@ -3,6 +3,7 @@
 --
 -- p: 1 requests, 2 period in us
 -- state: count, old (how many entries no longer count), ahead (1: the newest lies ahead of now)
+-- luacheck: read globals call format now now_ms floor ceil min max abs number expiry
 
 -- How many entries no longer count: they stand first.
 local function outdated(key, p, len)

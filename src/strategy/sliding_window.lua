@@ -4,6 +4,7 @@
 --
 -- p: 1 requests, 2 buckets, 3 width of a bucket in units of time, 4 units of time per ms, 5 us per unit of time
 -- state: counts (the bucket at hand first), used, off (1: the buckets are of another width, 2: the newest lies ahead)
+-- luacheck: read globals call format now floor ceil min max match foreign expiry
 
 -- Where we are: the bucket at hand, and how far into it, rounded down to whole units of time.
 local function bucket(p)
@@ -124,7 +125,7 @@ end
 
 -- After how many units of time no more than `most` are used, were nobody else to ask.
 local function earliest(p, counts, most)
-  local i, into = bucket(p)
+  local _, into = bucket(p)
   local b, width = p[2], p[3]
   for step = 0, b do
     local whole = 0

@@ -4,6 +4,7 @@
 -- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
 --    more than twice the tolerance
 -- state: missing; off (1: the stamp lies ahead, or more is missing than any debt)
+-- luacheck: read globals call format now now_s now_us next_ms floor ceil min max match foreign outlive
 
 local function available(key, p)
   local missing, off = 0, 0

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::run::{Outcome, capture, cargo, line, succeed};
+use crate::run::{Outcome, capture, cargo, command, line, succeed};
 use crate::{folders, fuzz, imports, python, soak, tools, tree, words};
 
 const PACKAGE: &str = "tollgate";
@@ -16,7 +16,7 @@ pub(crate) struct Step {
     run: fn(&Path) -> Outcome,
 }
 
-pub(crate) static STEPS: [Step; 12] = [
+pub(crate) static STEPS: [Step; 13] = [
     Step {
         name: "tools",
         about: "the programs the tests need, installed where apt-get can",
@@ -31,6 +31,11 @@ pub(crate) static STEPS: [Step; 12] = [
         name: "clippy",
         about: "lints, with all features and with none",
         run: clippy,
+    },
+    Step {
+        name: "lua",
+        about: "every Lua file parses by itself, and luacheck finds nothing in it",
+        run: lua,
     },
     Step {
         name: "features",
@@ -120,6 +125,11 @@ pub(crate) fn run(root: &Path, steps: &[&Step]) -> Outcome {
 fn programs(root: &Path) -> Outcome {
     tools::ready(root)?;
     python::ready(root)
+}
+
+/// What `.luacheckrc` sets holds everywhere.
+fn lua(root: &Path) -> Outcome {
+    succeed(command("luacheck", &["--no-color", "--quiet", "."]).current_dir(root))
 }
 
 fn layout(root: &Path) -> Outcome {

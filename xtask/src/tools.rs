@@ -47,6 +47,12 @@ const TOOLS: &[Tool] = &[
         why: "a benchmark loads an HTTP server",
     },
     Tool {
+        programs: &["luacheck"],
+        apt: &["lua-check"],
+        elsewhere: "luarocks install luacheck, brew install luacheck",
+        why: "the scripts for Redis are checked",
+    },
+    Tool {
         programs: &["git"],
         apt: &["git"],
         elsewhere: "brew install git, dnf install git, pacman -S git",

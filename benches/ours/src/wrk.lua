@@ -1,4 +1,6 @@
 -- Prints what wrk measured as one line of JSON, times in microseconds.
+--
+-- luacheck: globals done
 
 function done(summary, latency)
   local errors = summary.errors

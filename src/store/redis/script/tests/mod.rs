@@ -84,7 +84,7 @@ impl World {
             limits.push(LimitHandle::new(&policy, rule, known));
         }
         let without = |half: &StrategyScript| StrategyScript {
-            shortcut: None,
+            fast_path: None,
             ..*half
         };
         let long: Vec<_> = halves.iter().map(without).collect();

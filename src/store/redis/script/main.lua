@@ -1,0 +1,95 @@
+-- The driver: judges a batch of requests, each under one or more policies, all or nothing. mod.rs describes what it is sent
+-- and what it replies, and fills the slots.
+-- luacheck: ignore tonumber type format now_ms next_ms reply_len repairs judge request_counts fast 542 (for the slots)
+
+local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, type, string.format
+
+-- One instant for the whole batch, by the server's clock.
+local now_s, now_us
+do
+  local time = call('TIME')
+  now_s, now_us = time[1] + 0, time[2] + 0
+end
+local now = now_s * 1000000 + now_us
+-- The current ms, and the first that begins at or after now: a key that is to live until then may expire when it begins.
+local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000
+
+-- The keys of all entries, and how many have been judged.
+local KEYS, keys_done = KEYS, 0
+local args = { cmsgpack.unpack(ARGV[1]) }
+-- As long as it will be at least, since a table that grows is copied: the keys only take up the space.
+local reply, reply_len = { now, nil, (unpack or table.unpack)(KEYS) }, 1
+-- Keys that are left as they were found, and what repairs them: see general.lua.
+local repairs
+-- Judges entries by the functions of the strategies: see general.lua. Making functions takes half of the time of a call for one
+-- key, so they are made when the first entry comes that no fast path takes.
+local judge
+
+-- The current segment: where it begins in args, and how many keys there are before it.
+local seg, seg_first_key = args[1], 0
+-- Where its last two values are, and how many keys there are up to its end.
+local op, entry_count, policy_count, seg_tail, seg_last_key
+-- How many equal requests each of its entries stands for, if not one.
+local request_counts
+
+while args[seg] do
+  op, entry_count, policy_count = args[seg], args[seg + 1], args[seg + 2]
+  seg_tail = seg + 3 * policy_count + 3
+  seg_last_key = seg_first_key + entry_count * policy_count
+  request_counts = args[seg_tail] == 1 and args[seg_tail + 1]
+
+  -- The strategy of all its policies, if a fast path may judge it: an acquisition that charges what is admitted, by policies
+  -- that record no callers.
+  local fast = op == 1 and args[args[seg + 3]]
+  for i = seg + 3, seg_tail - 1, 3 do
+    local policy = args[i]
+    if args[policy] ~= fast or args[policy + 1] == 1 or args[policy + 3] == 0 or args[i + 2] ~= 0 then
+      fast = nil
+      break
+    end
+  end
+
+  -- A fast path stops at an entry that it can't judge, and counts that here. The general path judges one entry after the first
+  -- miss, two after the next, then four.
+  local fast_misses = 0
+  repeat
+    local fast_first_key = keys_done
+    -- SLOT: fast paths
+    if repairs then
+      for i = fast_first_key + 1, keys_done do
+        local repair = repairs[KEYS[i]]
+        if repair then
+          repair.is_outdated = true
+        end
+      end
+    end
+    if keys_done < seg_last_key then
+      if not judge then
+        -- SLOT: general path
+      end
+      judge(fast_misses > 0 and 2 ^ (fast_misses - 1) or entry_count)
+    end
+  until keys_done == seg_last_key
+  seg, seg_first_key = seg_tail + 2, seg_last_key
+end
+
+-- The epoch: processes that cache rejections read a new one from now on. A DEL works on a server that is full, too.
+if keys_done < #KEYS then
+  try('DEL', KEYS[keys_done + 1])
+end
+
+-- Last of all: after a PEXPIREAT the server no longer checks for memory, and a later write might be done in part.
+if repairs then
+  for key, repair in pairs(repairs) do
+    local strategy, p, a, b, c = repair[1], repair[2], repair[3], repair[4], repair[5]
+    local found, _ = true, nil
+    if repair.is_outdated then
+      found, _, a, b, c = pcall(strategy.available, key, p)
+    end
+    if found then
+      pcall(strategy.repair, key, p, a, b, c)
+    end
+  end
+end
+
+return cmsgpack.pack(reply)
