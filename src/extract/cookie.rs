@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::{header, request::Parts};
 
-use super::{KeyExtractor, missing};
+use super::{KeyExtractor, field};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a cookie's value (RFC 6265), of any bytes. The key is [`Key::secret`], since most cookies are credentials;
@@ -65,27 +65,17 @@ impl Cookie {
 
 impl KeyExtractor for Cookie {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let mut values = self.values(parts);
-        let value = values.next()?;
-        if values.next().is_some() {
-            missing::log_ambiguous("the cookie", &self.name);
-            return None;
-        }
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!value.is_empty()).then(|| make(value))
+        let value = field::only("the cookie", &self.name, self.values(parts))?;
+        field::key(value, self.secret)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!text.is_empty()).then(|| make(text.as_bytes()))
+        field::key_from_text(texts, self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let values = parts.map_or(0, |parts| self.values(parts).count());
-        missing::name("the cookie", &self.name, values)
+        field::missing("the cookie", &self.name, values)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

@@ -1,8 +1,8 @@
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, header, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 
-use super::{KeyExtractor, missing};
+use super::{KeyExtractor, field};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a header's value, of any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
@@ -47,23 +47,17 @@ impl Header {
 impl KeyExtractor for Header {
     fn key(&self, parts: &Parts) -> Option<Key> {
         let name = self.name.as_ref().ok()?;
-        let value = only_line(&parts.headers, name)?;
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!value.is_empty()).then(|| make(value))
+        field::key(only_line(&parts.headers, name)?, self.secret)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!text.is_empty()).then(|| make(text.as_bytes()))
+        field::key_from_text(texts, self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let name = self.name.as_ref().map_or("", HeaderName::as_str);
         let lines = parts.map_or(0, |parts| parts.headers.get_all(name).iter().count());
-        missing::name("the header", name, lines)
+        field::missing("the header", name, lines)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
@@ -76,13 +70,8 @@ impl KeyExtractor for Header {
 
 /// The value of a header that has one line.
 fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    let mut lines = headers.get_all(name).iter();
-    let line = lines.next()?;
-    if lines.next().is_some() {
-        missing::log_ambiguous("the header", name.as_str());
-        return None;
-    }
-    Some(line.as_bytes())
+    let lines = headers.get_all(name).iter();
+    field::only("the header", name.as_str(), lines).map(HeaderValue::as_bytes)
 }
 
 /// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token: it is never

@@ -2,7 +2,7 @@ use std::{any, borrow::Cow, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use super::{KeyExtractor, missing};
+use super::{KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts by what a middleware or the server left in a request's extensions, such as the user whom authentication found.
@@ -63,7 +63,7 @@ where
 {
     Extension {
         find: Arc::new(find),
-        name: Cow::Borrowed(missing::A_KEY),
+        name: Cow::Borrowed(field::A_KEY),
     }
 }
 

@@ -85,10 +85,10 @@ mod client;
 mod cookie;
 mod credentials;
 mod extension;
+mod field;
 mod forwarded;
 mod grpc;
 mod host;
-mod missing;
 mod networks;
 pub(crate) mod or_else;
 mod peer;
@@ -164,7 +164,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
     /// `parts` is the request's head; there is none in a [`check`](crate::Limiter::check).
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let _ = parts;
-        Cow::Borrowed(missing::A_KEY)
+        Cow::Borrowed(field::A_KEY)
     }
 
     /// If a missing key is a mistake of the application's, what to do about it: it is logged as an error.

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{KeyExtractor, credentials::is_credential, missing};
+use super::{KeyExtractor, credentials::is_credential, field};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by a parameter of the query, decoded as forms are (`application/x-www-form-urlencoded` of the WHATWG's URL
@@ -60,27 +60,17 @@ impl Query {
 
 impl KeyExtractor for Query {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let mut values = self.values(parts);
-        let value = values.next()?;
-        if values.next().is_some() {
-            missing::log_ambiguous("the query parameter", &self.name);
-            return None;
-        }
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!value.is_empty()).then(|| make(value.as_bytes()))
+        let value = field::only("the query parameter", &self.name, self.values(parts))?;
+        field::key(value.as_bytes(), self.secret)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        let make = if self.secret { Key::secret } else { Key::new };
-        (!text.is_empty()).then(|| make(text.as_bytes()))
+        field::key_from_text(texts, self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let values = parts.map_or(0, |parts| self.values(parts).count());
-        missing::name("the query parameter", &self.name, values)
+        field::missing("the query parameter", &self.name, values)
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {

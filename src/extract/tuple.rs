@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt};
 
 use http::request::Parts;
 
-use super::{KeyExtractor, MissingKey, missing};
+use super::{KeyExtractor, MissingKey, field};
 use crate::{error::InvalidValue, key::Key, log::Seldom};
 
 /// Counts by what a closure finds in a request's head; `None` if the request has no key.
@@ -26,7 +26,7 @@ where
 {
     FromFn {
         find,
-        name: Cow::Borrowed(missing::A_KEY),
+        name: Cow::Borrowed(field::A_KEY),
     }
 }
 
@@ -102,7 +102,7 @@ macro_rules! tuple {
             fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
                 let mut name = None;
                 $(name = name.or_else(|| name_of(&self.$index, parts));)+
-                name.unwrap_or(Cow::Borrowed(missing::A_KEY))
+                name.unwrap_or(Cow::Borrowed(field::A_KEY))
             }
 
             fn validate(&self) -> Result<(), InvalidValue> {

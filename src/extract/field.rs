@@ -1,0 +1,49 @@
+//! Fields of a request by which it is counted: a header, a query parameter, a cookie.
+
+use std::borrow::Cow;
+
+use crate::{key::Key, log::Seldom};
+
+/// What a request without a key lacks unless its extractor says more.
+pub(super) const A_KEY: &str = "a key for this limit";
+
+/// The key of a field's value: a hash if it is `secret`, and none if it is empty.
+pub(super) fn key(value: &[u8], secret: bool) -> Option<Key> {
+    let make = if secret { Key::secret } else { Key::new };
+    (!value.is_empty()).then(|| make(value))
+}
+
+/// The key of a field that has this one text.
+pub(super) fn key_from_text(texts: &[&str], secret: bool) -> Option<Key> {
+    match texts {
+        [text] => key(text.as_bytes(), secret),
+        _ => None,
+    }
+}
+
+/// The value of a field that is given once. One that is given more than once is ambiguous.
+pub(super) fn only<T>(kind: &str, name: &str, mut values: impl Iterator<Item = T>) -> Option<T> {
+    let value = values.next()?;
+    if values.next().is_some() {
+        log_ambiguous(kind, name);
+        return None;
+    }
+    Some(value)
+}
+
+/// What a request lacks without the field, in its client's words, if it has so many values of it.
+pub(super) fn missing(kind: &str, name: &str, found: usize) -> Cow<'static, str> {
+    let once = if found > 1 { " (exactly once)" } else { "" };
+    format!("{kind} {name}{once}").into()
+}
+
+#[cold]
+fn log_ambiguous(kind: &str, name: &str) {
+    static SELDOM: Seldom = Seldom::new();
+    SELDOM.then(|suppressed| {
+        tracing::debug!(
+            suppressed,
+            "a request has {kind} {name} more than once, which is ambiguous: it has no key"
+        );
+    });
+}
