@@ -164,9 +164,8 @@ mod sync;
 
 pub use access::{AccessList, AddressList, KeyList, OnUnknownAddress};
 pub use admission::{
-    Admission, PermitGuard, Rejected,
-    meter::UnitMeter,
-    settle::{PolicyAdmission, SettleError},
+    Admission, PermitGuard, Rejected, meter::UnitMeter, policy_admission::PolicyAdmission,
+    settle::SettleError,
 };
 pub use clock::{Clock, ManualClock, SystemClock, Timestamp, TokioClock};
 /// The connection pool of [`RedisStore`], in the version that this crate uses.

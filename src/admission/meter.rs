@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::settle::PolicyAdmission;
+use super::policy_admission::PolicyAdmission;
 use crate::error::StoreError;
 
 /// Counts the units of a request whose cost shows only while it is served, such as the tokens of a stream, and

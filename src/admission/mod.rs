@@ -15,6 +15,7 @@ use crate::{
 
 mod judged;
 pub(crate) mod meter;
+pub(crate) mod policy_admission;
 mod refused;
 pub(crate) mod settle;
 

@@ -1,0 +1,200 @@
+//! What a request was charged under one policy, for its handler to correct.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    Admission,
+    settle::{SettleError, Which},
+};
+use crate::{
+    decision::{Adjust, Refund},
+    error::{StoreError, UnknownPolicy},
+    log::Seldom,
+    store::{Op, Units},
+    strategy::ChargeReceipt,
+};
+
+/// A handler's handle to what its request was charged under one policy: see [`Admission::policy`].
+///
+/// Everything here may be done at any time while a clone of the [`Admission`] lives: in the handler, in a layer further
+/// in, and after the response, in a task that goes on.
+///
+/// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
+/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) leave them as they are;
+/// [`refund`](PolicyAdmission::refund) gives them back early.
+#[derive(Clone, Debug)]
+pub struct PolicyAdmission {
+    admission: Admission,
+    policy: Arc<str>,
+}
+
+impl Admission {
+    /// The charges of this request under the policy of that name, of every layer that has one. There are none if the policy
+    /// did not apply to the request, and nothing then happens.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] if none of the limiters that judged the request has a policy of that name. A request that no
+    /// limiter judged, behind a layer that is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
+    pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
+        let (policy, admission) = (name.into(), self.clone());
+        self.check_policy(&policy)?;
+        Ok(PolicyAdmission { admission, policy })
+    }
+}
+
+impl PolicyAdmission {
+    /// The policy's name.
+    pub fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// Units left under the policy, after this request and what was charged and refunded since; `None` if it didn't apply.
+    pub fn remaining(&self) -> Option<u64> {
+        self.admission.remaining(&self.policy)
+    }
+
+    /// Charges `units` more, past what is left if need be: down to a debt of at most one capacity, which later requests
+    /// wait for. Dropped before it is done, it is charged nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer. Whether it was charged is not known then.
+    pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
+        let _turn = self.admission.turn().lock_owned().await;
+        for at in self.admission.places(&self.policy, Which::Counted) {
+            self.charge_at(at, Units::new(units)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back up to `units` of what the request was charged, as [`Decision::refund`](crate::Decision::refund) does: only
+    /// what time has not already given back, and no unit twice. Returns one result for each layer whose policy of this name
+    /// is enforced and applied, the outermost first.
+    ///
+    /// Dropped before it is done, it leaves what it has not sent to the store to a later refund.
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer. Under the layers before the one that failed, units may have been refunded; what was
+    /// asked for under that one is not refunded later.
+    pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
+        let _turn = self.admission.turn().lock_owned().await;
+        let mut refunds = Vec::new();
+        for at in self.admission.places(&self.policy, Which::All) {
+            refunds.extend(self.refund_at(at, units).await?);
+        }
+        Ok(refunds)
+    }
+
+    /// Charges or refunds, until what the request is charged under this policy is its `true_cost`: for costs that are known
+    /// only when the work is done, such as an LLM's tokens. May be called again as the cost becomes clearer. Several policies
+    /// at once are settled by [`Admission::settle_each`]; a stream's units are counted by a [meter](PolicyAdmission::meter).
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer.
+    pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
+        let settling = [(self.policy.clone(), true_cost)];
+        match self.admission.settle_all(&settling).await {
+            Err(SettleError::Store { error, .. }) => Err(error),
+            Ok(()) | Err(SettleError::UnknownPolicy(_)) => Ok(()),
+        }
+    }
+
+    /// Settles without waiting, on any thread: what is sent by the time this returns is done by the store's own runtime.
+    pub(crate) fn settle_in_background(self, true_cost: u64) {
+        if Handle::try_current().is_err() {
+            return self.settle_detached(true_cost);
+        }
+        let policy = self.clone();
+        let mut settling = Box::pin(async move { policy.settle(true_cost).await });
+        // The first poll sends it, so that it isn't lost with a runtime that is ending.
+        match settling
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Ready(Ok(())) => {}
+            // This runtime is ending, and nothing was sent.
+            Poll::Ready(Err(StoreError::Connection(_) | StoreError::NoRuntime(_))) => {
+                self.settle_detached(true_cost);
+            }
+            Poll::Ready(Err(error)) => self.warn(true_cost, &error),
+            Poll::Pending => drop(tokio::spawn(async move {
+                if let Err(error) = settling.await {
+                    self.warn(true_cost, &error);
+                }
+            })),
+        }
+    }
+
+    fn settle_detached(&self, true_cost: u64) {
+        let settling = [(self.policy.clone(), true_cost)];
+        self.admission.settle_detached(&settling);
+    }
+
+    fn warn(&self, true_cost: u64, error: &StoreError) {
+        static FAILED: Seldom = Seldom::new();
+        FAILED.then(|suppressed| {
+            tracing::warn!(
+                policy = &*self.policy,
+                true_cost,
+                %error,
+                suppressed,
+                "a request's true cost was not settled: the charge stays as it was"
+            );
+        });
+    }
+
+    async fn charge_at(&self, at: (usize, usize), units: Units) -> Result<(), StoreError> {
+        let charging = self.admission.with_counted(at, |books, counted| {
+            (!units.is_zero()).then(|| {
+                // Should this future be dropped, it is charged nevertheless, and counts for what comes later.
+                counted.receipts.add_unanswered(units);
+                counted.receipts.settle();
+                let line = Adjust {
+                    counted,
+                    receipt: ChargeReceipt::NONE,
+                    units: units.get(),
+                };
+                books.adjust(Op::ForceAcquire, &[line])
+            })
+        });
+        if let Some(Some(charging)) = charging {
+            let charged = charging.await;
+            self.admission.with_counted(at, |_, counted| {
+                counted.receipts.answered(units);
+                if let Ok([charged]) = charged.as_deref() {
+                    counted.charged(charged);
+                }
+            });
+            charged?;
+        }
+        Ok(())
+    }
+
+    async fn refund_at(
+        &self,
+        at: (usize, usize),
+        units: u64,
+    ) -> Result<Option<Refund>, StoreError> {
+        let found = self.admission.with(at.0, |decision| {
+            let counted = decision.counted.get(at.1)?;
+            Some((decision.books.clone(), counted.clone()))
+        });
+        let Some((books, mut counted)) = found.flatten() else {
+            return Ok(None);
+        };
+        let refunded = counted.refund(&books, units).await?;
+        self.admission
+            .with_counted(at, |_, own| own.standing = counted.standing);
+        let refund = || Refund::new(books.name(counted.policy), refunded);
+        Ok((!counted.is_shadow()).then(refund))
+    }
+}
