@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{outcome::Outcome, policy::Policy};
+use crate::outcome::Outcome;
 
 /// When a policy charges, and what it charges for.
 #[derive(Clone)]
@@ -11,7 +11,8 @@ pub(crate) struct Charge {
     /// Whether a rejected request is charged too.
     pub(crate) rejected: bool,
     judge: Option<Judge>,
-    dropped: bool,
+    /// Whether a request is charged that was dropped before it had a response.
+    pub(crate) dropped: bool,
 }
 
 /// Says of an outcome whether it is charged.
@@ -24,96 +25,17 @@ pub(crate) enum When {
     Reserve,
 }
 
-/// When to charge.
-///
-/// | | on arrival | at the end | concurrent requests |
-/// |---|---|---|---|
-/// | default | charged | | never exceed the limit |
-/// | [`refund_unless`](Policy::refund_unless) | charged | refunded, unless the outcome is to be charged | never exceed the limit |
-/// | [`charge_after`](Policy::charge_after) | checked | charged, if the outcome is to be charged | may exceed the limit by their number, at most by one more capacity |
-///
-/// ```
-/// use tollgate::{Policy, Quota, outcome};
-///
-/// // Five successes a minute, and never more than that in flight.
-/// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
-/// // Only failures count.
-/// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
-/// ```
-impl Policy {
-    /// Checks on arrival that a request fits, and charges it when it is over, if `charges` returns true for its outcome.
-    /// Requests in flight together may exceed the limit; where that costs money, use
-    /// [`refund_unless`](Policy::refund_unless). The last of the two calls counts.
-    ///
-    /// ```
-    /// use tollgate::{Policy, Quota, outcome};
-    ///
-    /// // Only failed logins count.
-    /// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
-    /// ```
-    ///
-    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, or hanging up
-    /// would evade a limit on failures: see [`charge_dropped`](Policy::charge_dropped).
-    #[must_use]
-    pub fn charge_after<F>(self, charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        self.charge_by(When::Response, charges)
-    }
-
-    /// Charges on arrival, and refunds the charge when the request is over, unless `charges` returns true for its outcome.
-    /// The last call of this and [`charge_after`](Policy::charge_after) counts.
-    ///
-    /// ```
-    /// use tollgate::{Policy, Quota, outcome};
-    ///
-    /// // Five successes a minute, and never more than that in flight.
-    /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
-    /// ```
-    ///
-    /// A refund returns only what time has not already given back, and only to the window that was charged. Under
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where other
-    /// requests were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) refunds the whole. If the process
-    /// dies meanwhile the charge stays, no longer than its window.
-    #[must_use]
-    pub fn refund_unless<F>(self, charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        self.charge_by(When::Reserve, charges)
-    }
-
-    /// Whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that was
-    /// dropped before it had a response: true unless set.
-    #[must_use]
-    pub fn charge_dropped(mut self, charges: bool) -> Self {
-        self.charge.dropped = charges;
-        self
-    }
-
-    /// Whether a rejected request is charged by the policies that reject it, down to a debt of at most one capacity, so that
-    /// a client that keeps retrying waits for longer: false unless set.
-    ///
-    /// Strategies that store each unit ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow),
-    /// [`Concurrency`](crate::Concurrency)) go into no debt.
-    #[must_use]
-    pub fn charge_rejected(mut self, charges: bool) -> Self {
-        self.charge.rejected = charges;
-        self
-    }
-
-    fn charge_by<F>(mut self, when: When, charges: F) -> Self
-    where
-        F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
-    {
-        self.charge.when = when;
-        self.charge.judge = Some(Arc::new(charges));
-        self
-    }
-}
-
 impl Charge {
+    /// Charges at that time what `judge` says.
+    pub(crate) fn set(
+        &mut self,
+        when: When,
+        judge: impl Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
+    ) {
+        self.when = when;
+        self.judge = Some(Arc::new(judge));
+    }
+
     /// Whether a request that ended so is to be charged.
     pub(crate) fn charges(&self, outcome: &Outcome<'_>) -> bool {
         match &self.judge {

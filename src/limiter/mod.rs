@@ -160,6 +160,10 @@ impl Limiter {
     /// The [`Admission`] holds the permits of [in-flight limits](crate::Concurrency), and releases them when it is dropped:
     /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check).
     ///
+    /// There is no response to charge by. A policy with [`charge_after`](Policy::charge_after) charges nothing until the
+    /// handler does ([`Admission::policy`], [`charge`](crate::PolicyAdmission::charge)), and one with
+    /// [`refund_unless`](Policy::refund_unless) refunds nothing until the handler does.
+    ///
     /// ```
     /// use tollgate::{Limiter, Rejected};
     ///
@@ -186,7 +190,9 @@ impl Limiter {
     /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. A policy that is not named does not
     /// apply to this call, be it a ban or a shadow; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
     /// name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
-    /// so does a policy that takes settings from requests, without [`parts`](Check::parts). The cost is each policy's own
+    /// so does a policy that takes settings from requests, without [`parts`](Check::parts). Of a request without a response,
+    /// a policy with [`charge_after`](Policy::charge_after) charges nothing, and one with
+    /// [`refund_unless`](Policy::refund_unless) refunds nothing: see [`admit`](Limiter::admit). The cost is each policy's own
     /// unless set:
     ///
     /// ```no_run

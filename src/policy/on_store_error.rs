@@ -1,13 +1,12 @@
 //! What to answer when the store can't, for an outage or because it is misconfigured.
 
-use super::Policy;
 use crate::{error::InvalidValue, quota::Quota};
 
 /// What to answer when the store can't: for all policies of a limiter
-/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`]).
+/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`](crate::Policy::on_store_error)).
 ///
 /// Of a request's policies, those that refuse go first: one is enough. Then those that fall back are judged in process, all
-/// or nothing, and those that admit are not asked. Policies in the [shadow](Policy::shadow) have no say.
+/// or nothing, and those that admit are not asked. Policies in the [shadow](crate::Policy::shadow) have no say.
 ///
 /// It is for outages alone: no answer, or an error that ends by itself. A rejection is an answer, and a
 /// [misconfiguration](crate::StoreError::is_misconfiguration) is answered as [`OnMisconfiguration`] says.
@@ -38,7 +37,7 @@ pub enum OnStoreError {
 /// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
 ///
 /// let limiter = Limiter::builder()
-///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
+///     .policy(crate::Policy::new("burst", Quota::requests(10).per_second()))
 ///     // Requests pass as in an outage.
 ///     .on_misconfiguration(OnMisconfiguration::AsStoreError)
 ///     .build()?;
@@ -57,7 +56,7 @@ pub enum OnMisconfiguration {
 /// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
 ///
 /// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
-/// are those of [quotas by request](Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
+/// are those of [quotas by request](crate::Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
 /// more than the share is refused until the store is back.
 ///
 /// # What holds over which interval
@@ -83,7 +82,7 @@ pub enum OnMisconfiguration {
 ///
 /// let layer = RateLimitLayer::builder()
 ///     // While the store is at fault, each of four processes lets 25 a minute through,
-///     .policy(Policy::new("read", Quota::requests(100).per_minute()))
+///     .policy(crate::Policy::new("read", Quota::requests(100).per_minute()))
 ///     // and nobody logs in.
 ///     .policy(
 ///         Policy::new("login", Quota::requests(5).per_minute())
@@ -161,16 +160,6 @@ impl OnStoreError {
             )),
             _ => Ok(()),
         }
-    }
-}
-
-impl Policy {
-    /// What to do under this policy when the store can't answer, in place of what the limiter does: a login may stay closed
-    /// while a read stays open. One [in the shadow](Policy::shadow) has no say.
-    #[must_use]
-    pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
-        self.on_store_error = Some(answer.into());
-        self
     }
 }
 

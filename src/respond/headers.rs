@@ -1,9 +1,6 @@
 use std::time::Duration;
 
-use http::{HeaderName, Response, header::RETRY_AFTER};
-
-use super::{Delay, tell};
-use crate::admission::Admission;
+use http::{HeaderName, header::RETRY_AFTER};
 
 use crate::random::random_u64;
 
@@ -144,28 +141,6 @@ impl RateLimitHeaders {
     pub const fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
-    }
-
-    /// Adds the fields to a response, for an admission that a handler got from
-    /// [`Limiter::admit`](crate::Limiter::admit) and no layer knows of. Layers add those of their own decisions by themselves;
-    /// put the two in the same dialect.
-    ///
-    /// ```
-    /// # #[cfg(feature = "axum")] {
-    /// use axum::response::{IntoResponse, Response};
-    /// use tollgate::{Limiter, RateLimitHeaders, Rejected};
-    ///
-    /// async fn complete(limiter: &Limiter, user: &str, estimate: u64) -> Result<Response, Rejected> {
-    ///     // The estimate is in the request's body, which no layer reads.
-    ///     let admission = limiter.admit(user).cost(estimate).await?;
-    ///     let mut response = "the model's answer".into_response();
-    ///     RateLimitHeaders::draft().add_to(&mut response, &admission);
-    ///     Ok(response)
-    /// }
-    /// # }
-    /// ```
-    pub fn add_to<B>(self, response: &mut Response<B>, admission: &Admission) {
-        admission.each(|_, decision| tell(decision, self, Delay::NONE, response));
     }
 
     /// Whether there is nothing to tell those who were let in.

@@ -15,7 +15,11 @@ use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
 use self::body::BoxError;
-use crate::{admission::Rejected, decision::Decision, log::Seldom};
+use crate::{
+    admission::{Admission, Rejected},
+    decision::Decision,
+    log::Seldom,
+};
 
 mod body;
 pub(crate) mod delay;
@@ -141,6 +145,30 @@ impl Answers {
         // What the application has set stays.
         response.headers_mut().extend(theirs);
         response.map(RefusalBody::from)
+    }
+}
+
+impl RateLimitHeaders {
+    /// Adds the fields to a response, for an admission that a handler got from
+    /// [`Limiter::admit`](crate::Limiter::admit) and no layer knows of. Layers add those of their own decisions by themselves;
+    /// put the two in the same dialect.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::response::{IntoResponse, Response};
+    /// use tollgate::{Limiter, RateLimitHeaders, Rejected};
+    ///
+    /// async fn complete(limiter: &Limiter, user: &str, estimate: u64) -> Result<Response, Rejected> {
+    ///     // The estimate is in the request's body, which no layer reads.
+    ///     let admission = limiter.admit(user).cost(estimate).await?;
+    ///     let mut response = "the model's answer".into_response();
+    ///     RateLimitHeaders::draft().add_to(&mut response, &admission);
+    ///     Ok(response)
+    /// }
+    /// # }
+    /// ```
+    pub fn add_to<B>(self, response: &mut Response<B>, admission: &Admission) {
+        admission.each(|_, decision| tell(decision, self, Delay::NONE, response));
     }
 }
 

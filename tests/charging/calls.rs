@@ -1,4 +1,4 @@
-//! Calls by hand, on both stores: what they return, and whom they charge.
+//! Calls by hand, on both stores: what they return, and which caller they charge.
 
 use std::time::Duration;
 

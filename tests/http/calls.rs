@@ -36,7 +36,7 @@ async fn a_request_is_admitted_until_its_quota_is_used_up_and_then_rejected() {
 }
 
 #[tokio::test]
-async fn a_rejection_tells_the_names_of_its_policies_apart_and_whom_each_counts() {
+async fn a_rejection_tells_its_policies_apart_and_has_the_key_of_each() {
     let hourly = |name| Policy::new(name, Quota::requests(1).per_hour());
     let limiter = limiter([hourly("per ip"), hourly("per minute")]);
     let alice = [
@@ -366,7 +366,7 @@ async fn errors_of_calls_are_responses_and_never_500() {
 
 /// A handler's call and a layer's check meet the same store.
 #[tokio::test]
-async fn a_store_that_failed_is_waited_for_alike_whoever_asked_it() {
+async fn a_failed_store_is_waited_for_alike_by_layers_and_handlers() {
     for (pause, seconds) in [(50, 1), (2_500, 3)] {
         let error = StoreError::CircuitOpen {
             retry_after: Duration::from_millis(pause),
