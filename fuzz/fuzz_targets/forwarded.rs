@@ -28,7 +28,7 @@ fuzz_target!(|input: (u8, [u8; 16], &[u8])| {
     let proxies = [[10, 0, 0, 1], [10, 0, 0, 2], [10, 0, 0, 3]].map(IpAddr::from);
     checks::nothing_panics(proxies[0], &String::from_utf8_lossy(text), &lines);
     if !checks::is_trusted(address) {
-        checks::nobody_else_chooses_a_key(address, &lines);
+        checks::no_client_chooses_its_key(address, &lines);
         let (adds, hops) = (
             ADDS[usize::from(how >> 2) % 3],
             1 + usize::from(how >> 4) % 3,

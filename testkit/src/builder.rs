@@ -83,7 +83,7 @@ impl Builder {
         self.arg("replicaof", &format!("127.0.0.1 {}", primary.port()))
     }
 
-    /// Lets clients send `DEBUG`, which servers from 7.0 on refuse unless they are told.
+    /// Lets clients send `DEBUG`, which servers from 7.0 on reject by default.
     pub fn debug_command(self) -> Self {
         match process::version(&self.setup.program) {
             Some((..7, _)) => self,

@@ -182,7 +182,7 @@ impl Move<'_> {
         let id = self.to.command(&["CLUSTER", "MYID"]).text();
         let others = self.cluster.nodes.iter();
         let others = others.filter(|node| node.port() != self.to.port());
-        // Its new master first: else nobody would serve it for a moment.
+        // Its new master first: else no node would serve it for a moment.
         for node in std::iter::once(self.to).chain(others) {
             // A replica knows of no such command.
             let _ = node.command(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &id]);

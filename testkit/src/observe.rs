@@ -90,7 +90,7 @@ impl Server {
     /// How often a command ran since [`reset_stats`](Self::reset_stats), by clients
     /// and in scripts; subcommands are named like `config|get`, from 7.0 on. A run that failed
     /// counts, such as `EVALSHA` of an unknown script; a command that was refused
-    /// before it ran, for want of rights or memory, does not.
+    /// before it ran, because rights or memory were missing, does not.
     #[track_caller]
     pub fn calls(&self, command: &str) -> u64 {
         let stats = self.info(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A TCP proxy before a server. It passes on what it gets, until it is told otherwise; what it is told goes for
+/// A TCP proxy before a server. It passes on what it gets, until one of its methods changes that, for
 /// connections that are open and for those that come.
 ///
 /// ```no_run
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// let proxy = Proxy::to(server.addr());
 /// let url = format!("redis://{}", proxy.addr());
 /// proxy.hold();
-/// // Nobody who asks there gets an answer now.
+/// // No client gets an answer there now.
 /// proxy.pass();
 /// ```
 #[derive(Debug)]

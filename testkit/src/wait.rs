@@ -11,7 +11,7 @@ pub(crate) fn until<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> O
         if let Some(value) = probe() {
             return value;
         }
-        assert!(start.elapsed() < limit, "waited {limit:?} in vain: {what}");
+        assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
         sleep(Duration::from_millis(10));
     }
 }

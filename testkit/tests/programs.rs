@@ -28,7 +28,7 @@ fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Whether a process runs: one that has ended may still be listed, until somebody asks how.
+/// Whether a process runs: one that has ended may still be listed, until its parent reads its status.
 fn runs(id: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();

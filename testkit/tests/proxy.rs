@@ -18,7 +18,7 @@ fn ping(connection: &mut Connection) -> io::Result<Reply> {
 }
 
 #[test]
-fn passes_everything_on_and_late_if_it_is_told_so() {
+fn passes_everything_on_and_late_with_a_delay() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let mut connection = connect(&proxy, PATIENCE);

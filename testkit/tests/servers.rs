@@ -286,7 +286,7 @@ fn commands_are_counted_also_in_scripts() {
 }
 
 #[test]
-fn the_end_of_a_key_is_told_whatever_version_it_is() {
+fn the_expiry_of_a_key_is_known_from_every_version() {
     let clock = Clock::at(1_800_000_000_123_456);
     let server = Server::builder().clock(&clock).start();
     assert!(server.version() >= (6, 2), "{:?}", server.version());

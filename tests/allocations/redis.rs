@@ -29,7 +29,7 @@ fn a_decision_on_redis_allocates_little() {
 }
 
 #[test]
-fn who_is_known_to_be_denied_is_refused_without_allocating() {
+fn a_cached_rejection_allocates_nothing() {
     let server = Server::start();
     let runtime = runtime();
     let store = RedisStore::open(server.url()).expect("a store");

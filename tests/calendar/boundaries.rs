@@ -22,7 +22,7 @@ fn per_month() -> Quota {
 }
 
 /// Runs through the windows between `boundaries`, in seconds since 1970: each admits exactly the quota, wherever in it
-/// that is asked for, and those who are refused are told the boundary.
+/// that is asked for, and the wait of a rejected request ends at the boundary.
 async fn windows(quota: Quota, windows: CalendarWindow, boundaries: &[i64]) {
     let boundaries: Vec<_> = boundaries.iter().map(|at| at * SECOND).collect();
     for books in Books::both(boundaries[0]) {
@@ -180,7 +180,7 @@ async fn a_day_that_begins_twice_begins_the_first_time() {
     .await;
 }
 
-/// Nobody asked before that hour, so that the window is looked for in it.
+/// No request came before that hour, so that the window is looked for in it.
 #[tokio::test]
 async fn in_the_hour_that_belongs_to_two_days_the_window_is_the_later_ones() {
     for into in [30, 60, 61, 1_000, 3_599] {

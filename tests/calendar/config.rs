@@ -15,7 +15,7 @@ fn mistake(quota: Quota, windows: CalendarWindow) -> ConfigError {
 }
 
 #[test]
-fn a_zone_that_nobody_knows_is_named_and_a_valid_one_shown() {
+fn an_unknown_zone_is_named_in_the_error_and_a_valid_one_shown() {
     for name in [
         "Europe/Berlim",
         "",

@@ -72,7 +72,7 @@ async fn a_window_that_was_used_up_is_so_after_a_step_back_over_its_end() {
                 };
                 let (admitted, wait) = exhaust(&limiter, key, QUOTA).await;
                 assert_eq!(admitted, rest, "{place}");
-                // The wait that is told is true: to the end of the next window, if that is used up.
+                // The wait is exact: to the end of the next window, if that is used up.
                 books.step(wait - 1);
                 assert!(!ask(&limiter, key).await, "{place}: early");
                 books.step(1);

@@ -1,4 +1,4 @@
-//! Clients whose clock is days or years away from the server's: whoever knows the calendar has the wrong day.
+//! Clients whose clock is days or years away from the server's: the side that knows the calendar has the wrong day.
 
 use tollgate::{
     CalendarWindow, DecisionSource, Key, Keys, Limiter, Policy, PolicyDecision, Quota, Weekday,

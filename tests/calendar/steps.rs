@@ -1,5 +1,5 @@
 //! A store's clock that steps an hour back and forth: no key is rejected for longer than a period (of a calendar window, a
-//! period and the step), none is given more than one extra burst, and each wait that is told is true.
+//! period and the step), none is given more than one extra burst, and each wait is exact.
 
 use tollgate::{
     CalendarWindow, FixedWindow, Gcra, Key, Limiter, ListWindow, Policy, RetryAfter, SlidingLog,
@@ -103,7 +103,7 @@ impl Scene<'_> {
         let (admitted, wait) = exhaust(&self.limiter, self.key, 2 * BURST).await;
         assert!(
             wait <= self.longest(),
-            "{}: told to wait {wait} µs",
+            "{}: a wait of {wait} µs",
             self.place
         );
         (admitted, wait)
@@ -125,7 +125,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What is told is true, to the microsecond.
+    /// The wait is exact, to the microsecond.
     async fn wait_out(&self) {
         let (admitted, wait) = self.exhaust().await;
         assert_eq!(admitted, 0, "{}: it was used up", self.place);
@@ -193,7 +193,7 @@ async fn a_step_forth_gives_one_burst_at_most_and_the_way_back_nothing() {
 
 /// What was left before the step is left after it, and no more.
 #[tokio::test]
-async fn who_used_some_of_his_quota_before_a_step_back_has_the_rest_after_it() {
+async fn a_quota_used_in_part_before_a_step_back_has_its_rest_after_it() {
     each(async |scene| {
         for _ in 0..4 {
             assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
@@ -206,8 +206,7 @@ async fn who_used_some_of_his_quota_before_a_step_back_has_the_rest_after_it() {
     .await;
 }
 
-/// The wait that was told before the step is over by the new clock, or the one that is told then is no longer than it ever
-/// is.
+/// The wait from before the step is over by the new clock, or the wait that is returned then is no longer than the longest.
 #[tokio::test]
 async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
     each(async |scene| {
@@ -215,7 +214,7 @@ async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
         scene.books.step(-HOUR);
         let (_, wait) = scene.exhaust().await;
         let (_, again) = scene.exhaust().await;
-        assert_eq!(again, wait, "{}: told twice, told the same", scene.place);
+        assert_eq!(again, wait, "{}: the same wait twice", scene.place);
         scene.books.step(wait);
         assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
         // A period later all is as new (a sliding window remembers two).
@@ -227,7 +226,7 @@ async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
 
 /// Who only looks finds the step like who asks.
 #[tokio::test]
-async fn a_look_after_a_step_back_is_told_what_a_request_is_told() {
+async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(-HOUR);

@@ -99,7 +99,7 @@ pub(crate) async fn ask(limiter: &Limiter, key: Key) -> bool {
     counted(&limiter.check(key).await)
 }
 
-/// Asks until refused; returns how many were admitted, and the wait that the refused one was told, in microseconds.
+/// Asks until refused; returns how many were admitted, and the wait of the rejected one, in microseconds.
 pub(crate) async fn exhaust(limiter: &Limiter, key: Key, most: u64) -> (u64, i64) {
     let mut admitted = 0;
     loop {

@@ -78,7 +78,7 @@ async fn a_step_of_the_wall_clock_refills_no_rate_and_holds_no_caller() {
 }
 
 #[tokio::test]
-async fn a_ban_lasts_as_long_as_it_was_told_wherever_the_wall_clock_steps() {
+async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() {
     for step in STEPS {
         let clock = Hands::at(START);
         let ban = Ban::for_duration(Duration::from_secs(600));

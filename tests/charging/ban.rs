@@ -75,14 +75,14 @@ pub(crate) async fn refuse(limiter: &Limiter, times: usize) {
 }
 
 #[tokio::test]
-async fn a_key_that_is_refused_too_often_is_blocked_and_told_for_how_long() {
+async fn a_key_that_is_rejected_too_often_is_blocked_and_its_retry_after_says_for_how_long() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "1/s"), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
         assert_eq!(wait(&limiter, KEY).await, Some(secs(1)));
         assert_eq!(wait(&limiter, KEY).await, Some(secs(1)), "{}", world.name());
         assert_eq!(left(&limiter, KEY).await, 1);
-        // The third is told of the ban that it brings about.
+        // The third rejection has the wait of the ban that it starts.
         assert_eq!(wait(&limiter, KEY).await, Some(secs(600)));
         world.advance(secs(600) - MICRO);
         assert_eq!(wait(&limiter, KEY).await, Some(MICRO), "{}", world.name());
@@ -95,7 +95,7 @@ async fn a_key_that_is_refused_too_often_is_blocked_and_told_for_how_long() {
 }
 
 #[tokio::test]
-async fn who_is_blocked_is_refused_by_the_ban_and_pays_nothing() {
+async fn a_blocked_request_is_rejected_by_the_ban_and_charged_nothing() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "1/s"), abuse()]);
         refuse_after_one(&limiter, 3).await;
@@ -230,7 +230,7 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
         assert!(counted(&limiter.check(KEY).cost(0).await));
         assert!(!limiter.peek(KEY).await.expect("an answer").would_admit());
         assert_eq!(left(&limiter, KEY).await, 1, "{}", world.name());
-        // Who is banned doesn't pass for free.
+        // A banned key's requests of no cost are rejected too.
         refuse(&limiter, 1).await;
         let free = limiter.check(KEY).cost(0).await;
         assert!(!counted(&free) && free.policy("abuse").expect("a verdict").rejected());

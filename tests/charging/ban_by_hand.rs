@@ -37,7 +37,7 @@ async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
         let limiter = world.limiter([even("p", "100/s"), abuse()]);
         let (alice, bob) = (Key::new("alice"), Key::new("bob"));
         for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
-            // The last word counts, be it longer or shorter.
+            // The last call counts, whether its ban is longer or shorter.
             limiter.block(alice, time).await.expect("a ban");
             assert_eq!(wait(&limiter, alice).await, Some(time), "{}", world.name());
         }
@@ -98,7 +98,7 @@ async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() 
 }
 
 #[tokio::test]
-async fn who_cannot_ban_says_so() {
+async fn a_limiter_that_cannot_ban_returns_an_error() {
     for world in World::both() {
         let unsupported = |result: Result<(), CallError>| {
             let error = result.expect_err("an error");
@@ -116,7 +116,7 @@ async fn who_cannot_ban_says_so() {
         unsupported(limiter.block(KEY, Duration::MAX).await);
         assert_eq!(banned(&limiter, KEY).await, None);
     }
-    // A fault of the store is told, whatever becomes of requests then.
+    // An error of the store is returned, whatever becomes of requests then.
     let nowhere = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let limiter = Limiter::builder().store(nowhere).policy(abuse());
     let limiter = limiter.build().expect("a limiter");

@@ -155,7 +155,7 @@ async fn what_is_foreign_under_a_bans_key_is_left_alone() {
 }
 
 #[tokio::test]
-async fn both_stores_say_the_same_of_whoever_goes_on() {
+async fn both_stores_agree_on_a_client_that_keeps_retrying() {
     let mut said = Vec::new();
     for world in World::both() {
         let limiter = world.limiter([even("p", "5/min").charge_rejected(true), abuse()]);

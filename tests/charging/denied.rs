@@ -19,7 +19,7 @@ fn name(limiter: &Limiter) -> String {
     policies.next().expect("a policy").name().to_owned()
 }
 
-/// Asks one after the other; returns the waits that the refused are told.
+/// Asks one after the other; returns the waits of the rejected ones.
 async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
     let mut told = Vec::new();
     for _ in 0..times {
@@ -33,7 +33,7 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
 }
 
 #[tokio::test]
-async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
+async fn a_client_that_keeps_retrying_waits_for_longer_up_to_one_more_capacity() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "5/min").charge_rejected(true)]);
         let told = hammer(&limiter, 15).await;
@@ -42,7 +42,7 @@ async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
         assert_eq!(told, expected, "{}", world.name());
         assert_eq!(waits(&limiter, "p").await, (secs(72), secs(120)));
         world.no_key_is_immortal();
-        // What was told is true.
+        // The wait was exact.
         world.advance(secs(72) - Duration::from_micros(1));
         assert!(
             !limiter.peek(KEY).await.expect("an answer").would_admit(),
@@ -55,7 +55,7 @@ async fn whoever_hammers_waits_for_longer_up_to_one_more_capacity() {
 }
 
 #[tokio::test]
-async fn whoever_is_refused_for_free_waits_no_longer_for_it() {
+async fn a_request_that_is_rejected_for_free_waits_no_longer_for_it() {
     for world in World::both() {
         for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy]);
@@ -195,7 +195,7 @@ async fn refusals_at_once_count_as_much_as_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn both_stores_say_the_same_of_whoever_hammers() {
+async fn both_stores_agree_on_a_client_that_keeps_retrying() {
     let mut said = Vec::new();
     for world in World::both() {
         let mut says = Vec::new();
@@ -326,7 +326,7 @@ async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
     }
 }
 
-/// The callers of a list are sent one by one, and no more than it holds: the requests beyond are refused all the same.
+/// The callers of a list are sent one by one, and no more than it holds: the requests beyond are rejected too.
 #[tokio::test]
 async fn requests_beyond_a_list_of_callers_are_refusals_that_count_under_another_policy() {
     for world in World::both() {

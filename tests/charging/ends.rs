@@ -41,7 +41,7 @@ async fn hang_up(layer: &RateLimitLayer) {
 #[tokio::test]
 async fn a_request_that_is_dropped_before_its_response_is_charged() {
     for world in World::both() {
-        // Whatever the outcome would have said: nobody knows it.
+        // Whatever the outcome would have said: it is not known.
         for judge in [outcome::success, outcome::failure] {
             for layer in layers(&world, judge) {
                 forget(&layer).await;
@@ -53,7 +53,7 @@ async fn a_request_that_is_dropped_before_its_response_is_charged() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_before_its_response_is_free_where_told_so() {
+async fn a_request_that_is_dropped_before_its_response_is_free_where_configured() {
     for world in World::both() {
         for judge in [outcome::success as Says, outcome::failure] {
             for policy in both_modes(&window("p", "5/min"), judge) {
@@ -233,7 +233,7 @@ async fn responses_without_a_body_are_completed() {
                 assert_eq!(charged(&layer).await, 1, "{status} {}", world.name());
                 assert_eq!(cost(&layer, empty(status)).await, 1, "{status}");
             }
-            // These never have one, so nobody looks at it.
+            // These never have one, so the body is never polled.
             for status in [204, 304] {
                 forget(&layer).await;
                 drop(answer(&layer, streamed_with(status)).await);

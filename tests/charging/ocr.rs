@@ -22,7 +22,7 @@ use crate::{
 const CALLERS: u64 = 64;
 
 /// All callers at once; returns how many got each status. Of the calls that get to it, the provider fails every third.
-async fn everybody(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3] {
+async fn all_callers(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3] {
     let mut tasks = JoinSet::new();
     for _ in 0..CALLERS {
         let (layer, calls) = (layer.clone(), calls.clone());
@@ -47,14 +47,14 @@ async fn everybody(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_64_callers_who_try_and_try_again_exactly_5_succeed_in_a_window() {
+async fn of_64_callers_that_keep_retrying_exactly_5_succeed_in_a_window() {
     for world in World::both() {
         let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         for _ in 0..3 {
             let calls = Arc::new(AtomicU64::new(0));
             let (mut succeeded, mut failed) = (0, 0);
             loop {
-                let [ok, bad, refused] = everybody(&layer, &calls).await;
+                let [ok, bad, refused] = all_callers(&layer, &calls).await;
                 succeeded += ok;
                 failed += bad;
                 assert!(succeeded <= 5, "{succeeded} on {}", world.name());
@@ -63,7 +63,7 @@ async fn of_64_callers_who_try_and_try_again_exactly_5_succeed_in_a_window() {
                     break;
                 }
             }
-            // Who failed has given his place to somebody who came later.
+            // A failed call has given its place to a later one.
             assert_eq!(succeeded, 5, "{}", world.name());
             assert!(failed > 0, "no call failed");
             assert_eq!(used(layer.limiter(), "ocr").await, 5);
@@ -110,7 +110,7 @@ async fn checked_on_arrival_64_may_pass_and_the_debt_is_one_capacity_that_ends()
     }
 }
 
-/// A call whose provider waits until it is told what to answer.
+/// A call whose provider waits until the test says what to answer.
 struct Slow {
     tell: Arc<Notify>,
     answer: JoinHandle<u16>,
@@ -182,7 +182,7 @@ async fn what_outlasts_its_window_leaves_no_key_where_there_is_none() {
 }
 
 #[tokio::test]
-async fn a_key_that_ends_during_a_slow_call_locks_nobody_out() {
+async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
     for world in World::both() {
         for policy in both_modes(&window("ocr", "5/min"), outcome::success) {
             let layer = world.layer([policy]);

@@ -261,7 +261,7 @@ async fn a_refund_of_what_was_charged_before_a_reset_takes_no_more_than_that_fro
         for by in By::ALL {
             let taken = taken_by_a_refund_from_before_a_reset(&world, by).await;
             let most = match by {
-                // The charge, or the window that it opened, is told from those that came after.
+                // The charge, or the window that it opened, is distinguished from those that came after.
                 By::Fixed | By::List | By::Log => 0,
                 By::Gcra | By::Bucket | By::Calendar | By::Sliding(_) => 5,
             };

@@ -51,7 +51,7 @@ async fn what_a_server_has_sent_in_full_is_completed() {
 }
 
 #[tokio::test]
-async fn a_stream_whose_length_is_told_is_completed_when_that_was_sent() {
+async fn a_stream_with_a_content_length_is_completed_when_that_was_sent() {
     for method in ["GET", "HEAD"] {
         let end = over_a_socket(method, "/length").await;
         assert_eq!(end, RequestEnd::Completed, "{method}");

@@ -370,10 +370,10 @@ async fn one_policy_is_settled_alone() {
         tokens.refund(15).await.expect("an answer");
         tokens.charge(5).await.expect("an answer");
         assert_eq!(used(&limiter, "tokens").await, 30, "{}", world.name());
-        let unknown = admission.policy("nobody").expect_err("no such policy");
+        let unknown = admission.policy("absent").expect_err("no such policy");
         assert_eq!(
             unknown.to_string(),
-            r#"no policy "nobody"; expected one of ["requests", "tokens"]"#
+            r#"no policy "absent"; expected one of ["requests", "tokens"]"#
         );
         assert_eq!(used(&limiter, "requests").await, 1, "{}", world.name());
         // Both together.

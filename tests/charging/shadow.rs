@@ -20,7 +20,7 @@ fn would_reject<'a>(mut shadows: impl Iterator<Item = PolicyDecision<'a>>) -> bo
 }
 
 #[tokio::test]
-async fn a_shadow_refuses_nobody_and_says_whom_it_would_have() {
+async fn a_shadow_rejects_no_request_and_says_which_it_would_have() {
     for world in World::both() {
         let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
         for refuses in [false, false, true, true] {

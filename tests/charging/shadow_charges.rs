@@ -88,7 +88,7 @@ async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
         assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
         assert_eq!(used(&limiter, "tight").await, 0, "{}", world.name());
         let mut decision = check(3).await;
-        // Only what is enforced is told of.
+        // Only enforced policies are reported.
         assert_eq!(decision.refund(3).await.expect("an answer")[0].units(), 3);
         assert_eq!(used(&limiter, "new").await, 7, "{}", world.name());
     }

@@ -45,19 +45,19 @@ impl World {
     }
 }
 
-/// A policy that counts everybody together.
+/// A policy that counts all clients together.
 #[track_caller]
 pub(crate) fn together(by: By, name: &str, quota: &str) -> Policy {
     by.policy(name, quota).key(extract::global())
 }
 
-/// A policy that counts everybody together, in windows.
+/// A policy that counts all clients together, in windows.
 #[track_caller]
 pub(crate) fn window(name: &str, quota: &str) -> Policy {
     together(By::Fixed, name, quota)
 }
 
-/// A policy that counts everybody together, evenly.
+/// A policy that counts all clients together, evenly.
 #[track_caller]
 pub(crate) fn even(name: &str, quota: &str) -> Policy {
     together(By::Gcra, name, quota)
@@ -111,7 +111,7 @@ pub(crate) fn text(status: u16) -> Response<Body> {
     response.body(body).expect("a response")
 }
 
-/// A response whose body is streamed: nobody knows its end before it comes.
+/// A response whose body is streamed: its end is not known before it comes.
 pub(crate) fn streamed(pieces: Vec<Piece>) -> Response<Body> {
     Response::new(StreamBody::new(stream::iter(pieces)).boxed_unsync())
 }

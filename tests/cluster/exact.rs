@@ -68,7 +68,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
 }
 
 #[tokio::test]
-async fn nodes_that_forget_their_scripts_are_told_again() {
+async fn nodes_that_forget_their_scripts_are_sent_them_again() {
     let cluster = Cluster::start(3, 0);
     let limiter = limiter(store(&cluster), [By::Gcra.policy("p", "9/month")]);
     for round in 1..=3 {

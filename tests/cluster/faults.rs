@@ -49,7 +49,7 @@ async fn a_question_whose_answer_is_lost_is_charged_once() {
         })
         .await;
         let used = used(&limiter, places.key(0)).await[0];
-        // Nobody has come for the answer: if it was heard, it was given back.
+        // No task has read the answer: if the call ran, its charge was refunded.
         assert!(
             (round..=2 * round).contains(&used),
             "{used} after {round} rounds"
@@ -117,7 +117,7 @@ async fn a_question_whose_answer_is_cut_is_not_asked_again() {
         );
         proxy.pass();
         assert_eq!(calls(node), 1);
-        // What was charged for nobody stays charged: once.
+        // What was charged without an answer stays charged: once.
         assert_eq!(used(&limiter, places.key(0)).await, [2 * round]);
     }
     let others = [1, 2].map(|node| calls(&cluster.nodes()[node]));
@@ -195,7 +195,7 @@ async fn each_shard_has_a_breaker_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_hangs_keeps_nobody_waiting_at_the_others() {
+async fn a_node_that_hangs_delays_no_request_to_the_others() {
     let (cluster, places, limiter) = with_one_that_hangs("hang").await;
     let hanging = {
         let (limiter, key) = (limiter.clone(), places.key(0));
@@ -225,9 +225,9 @@ async fn a_node_that_hangs_keeps_nobody_waiting_at_the_others() {
     .await;
 }
 
-/// Those who share a connection with somebody who opens it anew in vain don't wait for him.
+/// Requests that share a connection don't wait for one that fails to reopen it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_swallows_everything_keeps_nobody_past_his_deadline() {
+async fn a_network_that_drops_everything_keeps_no_request_past_its_deadline() {
     let cluster = Cluster::start_with(3, 0, apart);
     let proxy = before(&cluster, 0).await;
     let deadline = Duration::from_secs(1);
@@ -272,7 +272,7 @@ async fn a_network_that_swallows_everything_keeps_nobody_past_his_deadline() {
     for task in asking {
         slowest = slowest.max(task.await.expect("all are answered"));
     }
-    assert!(slowest >= deadline, "nobody waited");
+    assert!(slowest >= deadline, "no request waited");
     assert!(slowest < deadline + deadline / 2, "{slowest:?}");
 }
 
@@ -311,7 +311,7 @@ async fn a_master_that_dies_is_followed_by_its_replica_while_the_others_go_on() 
     assert!(failed.into_inner() > 0);
     // Ten before, and the one that was the first to be admitted since.
     assert_eq!(used(&limiter, places.key(0)).await, [11]);
-    // The old one comes back as a replica; it sends whoever asks it to the new one.
+    // The old one comes back as a replica; it redirects clients to the new one.
     cluster.nodes()[0].restart();
     for _ in 0..20 {
         assert!(counted(&limiter.check(places.key(0)).await));

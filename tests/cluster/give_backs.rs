@@ -141,9 +141,9 @@ async fn permits_that_cannot_be_given_back_at_once_are_free_when_their_node_is_t
     .await;
 }
 
-/// Whoever asks a node that is silent now has more time than he whose charge is to be given back there.
+/// A request to a node that is silent now has more time than the one whose charge is to be refunded there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_past_his_deadline_for_others_who_ask_where_he_gives_back() {
+async fn no_request_waits_past_its_deadline_for_others_on_the_node_of_its_refund() {
     const DEADLINE: Duration = Duration::from_secs(2);
     let scene = Scene::set(DEADLINE).await;
     let start = Instant::now();

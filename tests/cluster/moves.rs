@@ -89,7 +89,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_rest() {
     assert_eq!(moving.keys(1), 1);
     let waiting = limiter.check(Key::new("k"));
     let waiting = tokio::spawn(async move { waiting.await });
-    // Before 7.0 by the one to whom the keys go.
+    // Before 7.0 by the node that the keys go to.
     let turned_away = |node: &Server| node.info("errorstats", "errorstat_TRYAGAIN").is_some();
     until("it has been turned away", async || {
         cluster.nodes().iter().any(turned_away)
@@ -123,8 +123,8 @@ async fn slots_that_move_to_and_fro_under_load_admit_exactly_the_quota() {
                     let moving = cluster.begin_move(slot, (from + moves) % 3);
                     while moving.keys(3) > 0 {}
                     moving.end();
-                    // Nobody is still on his way to where he was sent: he might get there when the slot is on its way there
-                    // again, and find no key.
+                    // No request is still on its way to where it was redirected: it might arrive when the slot is on its way
+                    // there again, and find no key.
                     let all_answered = || {
                         let now: Vec<u64> = count();
                         let mut tasks = now.iter().zip(&before);
@@ -172,7 +172,7 @@ async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
     let cluster = Arc::new(Cluster::start(3, 0));
     let places = Places::find(&cluster, "go").await;
     // A window's end is moved by as long as its key is on the way, and what was charged before then isn't found any more by
-    // those who give back.
+    // refunds.
     let policies = || ["a", "b", "c"].map(|name| By::Log.policy(name, "300/month"));
     let limiters = [0, 1].map(|_| limiter(store(&cluster), policies()));
     let slot = places.slot(&cluster, 0);
@@ -193,7 +193,7 @@ async fn requests_in_several_slots_go_on_while_one_of_them_moves() {
 }
 
 #[tokio::test]
-async fn who_cannot_wait_for_a_move_to_end_is_told_so_and_not_charged() {
+async fn a_request_that_cannot_wait_for_a_move_to_end_fails_and_is_not_charged() {
     let cluster = Cluster::start(3, 0);
     let policies = || {
         [

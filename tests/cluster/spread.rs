@@ -64,7 +64,7 @@ async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
 }
 
 #[tokio::test]
-async fn who_asks_alone_is_told_as_on_one_server() {
+async fn a_single_request_is_answered_as_on_one_server() {
     let places = Places::find(cluster(), "alone").await;
     let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
     let keys = places.apart();
@@ -141,7 +141,7 @@ async fn what_was_charged_everywhere_is_given_back_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_before_the_answer_costs_nothing_anywhere() {
+async fn a_request_that_is_dropped_before_the_answer_costs_nothing_anywhere() {
     let places = Places::find(cluster(), "leave").await;
     let limiter = three([
         (By::Gcra, "1000/month"),
@@ -168,7 +168,7 @@ async fn who_leaves_before_the_answer_costs_nothing_anywhere() {
         read += u64::from(task.await.expect("an answer"));
     }
     assert!((200..400).contains(&read), "{read} were answered");
-    until("what nobody read is given back", async || {
+    until("unread charges are refunded", async || {
         let used = used(&limiter, keys.clone()).await;
         // What flows back with time is given back less the moments for which it was held, which show as one unit.
         used[1..] == [read; 2] && (read..=read + 1).contains(&used[0])

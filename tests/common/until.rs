@@ -17,7 +17,7 @@ pub(crate) fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) -> impl Fu
         while !probe().await {
             assert!(
                 start.elapsed() < PATIENCE,
-                "waited in vain: {what}, at {caller}"
+                "not within {PATIENCE:?}: {what}, at {caller}"
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

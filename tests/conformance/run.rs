@@ -156,7 +156,7 @@ impl Runner<'_> {
         Ok(decisions)
     }
 
-    /// First come, first served: the i-th of k sees what is left after him.
+    /// First come, first served: the i-th of k sees what is left after it.
     fn compare_each(&self, decisions: &[Decision]) -> Result<(), String> {
         let mut admitted: Vec<_> = decisions.iter().filter(|d| d.admitted() == 1).collect();
         let left = |decision: &Decision| {

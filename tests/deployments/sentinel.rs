@@ -75,7 +75,7 @@ async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted
     .await;
     // None was admitted twice, and the last one was the first at the new master.
     assert_eq!(used(&limiter).await, 11);
-    // The old one comes back, and is made a replica. Nobody asks it any more.
+    // The old one comes back, and is made a replica. No client asks it any more.
     old.restart();
     for _ in 0..5 {
         assert!(counted(&limiter.check(key()).await));
@@ -94,7 +94,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
         old.info("replication", "role").as_deref() == Some("slave")
     })
     .await;
-    // At most one trip is spent on being told so, and what is told then is that nothing was charged.
+    // At most one round trip is spent on learning it, and its answer is that nothing was charged.
     let first = limiter.check(key()).await;
     let told = match first.source() {
         DecisionSource::Store => 1,

@@ -11,7 +11,7 @@ use tollgate::{Key, RedisStore, RedisStoreBuilder, StoreError};
 
 use crate::support::{PATIENCE, counted, counts, fault, key, limiter};
 
-/// An authority, and whom it has signed: certificates and keys in PEM.
+/// An authority, and what it has signed: certificates and keys in PEM.
 struct Signed {
     authority: String,
     server: [String; 2],
@@ -73,7 +73,7 @@ fn at(url: String) -> RedisStoreBuilder {
 }
 
 #[tokio::test]
-async fn who_shows_a_certificate_is_let_in_over_a_connection_that_nobody_reads() {
+async fn a_client_with_a_certificate_is_accepted_over_an_encrypted_connection() {
     let (signed, folder) = (signed(), folder());
     let (server, port) = server(&signed, folder.path());
     for host in ["127.0.0.1", "localhost"] {
@@ -87,7 +87,7 @@ async fn who_shows_a_certificate_is_let_in_over_a_connection_that_nobody_reads()
 }
 
 #[tokio::test]
-async fn who_shows_none_or_trusts_somebody_else_is_not_connected() {
+async fn a_client_without_a_certificate_or_with_another_authority_is_not_connected() {
     let (signed, other, folder) = (signed(), self::signed(), folder());
     let (_server, port) = server(&signed, folder.path());
     let url = || at(format!("rediss://127.0.0.1:{port}"));

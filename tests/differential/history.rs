@@ -75,7 +75,7 @@ pub(crate) enum Role {
 pub(crate) struct Step {
     /// How far the clock moves before it, in microseconds.
     pub(crate) wait: i64,
-    /// Whether that counts from when the last rejection told to come back.
+    /// Whether that counts from the end of the last rejection's wait.
     pub(crate) told: bool,
     pub(crate) op: Op,
     /// Whether the keys are peeked at afterwards.

@@ -152,7 +152,7 @@ impl Keys {
         }
         let full = under.remaining == under.limit && under.reset.is_zero();
         let absent = repairs && !charges && full && !self.present.contains_key(&place);
-        // When permits end isn't told.
+        // The end of permits is not in the answer.
         let over = if let By::Permits(life) = policy.by
             && !full
         {
@@ -212,7 +212,7 @@ impl Keys {
         }
     }
 
-    /// Removes keys of GCRA on the server that lost their time to live, and whose state is over for longer than it is told
+    /// Removes keys of GCRA on the server that lost their time to live, and whose state is over for longer than it can be distinguished
     /// from one that lies ahead.
     pub(crate) fn remove_stale(&self, server: &Server, policies: &[Counted], now: u64, idle: u64) {
         for place in &self.spoiled {
@@ -224,7 +224,7 @@ impl Keys {
         }
     }
 
-    /// Keys that were changed in a way that no answer told.
+    /// Keys that were changed in a way that no answer shows.
     pub(crate) fn unknown(&self) -> Vec<usize> {
         let places = self.expected.iter();
         let places = places.filter(|(_, expected)| expected.ends == u64::MAX);

@@ -1,6 +1,6 @@
 //! Both stores answer alike, whatever is asked of them, and under GCRA as it is defined.
 //!
-//! Random histories are told to a limiter in process, to one on Redis, and to a model of GCRA in integers without bounds:
+//! Random histories are played on a limiter in process, to one on Redis, and to a model of GCRA in integers without bounds:
 //! checks, charges, refunds, peeks, resets, bans, permits and tiers, times to live that are lost or too long, and clocks
 //! that step. After each step all answers are compared, and so is when the keys on Redis end. What fails is shrunk and
 //! printed as a history to be put among the regressions.

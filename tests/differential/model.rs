@@ -152,7 +152,7 @@ impl Model {
         }
     }
 
-    fn told(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> Told {
+    fn answer(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> Told {
         let cells = self.cells(request);
         let under = cells.into_iter().enumerate().map(|(policy, cells)| {
             let ahead = self.ahead((policy, request.key(policy)), cells);
@@ -189,7 +189,7 @@ impl Model {
             receipts.push(receipt);
         }
         self.charged.push(receipts);
-        self.told(request, cost, Some(admitted as u64))
+        self.answer(request, cost, Some(admitted as u64))
     }
 
     /// Notes a decision that charged nothing.
@@ -218,7 +218,7 @@ impl Model {
     }
 
     pub(crate) fn peek(&mut self, request: &Request) -> Told {
-        self.told(request, request.cost.unwrap_or(1), None)
+        self.answer(request, request.cost.unwrap_or(1), None)
     }
 
     pub(crate) fn reset(&mut self, key: usize) {

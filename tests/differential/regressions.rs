@@ -126,7 +126,7 @@ fn a_refund_under_a_tier_of_another_period_finds_what_a_peek_would() {
 }
 
 #[test]
-fn a_window_of_a_longer_tier_that_was_given_back_is_told_to_end_as_one_of_this_tier() {
+fn a_refunded_window_of_a_longer_tier_ends_as_one_of_this_tier() {
     for by in [Fixed, List] {
         tell(&History {
             start: 1799936984111000,

@@ -39,7 +39,7 @@ fn axum_full_lets_each_address_burst_on_all_routes_together() {
             "{refused:?}"
         );
         assert_eq!(refused.field("retry-after"), Some("1"));
-        // What watches over it isn't limited, nor told of limits.
+        // Health checks aren't limited, and their responses show no limits.
         for _ in 0..30 {
             let health = example.get("/health", &[]);
             assert_eq!((health.status, &*health.body), (200, "ok\n"));

@@ -129,7 +129,7 @@ fn llm_tokens_are_settled_when_the_stream_has_ended() {
         while chat(1, 0).status != 429 {
             assert!(
                 Instant::now() < deadline,
-                "nobody pays for what was streamed"
+                "no caller pays for what was streamed"
             );
         }
     });

@@ -53,7 +53,7 @@ fn hello(name: impl Into<String>) -> HelloRequest {
 #[derive(Debug, Default)]
 struct Passed {
     counted: usize,
-    /// Because the store did not answer in time, on a machine that is busy; it may have counted all the same.
+    /// Because the store did not answer in time, on a machine that is busy; it may have counted nevertheless.
     uncounted: usize,
 }
 
@@ -184,7 +184,7 @@ fn grpcs_own_client_reads_googles_details_in_a_refusal() {
 }
 
 #[test]
-fn grpcs_own_client_comes_back_when_told_if_it_may_retry() {
+fn grpcs_own_client_retries_after_the_pushback_if_it_may_retry() {
     grpcio("retry", &[]);
 }
 

@@ -131,7 +131,7 @@ fn two_quickstarts_on_one_redis_share_the_count() {
 }
 
 #[test]
-fn quickstart_says_that_it_limits_nobody_while_redis_is_down() {
+fn quickstart_says_that_it_limits_no_client_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
     let answer = example.get("/", &[]);

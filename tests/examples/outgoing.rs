@@ -28,7 +28,7 @@ fn twelve_at_once(examples: &[Example]) {
 }
 
 #[test]
-fn outgoing_calls_its_upstream_five_times_a_second_and_refuses_nobody_who_can_wait() {
+fn outgoing_calls_its_upstream_five_times_a_second_and_rejects_no_request_that_can_wait() {
     let example = Example::start("outgoing", &[]);
     twelve_at_once(&[example]);
 }
@@ -43,7 +43,7 @@ fn outgoing_shares_the_five_with_another_process_on_redis() {
 }
 
 #[test]
-fn outgoing_tells_those_who_would_wait_for_too_long_when_to_come_back() {
+fn outgoing_answers_requests_that_would_wait_for_too_long_with_a_retry_after() {
     let example = Example::start("outgoing", &[("TIMEOUT", "0")]);
     let answers: Vec<_> = thread::scope(|scope| {
         let asking: Vec<_> = (0..12)

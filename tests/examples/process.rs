@@ -54,7 +54,7 @@ impl Example {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                // Nobody listens any more once the test is over.
+                // The receiver is gone once the test is over.
                 let _ = sender.send(line);
             }
         });

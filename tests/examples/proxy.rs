@@ -1,4 +1,4 @@
-//! The example that is asked through a proxy, and nginx as that proxy: nobody but the proxy says who is asking.
+//! The example that is asked through a proxy, and nginx as that proxy: the client address comes from the proxy alone.
 
 use std::{
     fs,
@@ -96,7 +96,7 @@ impl Nginx {
                     };
                 }
                 if program.exited().is_some() {
-                    // Somebody else may have taken the port.
+                    // Another program may have taken the port.
                     assert!(program.log().contains("in use"), "{}", program.log());
                     break;
                 }
@@ -142,7 +142,7 @@ fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
         answer
     });
     assert_quota(&passed, 5, REGAINED);
-    // Whatever is made up, it is this client who is asking, and who is known to.
+    // Whatever the header says, the request is counted as this client.
     let mut let_in = 0;
     let start = Instant::now();
     for n in 0..FORGED.len() as u64 {
@@ -163,7 +163,7 @@ fn use_up(client: Ipv4Addr, server: SocketAddr, address: &str) {
     );
 }
 
-/// Asserts that nobody has used anything of a client's budget yet.
+/// Asserts that nothing of a client's budget is used yet.
 fn assert_untouched(client: Ipv4Addr, server: SocketAddr) {
     let answer = ask(client, server, b"");
     assert_eq!(
@@ -175,7 +175,7 @@ fn assert_untouched(client: Ipv4Addr, server: SocketAddr) {
 }
 
 #[test]
-fn behind_nginx_nobody_chooses_by_what_he_is_counted() {
+fn behind_nginx_no_client_chooses_the_key_it_is_counted_by() {
     let example = Example::start("behind_proxy", &TRUSTED);
     let nginx = Nginx::before(example.address());
     // Among others in the other's name.
@@ -201,14 +201,14 @@ fn behind_nginx_what_is_answered_is_what_is_counted() {
 }
 
 #[test]
-fn who_asks_past_the_proxy_is_counted_as_himself() {
+fn a_client_that_bypasses_the_proxy_is_counted_by_its_own_address() {
     let example = Example::start("behind_proxy", &TRUSTED);
     use_up(BOB, example.address(), "127.0.0.2");
     assert_untouched(ALICE, example.address());
 }
 
 #[test]
-fn where_nobody_is_trusted_the_proxy_is_who_asks() {
+fn without_trusted_proxies_the_proxy_is_the_client() {
     let example = Example::start("behind_proxy", &[]);
     let nginx = Nginx::before(example.address());
     use_up(BOB, nginx.address, PROXY);

@@ -125,23 +125,23 @@ async fn websocket_echoes_five_messages_and_tells_of_the_others_when_to_come_bac
 }
 
 #[tokio::test]
-async fn websocket_shows_out_who_goes_on_and_on() {
+async fn websocket_closes_a_connection_that_keeps_sending() {
     let example = Example::start("websocket", &[]);
     let mut socket = Socket::opened(&example).await;
-    let mut told = 0;
+    let mut notices = 0;
     let close = loop {
         let word = Message::text("word");
         match socket.say(word.clone()).await {
             Message::Close(close) => break close.expect("a reason"),
-            answer if answer == word => told = 0,
+            answer if answer == word => notices = 0,
             answer => {
                 retry_after(answer.to_text().expect("a text"));
-                told += 1;
-                assert!(told < 9, "told {told} times");
+                notices += 1;
+                assert!(notices < 9, "{notices} notices");
             }
         }
     };
-    assert_eq!((told, close.code), (5, CloseCode::Policy));
+    assert_eq!((notices, close.code), (5, CloseCode::Policy));
     retry_after(&close.reason);
     socket.assert_closed().await;
 }

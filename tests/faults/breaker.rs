@@ -38,7 +38,7 @@ fn calls(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn while_it_is_open_nobody_waits_and_nothing_is_asked() {
+async fn while_it_is_open_no_request_waits_and_nothing_is_asked() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     resumed(&limiter).await;
@@ -125,7 +125,7 @@ async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
 
 /// Questions that wait for a trip when it opens are answered, too.
 #[tokio::test]
-async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
+async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).timeout(Duration::from_secs(20));
@@ -134,7 +134,7 @@ async fn whoever_is_queued_when_it_opens_does_not_wait_for_his_deadline() {
     proxy.hold();
     let check = || tokio::spawn(limiter.check(Key::new("key")).into_future());
     let first = check();
-    // It is under way now, and the others, who are few, wait for it.
+    // It is in flight now, and the few others wait for it.
     tokio::task::yield_now().await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let others: Vec<_> = (0..20).map(|_| check()).collect();
@@ -209,7 +209,7 @@ async fn one_probe_at_a_time_goes_however_many_ask() {
 }
 
 #[tokio::test]
-async fn a_store_is_in_use_again_though_nobody_asked_meanwhile() {
+async fn a_store_is_in_use_again_though_no_request_came_meanwhile() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     server.kill();
@@ -297,7 +297,7 @@ fn a_breaker_that_opens_after_nothing_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn who_is_refused_for_it_is_told_to_come_back_in_a_second() {
+async fn a_request_rejected_for_it_has_a_retry_after_of_a_second() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(policy(1).key(extract::global()))
@@ -313,7 +313,7 @@ async fn who_is_refused_for_it_is_told_to_come_back_in_a_second() {
 }
 
 #[tokio::test]
-async fn who_asks_for_a_refund_while_it_is_open_is_told_at_once_that_it_cannot_be_had() {
+async fn a_refund_while_it_is_open_fails_at_once() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     let charged = limiter.check(Key::new("key")).cost(5).await;

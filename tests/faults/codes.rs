@@ -1,4 +1,4 @@
-//! The table of errors, against real servers in the state that each of them tells of: what is told, whether the breaker
+//! The table of errors, against real servers in the state that each of them is about: the error that is returned, whether the breaker
 //! opens for it, what becomes of the connection, and that all is well when it's over.
 
 use std::{future::IntoFuture, thread};
@@ -33,15 +33,15 @@ fn is_open(error: &StoreError) -> bool {
     matches!(error, StoreError::CircuitOpen { .. })
 }
 
-/// Asks about ten requests on a server in such a state: they are told this code, until the breaker opens, if it does.
+/// Makes ten requests on a server in such a state: they fail with this code, until the breaker opens, if it does.
 async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
-    let mut told = 0;
+    let mut failed = 0;
     for _ in 0..10 {
         let error = fault(&limiter.check(KEY).await);
         match &error {
             StoreError::Server { code: said, .. } => {
                 assert_eq!(&**said, code, "{error:?}");
-                told += 1;
+                failed += 1;
             }
             StoreError::CircuitOpen { .. } => assert_eq!(breaker, Breaker::Opens, "for {code}"),
             _ => panic!("{error:?} in place of {code}"),
@@ -50,7 +50,7 @@ async fn tells(limiter: &Limiter, code: &str, breaker: Breaker) {
     let check = limiter.check(KEY).into_future().now_or_never();
     let opened = check.is_some_and(|decision| is_open(&fault(&decision)));
     assert_eq!(opened, breaker == Breaker::Opens, "for {code}");
-    assert!(told >= 3, "{code} {told} times");
+    assert!(failed >= 3, "{code} {failed} times");
 }
 
 /// What is not charged while a server is in such a state is not charged, and all is well afterwards.
@@ -146,7 +146,7 @@ async fn masterdown() {
     connection.is_dropped(&server).await;
 }
 
-/// Somebody else's script runs, and runs.
+/// Another client's script does not end.
 #[tokio::test]
 async fn busy() {
     let server = Server::builder().arg("lua-time-limit", "1").start();
@@ -166,7 +166,7 @@ async fn busy() {
     connection.is_kept(&server);
 }
 
-/// Somebody else's script runs, and has written: it can't be ended, but with the server.
+/// Another client's script runs, and has written: it can't be ended, but with the server.
 #[tokio::test]
 async fn unkillable() {
     let server = Server::builder().arg("lua-time-limit", "1").start();
@@ -181,14 +181,14 @@ async fn unkillable() {
         )
     })
     .await;
-    // Who asks for nothing but to be served is told as much.
+    // A request by itself fails in the same way.
     tells(&limiter, "BUSY", Breaker::Opens).await;
     server.restart();
     script.join().expect("it ends").expect_err("no reply");
     is_well_again(&limiter, 0).await;
 }
 
-/// Somebody unblocks a client that waits for the end of a pause. Some servers tell it so and run what it asked all the same
+/// An operator unblocks a client that waits for the end of a pause. Some servers answer with an error and still run its command
 /// when the pause is over, so its connection is of no use any more; others don't do it.
 #[tokio::test]
 async fn unblocked() {
@@ -318,7 +318,7 @@ async fn noauth() {
     is_well_again(&limiter, 1).await;
 }
 
-/// What the server forgot is sent again, and nobody notices.
+/// A script that the server forgot is sent again, and no request notices.
 #[tokio::test]
 async fn noscript() {
     let server = Server::start();
@@ -367,7 +367,7 @@ async fn clusterdown() {
     is_well_again(&limiter, 0).await;
 }
 
-/// A node of a cluster, by a store that was told of none: what is asked at once is in many slots.
+/// A node of a cluster, by a store that knows of none: the keys of one call are in many slots.
 #[tokio::test]
 async fn crossslot() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();

@@ -121,7 +121,7 @@ async fn several_at_once_are_admitted_as_far_as_the_share_goes() {
 }
 
 #[tokio::test]
-async fn whoever_costs_more_than_the_share_is_to_come_back_when_the_store_may_be() {
+async fn a_request_that_costs_more_than_the_share_is_to_retry_when_the_store_may_be_back() {
     let limiter = sharing(nowhere(), 10, 4);
     let decision = limiter.check(KEY).cost(5).await;
     assert!(!decision.is_admitted());
@@ -222,7 +222,7 @@ fn a_fallback_across_no_processes_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn who_is_refused_in_process_is_refused_by_the_quota() {
+async fn a_request_rejected_in_process_is_rejected_by_the_quota() {
     let limiter = sharing(nowhere(), 1, 1);
     assert_eq!(admitted_in_process(&limiter, KEY, 1).await, 1);
     let refused = limiter.check(KEY).await;

@@ -1,4 +1,4 @@
-//! What is given back while the store is at fault, by whoever doesn't wait for it, is given back when it's well again.
+//! Refunds that no task waits for, made while the store fails, are carried out when it answers again.
 
 use std::{convert::Infallible, future::IntoFuture, pin::Pin, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ async fn left(limiter: &Limiter) -> u64 {
     seen.policy("p").expect("a verdict").remaining()
 }
 
-/// Nobody is locked out by those who left meanwhile.
+/// Requests that were dropped meanwhile lock no other out.
 #[tokio::test]
 async fn places_that_are_left_during_an_outage_are_free_after_it() {
     let (_server, proxy, store) = network();
@@ -62,7 +62,7 @@ async fn places_that_are_left_during_an_outage_are_free_after_it() {
 
 /// Another process finds them free, though this one asks nothing more.
 #[tokio::test]
-async fn they_are_given_back_though_nobody_asks() {
+async fn they_are_refunded_though_no_request_comes() {
     let (server, proxy, store) = network();
     let limiter = places(store, 3);
     let other = places(crate::support::store(&server), 3);

@@ -163,7 +163,7 @@ impl Log {
         );
     }
 
-    /// Nobody waited past his deadline.
+    /// No request waited past its deadline.
     #[track_caller]
     pub(crate) fn assert_in_time(&self) {
         let slowest = self.asked.iter().max_by_key(|asked| asked.took);

@@ -1,4 +1,5 @@
-//! When the store is at fault: nobody waits past his deadline, nobody gets more than his share, and all is well again soon.
+//! When the store fails: no request waits past its deadline, no key gets more than its share, and the store is in use
+//! again soon.
 
 #![allow(missing_docs)]
 

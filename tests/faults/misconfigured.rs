@@ -18,7 +18,7 @@ use crate::{
 
 const KEY: Key = Key::global();
 
-/// A limiter that was told nothing about failures.
+/// A limiter with the default action on failures.
 fn plain(store: RedisStore) -> Limiter {
     let limiter = Limiter::builder()
         .store(store)
@@ -194,7 +194,7 @@ fn a_thread_without_a_runtime_is_rejected() {
 }
 
 #[test]
-fn a_thread_without_a_runtime_is_told_so_by_a_health_check() {
+fn a_health_check_on_a_thread_without_a_runtime_says_so() {
     let limiter = plain(nowhere());
     let health = futures_util::FutureExt::now_or_never(limiter.health_check());
     let health = health.expect("it is answered at once");
@@ -208,7 +208,7 @@ fn a_thread_without_a_runtime_is_told_so_by_a_health_check() {
 }
 
 #[tokio::test]
-async fn an_outage_admits_unless_told_otherwise() {
+async fn an_outage_admits_by_default() {
     let limiter = plain(nowhere());
     for _ in 0..10 {
         assert!(matches!(
@@ -220,7 +220,7 @@ async fn an_outage_admits_unless_told_otherwise() {
 
 /// Both the default and each answer to an outage, where it was asked to answer alike.
 #[tokio::test]
-async fn it_is_answered_like_an_outage_where_the_limiter_was_told_so() {
+async fn it_is_answered_like_an_outage_where_the_limiter_is_configured_so() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     for (answer, admitted) in [
@@ -263,7 +263,7 @@ async fn policies_in_the_shadow_reject_nothing_for_it() {
     assert_eq!(admitted_in_process(&limiter, KEY, 10).await, 10);
 }
 
-/// Also where it was told to admit.
+/// Also where it is configured to admit.
 #[tokio::test]
 async fn outgoing_calls_do_not_wait_for_it() {
     let server = Server::start();

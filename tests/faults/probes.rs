@@ -77,9 +77,9 @@ async fn a_node_that_has_no_slots_is_not_taken_for_a_server_that_counts() {
     resumed(&limiter).await;
 }
 
-/// Who has used up his quota is refused by it.
+/// It rejects a key whose quota is used up.
 #[tokio::test]
-async fn a_server_that_is_full_is_asked_all_the_same() {
+async fn a_server_that_is_full_is_asked_nevertheless() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
@@ -101,7 +101,7 @@ async fn a_server_that_is_full_is_asked_all_the_same() {
     );
 }
 
-/// Whoever may touch the keys with the prefix, and these alone, and may not remove them.
+/// A user with rights to the keys with the prefix alone, and none to remove them.
 #[tokio::test]
 async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() {
     let server = Server::start();
@@ -177,7 +177,7 @@ async fn the_late_answer_to_a_probe_closes_the_breaker_before_the_next_probe() {
     busy.await.expect("a thread").expect_err("nothing was sent");
 }
 
-/// Takes connections on a server's port while it is away, and lets nobody know that it is not the server.
+/// Takes connections on a server's port while it is away, and does not show that it is not the server.
 struct Hole {
     listener: TcpListener,
     taken: Vec<TcpStream>,
@@ -226,7 +226,7 @@ impl Hole {
 
 /// What was asked of a server that has gone is never answered by the one that comes in its place.
 #[tokio::test]
-async fn a_probe_that_is_never_answered_keeps_nobody_waiting_for_its_deadline() {
+async fn a_probe_that_is_never_answered_keeps_no_request_waiting_for_its_deadline() {
     let server = Server::start();
     let deadline = Duration::from_secs(30);
     let store = builder(server.url()).timeout(deadline);
@@ -234,7 +234,7 @@ async fn a_probe_that_is_never_answered_keeps_nobody_waiting_for_its_deadline() 
     server.kill();
     opened(&limiter).await;
     let mut hole = Hole::in_place_of(&server);
-    until("two probes that nobody answers", async || hole.taken() >= 2).await;
+    until("two probes without an answer", async || hole.taken() >= 2).await;
     let Hole {
         listener, taken, ..
     } = hole;

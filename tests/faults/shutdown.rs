@@ -1,4 +1,4 @@
-//! What is queued in a process is brought to the store before the process ends, or the process is told what is not.
+//! What is queued in a process is brought to the store before the process ends, or the error says what is not.
 
 use std::{thread, time::Duration};
 

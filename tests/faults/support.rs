@@ -23,7 +23,7 @@ pub(crate) fn url(addr: impl std::fmt::Display) -> String {
     format!("redis://{addr}")
 }
 
-/// A store that asks about each request, also of those whom it has refused.
+/// A store that asks Redis about each request, also those of rejected keys.
 pub(crate) fn builder(url: impl Into<String>) -> RedisStoreBuilder {
     RedisStore::builder()
         .url(url)

@@ -37,7 +37,7 @@ async fn turns_come_as_often_as_the_share_has_it() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_store_that_is_to_be_waited_for_by_nobody() {
+async fn a_wait_ends_at_once_when_the_store_fails() {
     let limiter = limiter(nowhere(), OnStoreError::Reject);
     for _ in 0..10 {
         let refused = limiter.wait(KEY, Duration::MAX).await.expect_err("a fault");
@@ -49,7 +49,7 @@ async fn nobody_waits_for_a_store_that_is_to_be_waited_for_by_nobody() {
 }
 
 #[tokio::test]
-async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
+async fn waiters_are_admitted_or_rejected_as_configured_when_the_store_dies() {
     for (answer, admits) in [
         (OnStoreError::Admit, true),
         (OnStoreError::Reject, false),
@@ -74,8 +74,8 @@ async fn those_who_wait_when_the_store_dies_are_let_go_on_or_refused_as_told() {
     }
 }
 
-/// A limiter that was told nothing about failures.
-fn untold(store: tollgate::RedisStore) -> Limiter {
+/// A limiter with the default action on failures.
+fn by_default(store: tollgate::RedisStore) -> Limiter {
     let policy = Policy::new("p", Quota::requests(1_000_000).per_second());
     let limiter = Limiter::builder().store(store).policy(policy);
     limiter.build().expect("a limiter")
@@ -83,7 +83,7 @@ fn untold(store: tollgate::RedisStore) -> Limiter {
 
 #[tokio::test]
 async fn calls_with_a_failed_store_wait_until_their_timeout_and_are_then_rejected() {
-    let limiter = untold(nowhere());
+    let limiter = by_default(nowhere());
     let (timeout, start) = (Duration::from_millis(300), Instant::now());
     let waiting: Vec<_> = (0..1_000)
         .map(|key| {
@@ -109,7 +109,7 @@ async fn calls_with_a_failed_store_wait_until_their_timeout_and_are_then_rejecte
 #[tokio::test]
 async fn a_call_goes_on_when_the_store_comes_back_before_its_timeout() {
     let server = Server::start();
-    let limiter = untold(store(&server));
+    let limiter = by_default(store(&server));
     server.kill();
     let waiting: Vec<_> = (0..4)
         .map(|key| {

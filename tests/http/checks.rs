@@ -1,4 +1,4 @@
-//! What must hold whatever anybody sends. Property tests and fuzz targets ask the same, so this knows neither.
+//! What must hold whatever a client sends. Property tests and fuzz targets ask the same, so this knows neither.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -75,10 +75,10 @@ fn head(peer: IpAddr, lines: &Lines) -> Parts {
 }
 
 /// Nothing that a client sends changes by what it is counted, unless it is a proxy of ours.
-pub(crate) fn nobody_else_chooses_a_key(peer: IpAddr, lines: &Lines) {
+pub(crate) fn no_client_chooses_its_key(peer: IpAddr, lines: &Lines) {
     assert!(!is_trusted(peer), "{peer}");
     let head = head(peer, lines);
-    let known = ("nobody is believed", extract::client_ip());
+    let known = ("no proxy is trusted", extract::client_ip());
     for (name, extractor) in trusting(1).iter().chain([&known]) {
         assert_eq!(
             extractor.key(&head),
@@ -151,7 +151,7 @@ pub(crate) fn nothing_panics(peer: IpAddr, uri: &str, lines: &Lines) {
     let mut head = head(peer, lines);
     head.uri = uri.parse().unwrap_or_default();
     for (_, extractor) in trusting(1).iter().chain(trusting(3)) {
-        // Somebody is counted: the peer at least.
+        // An address is counted: the peer at least.
         assert!(extractor.key(&head).is_some(), "{head:?}");
     }
     let others: [&dyn KeyExtractor; 9] = [

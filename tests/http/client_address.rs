@@ -1,4 +1,4 @@
-//! The client's address behind proxies: whom a request is counted by, line for line of the table in the docs.
+//! The client's address behind proxies: the address that a request is counted by, line for line of the table in the docs.
 
 use std::{
     io::{Read, Write},
@@ -52,7 +52,7 @@ pub(crate) fn says(extractor: &ClientIp, name: &str, value: &str, expected: &str
 }
 
 #[test]
-fn nobody_is_believed_unless_named() {
+fn no_proxy_is_trusted_unless_named() {
     let forged = [(XFF, "198.51.100.9"), ("forwarded", "for=198.51.100.9")];
     counts(&extract::client_ip(), "192.0.2.1", &forged, "192.0.2.1");
     let nobody = extract::client_ip().trusted_proxies([""; 0]);
@@ -133,7 +133,7 @@ fn hops_count_from_the_right_whatever_the_addresses() {
         "for=203.0.113.1, for=_x, for=10.0.0.2",
         "10.0.0.1",
     );
-    // An empty entry is somebody's, not nobody's.
+    // An empty entry stands for a client, not for none.
     says(
         &extract::client_ip().hops(2),
         XFF,
@@ -159,7 +159,7 @@ fn hops_need_no_peer_and_so_serve_unix_sockets() {
         "198.51.100.9",
     );
     assert_eq!(extract::client_ip().hops(1).key(&head("", &[])), None);
-    // Who is to be a named proxy has to be known.
+    // The peer that is to be a named proxy has to be known.
     let forged = head("", &[(XFF, "198.51.100.9")]);
     assert_eq!(trusting().key(&forged), None);
     assert_eq!(trusting().hops(1).key(&forged), None);
@@ -248,12 +248,12 @@ fn mistakes_are_found_when_the_limiter_is_built() {
         (client().hops(65), "65 hops", "at most 64"),
         (
             client().forwarded(),
-            "nobody to believe",
+            "no proxy to trust",
             "trusted_proxies, or hops",
         ),
         (
             client().header("x-real-ip"),
-            "nobody to believe",
+            "no proxy to trust",
             "trusted_proxies",
         ),
         (
@@ -280,7 +280,7 @@ fn mistakes_are_found_when_the_limiter_is_built() {
         assert!(error.value().contains(value), "{error}");
         assert!(error.expected().contains(valid), "{error}");
     }
-    // What is none: all there is, and nobody.
+    // Lists that are fine: of all addresses, and of none.
     for fine in [
         client(),
         client().trusted_proxies([""; 0]),

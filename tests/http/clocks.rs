@@ -76,7 +76,7 @@ fn an_instant_of_the_system_is_one_of_a_store() {
     assert!(now.since(before) < day && before.since(now) < day);
 }
 
-/// rustdoc shows a bare `pub use` of what is public elsewhere too, unless it is told to write it out.
+/// rustdoc shows a bare `pub use` of what is public elsewhere too, unless an attribute makes it write it out.
 #[test]
 fn each_type_on_the_crates_front_page_has_its_summary_there() {
     let source = include_str!("../../src/lib.rs");

@@ -107,7 +107,7 @@ async fn what_is_given_twice_is_no_key() {
 }
 
 #[tokio::test]
-async fn what_is_given_twice_is_told_so() {
+async fn what_is_given_twice_is_named_as_such() {
     let layer = counted_by(extract::query("tenant"));
     let answer = send(&hello(&layer), to("/?tenant=a&tenant=b")).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);

@@ -1,4 +1,4 @@
-//! How a client is told how it stands: in which fields, of which policies, and how much later than it has to be.
+//! How responses show the limits: in which fields, of which policies, and how much later than exactly.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -31,8 +31,8 @@ const ALL: [&str; 8] = [
     "x-ratelimit-reset",
 ];
 
-/// All fields that tell of limits, as `name: value`.
-fn told(answer: &Answer) -> Vec<String> {
+/// All fields about limits, as `name: value`.
+fn limit_fields(answer: &Answer) -> Vec<String> {
     let told = ALL
         .iter()
         .filter_map(|name| Some(format!("{name}: {}", answer.field(name)?)));
@@ -60,11 +60,11 @@ async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
     // Whatever else is said, a refusal says when to come back, and no other answer does.
     let waits = answers.each_ref().map(Answer::retry_after);
     assert_eq!(waits, [None, None, Some(5)]);
-    answers.each_ref().map(told)
+    answers.each_ref().map(limit_fields)
 }
 
 #[tokio::test]
-async fn the_current_draft_is_what_is_spoken_unless_told_otherwise() {
+async fn the_current_draft_is_the_default_dialect() {
     assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::draft());
     let answers = three(RateLimitHeaders::draft()).await;
     let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
@@ -76,7 +76,10 @@ async fn the_current_draft_is_what_is_spoken_unless_told_otherwise() {
         assert_eq!(answer, &[policies, limits]);
     }
     let (layer, _) = support::layer(two());
-    assert_eq!(told(&send(&hello(&layer), to("/")).await), answers[0]);
+    assert_eq!(
+        limit_fields(&send(&hello(&layer), to("/")).await),
+        answers[0]
+    );
 }
 
 #[tokio::test]
@@ -177,7 +180,7 @@ async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
     ] {
         let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
         let answer = send(&hello(&layer), to("/")).await;
-        let told = told(&answer);
+        let told = limit_fields(&answer);
         assert!(
             told.iter().any(|field| field.ends_with("limit: 30")),
             "{told:?}"
@@ -222,7 +225,7 @@ async fn an_epoch_within_a_second_is_rounded_up() {
 }
 
 #[tokio::test]
-async fn who_wants_no_fields_gets_none_but_retry_after() {
+async fn without_fields_there_is_none_but_retry_after() {
     let answers = three(RateLimitHeaders::none()).await;
     assert!(answers.iter().all(Vec::is_empty), "{answers:?}");
 }
@@ -243,7 +246,7 @@ async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
         let answer = send(&hello(&layer.headers(headers)), to("/")).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(answer.retry_after(), Some(1));
-        assert!(told(&answer).is_empty());
+        assert!(limit_fields(&answer).is_empty());
     }
 }
 
@@ -283,9 +286,9 @@ async fn jitter_puts_refusals_off_and_never_earlier() {
         let (plain, _) = support::layer([shared("once", "1/min"), shared("wide", "99/day")]);
         let plain = send(&hello(&plain.headers(headers)), to("/")).await;
         assert_eq!(
-            told(&first),
-            told(&plain),
-            "who is let in is told the truth"
+            limit_fields(&first),
+            limit_fields(&plain),
+            "an admitted request has exact fields"
         );
 
         let mut waits = BTreeSet::new();
@@ -296,7 +299,7 @@ async fn jitter_puts_refusals_off_and_never_earlier() {
             assert!(refused.resets().iter().all(|t| *t <= wait), "{refused:?}");
             for name in ["ratelimit-reset", "x-ratelimit-reset"] {
                 if let Some(reset) = refused.field(name) {
-                    // Who goes by this field stays away as long.
+                    // A client that goes by this field waits as long.
                     assert_eq!(reset, wait.to_string(), "{name}");
                 }
             }
@@ -310,7 +313,7 @@ async fn jitter_puts_refusals_off_and_never_earlier() {
 }
 
 #[tokio::test]
-async fn less_jitter_than_can_be_told_is_none() {
+async fn jitter_of_less_than_a_millisecond_is_none() {
     let (layer, _) = layer(
         RateLimitHeaders::draft().jitter(Duration::from_micros(999)),
         two(),
@@ -330,7 +333,7 @@ async fn less_jitter_than_can_be_told_is_none() {
 }
 
 #[tokio::test]
-async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
+async fn a_handlers_rejection_has_the_dialect_it_is_given() {
     let headers = RateLimitHeaders::x_ratelimit();
     let (layer, _) = layer(headers, [shared("once", "1/h")]);
     let limiter: Limiter = layer.limiter().clone();
@@ -347,14 +350,14 @@ async fn a_handlers_refusal_speaks_the_dialect_that_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn the_same_layer_speaks_as_it_is_told_however_it_was_made() {
+async fn a_layer_has_the_dialect_it_is_given_however_it_was_made() {
     let policy = || Policy::new("once", Quota::requests(1).per_hour()).key(extract::global());
     let headers = RateLimitHeaders::x_ratelimit();
     let built = RateLimitLayer::builder().policy(policy()).build();
     let limiter = Limiter::builder().policy(policy()).build();
     let around = RateLimitLayer::new(limiter.expect("a limiter"));
     for layer in [built.expect("a layer"), around].map(|layer| layer.headers(headers)) {
-        // A clone that is told otherwise leaves this one as it is.
+        // Another dialect of a clone leaves this one as it is.
         let _ = layer.clone().headers(RateLimitHeaders::none());
         let answer = send(&hello(&layer), to("/")).await;
         assert_eq!(answer.field("x-ratelimit-limit").as_deref(), Some("1"));

@@ -93,7 +93,7 @@ async fn no_header_and_an_empty_one_are_no_key() {
 }
 
 #[tokio::test]
-async fn no_header_names_the_bucket_of_everybody_or_of_those_without_a_key() {
+async fn no_header_names_the_global_key_or_that_of_missing_keys() {
     let layer = counted_by(extract::header("x-tenant"));
     let app = hello(&layer);
     for value in ["*", "?", "#", "global", "missing"] {
@@ -206,7 +206,7 @@ async fn a_method_counts_by_itself() {
 }
 
 #[tokio::test]
-async fn everybody_counts_together() {
+async fn all_clients_count_together() {
     let layer = counted_by(extract::global());
     let app = hello(&layer);
     for n in 0..3 {

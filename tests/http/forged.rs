@@ -8,7 +8,7 @@ use proptest::{prelude::*, sample::select};
 
 use crate::checks::{
     Adds, FORGED, Lines, a_client_behind_proxies_is_itself, a_quota_reads_back_or_is_none,
-    is_trusted, nobody_else_chooses_a_key, nothing_panics,
+    is_trusted, no_client_chooses_its_key, nothing_panics,
 };
 
 /// What lists are made of, and what breaks those who read them.
@@ -70,7 +70,7 @@ fn lines() -> impl Strategy<Value = Lines> {
     prop::collection::vec((name, value()), 0..6)
 }
 
-fn anybody() -> impl Strategy<Value = IpAddr> {
+fn any_address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<Ipv4Addr>().prop_map(IpAddr::V4),
         any::<Ipv4Addr>().prop_map(|v4| IpAddr::V6(v4.to_ipv6_mapped())),
@@ -80,7 +80,7 @@ fn anybody() -> impl Strategy<Value = IpAddr> {
 }
 
 fn a_client() -> impl Strategy<Value = IpAddr> {
-    anybody().prop_filter("a proxy", |address| !is_trusted(*address))
+    any_address().prop_filter("a proxy", |address| !is_trusted(*address))
 }
 
 fn a_proxy() -> impl Strategy<Value = IpAddr> {
@@ -102,7 +102,7 @@ proptest! {
 
     #[test]
     fn no_request_from_an_untrusted_peer_chooses_its_own_key(peer in a_client(), lines in lines()) {
-        nobody_else_chooses_a_key(peer, &lines);
+        no_client_chooses_its_key(peer, &lines);
     }
 
     #[test]
@@ -117,7 +117,7 @@ proptest! {
 
     #[test]
     fn no_head_makes_an_extractor_panic(
-        peer in anybody(),
+        peer in any_address(),
         proxy in a_proxy(),
         uri in "(http://[a-z@:.\\[\\]]{0,9})?/?[a-z/.%]{0,12}(\\?[a-z=&%0-9+]{0,12})?",
         lines in lines(),

@@ -52,7 +52,7 @@ async fn it_has_the_fields_of_the_layer_and_no_others() {
         assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
         let answer = send(&app, to("/")).await;
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        answer.is_problem_that_nobody_caches();
+        answer.is_problem_that_no_cache_stores();
         assert_eq!(answer.retry_after(), Some(3600));
         for (name, value) in &expected {
             assert_eq!(answer.field(name).as_deref(), Some(*value), "{name}");
@@ -119,11 +119,11 @@ async fn what_a_handler_adds_to_it_stays() {
     let answer = send(&app, to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.field("set-cookie").as_deref(), Some("a=1, b=2"));
-    answer.is_problem_that_nobody_caches();
+    answer.is_problem_that_no_cache_stores();
 }
 
 #[tokio::test]
-async fn a_policy_that_both_ask_is_told_of_once() {
+async fn a_policy_that_both_ask_is_shown_once() {
     let (layer, _) = layer([shared("burst", "3/10s")]);
     let app = app(&layer, layer.limiter().clone());
     assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! What an answer says of a limit on requests in flight. That its places come back is told in `tests/inflight`.
+//! What an answer says of a limit on requests in flight. That its permits are released is tested in `tests/inflight`.
 
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -8,13 +8,13 @@ use tower::ServiceExt;
 
 use crate::support::{hello, layer, send, shared, status, to, used};
 
-/// `n` places for everybody together.
+/// `n` permits for all clients together.
 fn places(n: u64) -> Policy {
     Policy::new("places", Quota::concurrent(n)).key(extract::global())
 }
 
 #[tokio::test]
-async fn while_all_places_are_taken_a_client_is_told_to_come_back_in_a_second() {
+async fn while_all_permits_are_taken_the_retry_after_is_a_second() {
     let (layer, _) = layer([places(1)]);
     let app = hello(&layer);
     let first = app.clone().oneshot(to("/")).await.expect("an answer");

@@ -16,9 +16,9 @@ use tollgate::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Whoever is refused gets an answer that is whole, whatever he asked for.
+/// A rejected request gets a complete response, whatever it asked for.
 pub(crate) fn a_refusal_is_whole(uri: &str, lines: &[(HeaderName, HeaderValue)]) {
-    // Nobody gets past it.
+    // No request gets past it.
     static CLOSED: LazyLock<RateLimitLayer> = LazyLock::new(|| {
         let policy = Policy::new("p", Quota::requests(1).per_day()).cost_with(|_| 2);
         let layer = RateLimitLayer::builder().policy(policy.key(extract::global()));
@@ -76,7 +76,7 @@ pub(crate) fn a_network_is_plain(address: IpAddr, bits: u8) {
     assert_plain(&Key::ip(address));
 }
 
-/// Nobody who reads a key makes it by sending what he read.
+/// No client that has read a key makes the same key by sending it.
 fn assert_no_text_makes(key: &Key) {
     assert_ne!(Key::new(key.as_str()), *key);
 }
@@ -90,7 +90,7 @@ fn assert_plain(key: &Key) {
     );
 }
 
-/// A policy's name is one that every reader of our fields reads as it is, or a mistake that is told.
+/// A policy's name is one that every reader of our fields reads as it is, or an error.
 pub(crate) fn a_name_is_shown_or_refused(name: &str) {
     let policy = Policy::new(name, Quota::requests(5).per_hour()).key(extract::global());
     let layer = match RateLimitLayer::builder().policy(policy).build() {

@@ -78,7 +78,7 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
 }
 
 #[tokio::test]
-async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
+async fn an_allowed_client_passes_uncounted_also_where_nothing_is_left() {
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let missing = shared("key", "9/h").key(extract::header("x-key"));
     let missing = missing.missing_key(MissingKey::Reject);
@@ -111,7 +111,7 @@ async fn who_is_allowed_passes_uncounted_also_where_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn who_is_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
+async fn a_client_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
     let (store, _) = store();
     let deny = AddressList::new(["192.0.2.7"]).expect("a list");
     let allow = AddressList::new(["192.0.2.0/24"]).expect("a list");
@@ -260,7 +260,7 @@ fn a_file_has_one_entry_a_line_and_comments() {
     assert!(on("10.1.2.3") && on("192.0.2.7") && on("2001:db8::1") && !on("192.0.2.8"));
 
     file.write("192.0.2.8\n");
-    assert!(!on("192.0.2.8"), "it is read when it is told to");
+    assert!(!on("192.0.2.8"), "it is read on request");
     list.reload().expect("a reload");
     assert!(on("192.0.2.8") && !on("10.1.2.3"));
 
@@ -298,7 +298,7 @@ fn a_file_of_keys_holds_what_the_policy_makes_keys_of_or_their_hashes() {
 }
 
 #[test]
-fn a_list_that_can_find_nobody_is_a_mistake() {
+fn a_list_that_can_match_no_client_is_a_mistake() {
     let policy = || Policy::new("p", "1/h".parse().expect("a quota"));
     let keys = KeyList::new("q", [Key::global()]);
     let builder = Limiter::builder().policy(policy()).allow(keys);
@@ -358,7 +358,7 @@ async fn a_list_that_cannot_see_the_address_is_an_error_in_the_log() {
         "there is no request: {text}"
     );
 
-    // Who is seen is nothing to log, nor a list of keys.
+    // A known address is nothing to log, nor a list of keys.
     let before = log.text().lines().count();
     let layer = build(false);
     assert_eq!(send(&hello(&layer), from(OTHER)).await.status, 200);

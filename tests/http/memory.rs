@@ -108,7 +108,7 @@ async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_bef
 }
 
 #[tokio::test]
-async fn a_flood_frees_nobody_who_has_used_more_than_the_flood() {
+async fn a_flood_frees_no_key_that_has_used_more_than_the_flood() {
     for max_keys in [64, 4_096] {
         let (store, _) = small(max_keys);
         let limiter = limiter(&store, [shared("a", "10/h")]);

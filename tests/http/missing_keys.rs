@@ -24,7 +24,7 @@ async fn a_missing_key_does_what_the_policy_says() {
         let app = hello(&layer);
         assert_eq!(status(&app, "/").await, expected, "{missing:?}");
         assert_eq!(count(&layer, Key::missing()).await, shared, "{missing:?}");
-        // Those who have one are counted by it all the same.
+        // Requests that have one are still counted by it.
         assert_eq!(
             send(&app, with("x-tenant", "t")).await.status,
             StatusCode::OK
@@ -55,8 +55,8 @@ async fn a_skipped_policy_leaves_the_others_in_force() {
     );
 }
 
-/// What a client is told that lacks what `extractor` looks for.
-async fn told(extractor: impl KeyExtractor, request: Request<Body>) -> String {
+/// The detail in the response to a request that lacks what `extractor` looks for.
+async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> String {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extractor).missing_key(MissingKey::Reject)]);
     let answer = send(&hello(&layer), request).await;
@@ -68,64 +68,76 @@ async fn told(extractor: impl KeyExtractor, request: Request<Body>) -> String {
 }
 
 #[tokio::test]
-async fn a_client_is_told_what_its_request_lacks_and_no_policys_name() {
+async fn a_client_learns_what_its_request_lacks_and_no_policys_name() {
     #[derive(Clone)]
     struct User;
     let key = || extract::header("X-API-Key");
     let lacks = |what: &str| format!("The request lacks {what}.");
-    assert_eq!(told(key(), to("/")).await, lacks("the header x-api-key"));
     assert_eq!(
-        told(extract::query("api_key"), to("/")).await,
+        detail_of(key(), to("/")).await,
+        lacks("the header x-api-key")
+    );
+    assert_eq!(
+        detail_of(extract::query("api_key"), to("/")).await,
         lacks("the query parameter api_key")
     );
     assert_eq!(
-        told(extract::cookie("SID"), to("/")).await,
+        detail_of(extract::cookie("SID"), to("/")).await,
         lacks("the cookie SID")
     );
     assert_eq!(
-        told(extract::bearer(), to("/")).await,
+        detail_of(extract::bearer(), to("/")).await,
         lacks("a bearer token (Authorization header)")
     );
     assert_eq!(
-        told(extract::peer(), to("/")).await,
+        detail_of(extract::peer(), to("/")).await,
         lacks("a client address")
     );
     assert_eq!(
-        told(extract::client_ip(), to("/")).await,
+        detail_of(extract::client_ip(), to("/")).await,
         lacks("a client address")
     );
     assert_eq!(
-        told(extract::host(), to("/")).await,
+        detail_of(extract::host(), to("/")).await,
         lacks("a host (Host header)")
     );
     assert_eq!(
-        told(extract::grpc_method(), to("/")).await,
+        detail_of(extract::grpc_method(), to("/")).await,
         lacks("a gRPC method in its path")
     );
     let user = || extract::extension::<User>(|_| Key::global());
-    assert_eq!(told(user(), to("/")).await, lacks("a key for this limit"));
     assert_eq!(
-        told(extract::from_fn(|_| None), to("/")).await,
+        detail_of(user(), to("/")).await,
+        lacks("a key for this limit")
+    );
+    assert_eq!(
+        detail_of(extract::from_fn(|_| None), to("/")).await,
         lacks("a key for this limit")
     );
     let named = user().named("a signed-in user");
-    assert_eq!(told(named, to("/")).await, lacks("a signed-in user"));
+    assert_eq!(detail_of(named, to("/")).await, lacks("a signed-in user"));
     let named = extract::from_fn(|_| None).named("a tenant in its path");
-    assert_eq!(told(named, to("/")).await, lacks("a tenant in its path"));
+    assert_eq!(
+        detail_of(named, to("/")).await,
+        lacks("a tenant in its path")
+    );
     // One of several, and the part of a tuple that isn't there.
     assert_eq!(
-        told(key().or_else(extract::bearer()), to("/")).await,
+        detail_of(key().or_else(extract::bearer()), to("/")).await,
         lacks("the header x-api-key or a bearer token (Authorization header)")
     );
     let tuple = || (extract::path(), key(), extract::bearer());
-    assert_eq!(told(tuple(), to("/")).await, lacks("the header x-api-key"));
     assert_eq!(
-        told(tuple(), with("x-api-key", "sk")).await,
+        detail_of(tuple(), to("/")).await,
+        lacks("the header x-api-key")
+    );
+    assert_eq!(
+        detail_of(tuple(), with("x-api-key", "sk")).await,
         lacks("a bearer token (Authorization header)")
     );
     // A name that has to be escaped in JSON.
     assert_eq!(
-        told(extract::query("a\"\\\n"), to("/")).await,
+        detail_of(extract::query("a\"\\\n"), to("/")).await,
         lacks("the query parameter a\"\\\n")
     );
 }
@@ -140,7 +152,7 @@ fn a_tuple_lacks_the_first_part_that_is_missing_and_has_no_shared_bucket() {
 }
 
 #[tokio::test]
-async fn browsers_and_grpc_clients_are_told_what_they_lack_too() {
+async fn browsers_and_grpc_clients_learn_what_they_lack_too() {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
     let app = hello(&layer);

@@ -1,4 +1,4 @@
-//! Heads, keys and configuration that nobody would write: each is answered, or told what is wrong with it. The fuzz targets in
+//! Heads, keys and configuration that are not written on purpose: each is answered, or rejected with what is wrong. The fuzz targets in
 //! `fuzz/` ask the same.
 
 use http::{HeaderName, HeaderValue};

@@ -46,7 +46,7 @@ async fn a_policy_that_two_layers_count_in_one_redis_is_logged() {
     assert_eq!(logged(&layer(policy()), &elsewhere).await, "");
 }
 
-/// A refusal that is told once more, without asking, says when by the time that it is now.
+/// A cached rejection that is returned once more has a time by the clock of that moment.
 #[tokio::test]
 async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
     const START: u64 = 1_800_000_000_000_000;
@@ -76,7 +76,7 @@ async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
         times.0.advance(Duration::from_secs(60));
         times.1.advance(Duration::from_secs(60));
     }
-    // All but one were told by this process.
+    // All but one were answered by this process.
     assert_eq!(server.calls("evalsha"), 2);
 }
 

@@ -30,7 +30,7 @@ fn once() -> RateLimitLayer {
     support::layer([shared("once", "1/h")]).0
 }
 
-/// What whoever comes second gets.
+/// The response to the second request.
 async fn second(layer: &RateLimitLayer) -> Answer {
     let app = hello(layer);
     assert_eq!(status(&app, "/").await, 200);
@@ -38,7 +38,7 @@ async fn second(layer: &RateLimitLayer) -> Answer {
 }
 
 #[tokio::test]
-async fn status_fields_and_body_are_the_closures_and_the_limits_are_told_too() {
+async fn status_fields_and_body_are_the_closures_and_the_limits_are_shown_too() {
     let layer = once().on_rejection(|refused: &Rejected, parts: &Parts| {
         let policies: Vec<_> = refused
             .decision()
@@ -93,7 +93,7 @@ async fn what_the_closure_says_of_limits_stands() {
         response.body(Empty::new()).expect("a response")
     });
     let answer = second(&layer).await;
-    // Never later than the `Retry-After` beside it, whoever set it.
+    // Never later than the `Retry-After` beside it, wherever that was set.
     assert_eq!(
         answer.field("ratelimit").as_deref(),
         Some(r#""once";r=0;t=7"#)
@@ -107,7 +107,7 @@ fn busy<B>(body: B) -> Response<B> {
     response
 }
 
-/// A body of one word that is nobody's kind, and isn't `Sync`.
+/// A body of one word of a type of its own, and isn't `Sync`.
 struct Word(Option<std::cell::Cell<u8>>);
 
 impl http_body::Body for Word {
@@ -164,7 +164,7 @@ async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response()
         });
         let answer = second(&layer).await;
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        answer.is_problem_that_nobody_caches();
+        answer.is_problem_that_no_cache_stores();
         assert!(answer.retry_after().is_some());
         assert_eq!(log.lines("").len(), 1, "{}", log.text());
         let error = &log.lines("on_rejection returned a success")[0];
@@ -178,7 +178,7 @@ async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response()
 }
 
 #[tokio::test]
-async fn what_is_known_of_a_bodys_length_is_told() {
+async fn what_is_known_of_a_bodys_length_is_in_its_size_hint() {
     use http_body::Body as _;
 
     let layer = once().on_rejection(|_, _| busy(Full::new(Bytes::from("word"))));
@@ -269,7 +269,7 @@ async fn every_kind_of_refusal_is_the_closures() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_gets_its_own_kind_all_the_same() {
+async fn a_grpc_call_gets_its_own_kind_nevertheless() {
     let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
     let app = hello(&layer);
     status(&app, "/").await;
@@ -295,7 +295,7 @@ async fn it_goes_with_other_fields_and_with_layers_further_out() {
 }
 
 #[tokio::test]
-async fn who_shows_a_page_is_refused_in_words_and_everybody_else_in_json() {
+async fn browsers_are_rejected_with_a_page_and_other_clients_with_json() {
     let firefox = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
     for (accept, text) in [
         (firefox, true),

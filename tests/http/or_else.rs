@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn who_has_neither_is_treated_as_the_last_says() {
+async fn a_request_with_neither_is_treated_as_the_last_says() {
     let key = || extract::header("x-api-key");
     // Without an address: one bucket. Without a header: refused.
     let layer = counted_by(key().or_else(extract::peer()));
@@ -147,7 +147,7 @@ async fn who_has_neither_is_treated_as_the_last_says() {
 }
 
 #[tokio::test]
-async fn a_user_whom_a_middleware_found_counts() {
+async fn a_user_found_by_a_middleware_counts() {
     let by_user = || extract::extension::<User>(|User(name)| Key::new(name));
     each_counts_as(
         by_user(),

@@ -1,4 +1,4 @@
-//! Who asks is the peer of his connection, whatever he says.
+//! The client is the peer of the connection, whatever its headers say.
 
 use std::net::SocketAddr;
 
@@ -65,7 +65,7 @@ async fn a_peer_of_ones_own_is_believed_before_the_servers() {
 }
 
 #[tokio::test]
-async fn no_header_changes_who_the_peer_is() {
+async fn no_header_changes_the_peer() {
     let layer = counted_by(extract::peer());
     let app = hello(&layer).layer(MockConnectInfo(address("192.0.2.1:1")));
     for header in [

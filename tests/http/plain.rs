@@ -1,4 +1,4 @@
-//! A request under one policy is judged at a glance in process, and its decision is kept in few words. Nobody can tell.
+//! A request under one policy is judged at a glance in process, and its decision is kept in few words. No response shows it.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn handle(admission: Admission, request: Request<Body>) -> String {
         "/refund" => drop(policy.refund(1).await.expect("a refund")),
         "/settle" => policy.settle(3).await.expect("a settlement"),
         "/keep" => {
-            // Somebody else has it still when the response is told how it stands.
+            // Another task still has it when the response gets its fields.
             tokio::spawn(async move { policy.refund(0).await });
             return before;
         }

@@ -5,7 +5,7 @@ use tollgate::extract;
 use crate::client_address::{XFF, counts, says, trusting};
 
 #[test]
-fn a_list_is_walked_from_the_right_to_the_first_who_is_not_trusted() {
+fn a_list_is_walked_from_the_right_to_the_first_address_that_is_not_trusted() {
     for (list, expected) in [
         ("198.51.100.9", "198.51.100.9"),
         ("203.0.113.1, 198.51.100.9", "198.51.100.9"),
@@ -65,7 +65,7 @@ fn all_lines_are_one_list_in_their_order() {
 
 #[test]
 fn the_walk_stops_at_what_is_no_address() {
-    for nobody in [
+    for no_address in [
         "unknown",
         "_hidden",
         "",
@@ -93,9 +93,9 @@ fn the_walk_stops_at_what_is_no_address() {
         "\u{e9}",
         "0x0a000003",
     ] {
-        let list = format!("198.51.100.9, {nobody}, 10.0.0.2");
+        let list = format!("198.51.100.9, {no_address}, 10.0.0.2");
         says(&trusting(), XFF, &list, "10.0.0.2");
-        let list = format!("198.51.100.9, 203.0.113.1, {nobody}");
+        let list = format!("198.51.100.9, 203.0.113.1, {no_address}");
         says(&trusting(), XFF, &list, "10.0.0.1");
     }
     // In a line of its own too.
@@ -112,7 +112,7 @@ fn thousands_of_entries_are_little_work() {
         &format!("{many}198.51.100.9, 10.0.0.2"),
         "198.51.100.9",
     );
-    // No request passes 64 proxies: what is further left is nobody's word.
+    // No request passes 64 proxies: what is further left is ignored.
     let list = |n| format!("198.51.100.9{}", ", 10.0.0.9".repeat(n));
     says(&trusting(), XFF, &list(63), "198.51.100.9");
     says(&trusting(), XFF, &list(64), "10.0.0.9");
@@ -183,7 +183,7 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
             "for = 198.51.100.9 ; proto=https , for=10.0.0.2",
             "198.51.100.9",
         ),
-        // An open quote on the left, which belongs to whoever wrote it.
+        // An open quote on the left, which belongs to the entry that began it.
         ("for=1.1.1.1;host=\", for=198.51.100.9", "198.51.100.9"),
         (
             "for=1.1.1.1;host=\"\\, for=198.51.100.9, for=10.0.0.2",
@@ -196,8 +196,8 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
 }
 
 #[test]
-fn what_names_nobody_in_forwarded_stops_the_walk() {
-    for nobody in [
+fn an_entry_of_forwarded_without_an_address_stops_the_walk() {
+    for no_address in [
         "",
         "for",
         "for=",
@@ -217,7 +217,7 @@ fn what_names_nobody_in_forwarded_stops_the_walk() {
         "for=10.0.0.3:_",
         "for=10.0.0.3:_%",
     ] {
-        let list = format!("for=198.51.100.9, {nobody}, for=10.0.0.2");
+        let list = format!("for=198.51.100.9, {no_address}, for=10.0.0.2");
         says(&trusting().forwarded(), "forwarded", &list, "10.0.0.2");
     }
 }
@@ -236,8 +236,8 @@ fn a_header_of_one_address_is_believed_from_a_trusted_peer() {
         says(&extractor, name, " 2001:db8::9", "2001:db8::9");
         says(&extractor, name, "[2001:db8::9]:80", "2001:db8::9");
         says(&extractor, name, "::ffff:198.51.100.9", "198.51.100.9");
-        for nobody in ["", "unknown", "198.51.100.9, 203.0.113.1", "x"] {
-            says(&extractor, name, nobody, "10.0.0.1");
+        for no_address in ["", "unknown", "198.51.100.9, 203.0.113.1", "x"] {
+            says(&extractor, name, no_address, "10.0.0.1");
         }
         let twice = [(name, "198.51.100.9"), (name, "203.0.113.1")];
         counts(&extractor, "10.0.0.1", &twice, "10.0.0.1");
@@ -248,11 +248,11 @@ fn a_header_of_one_address_is_believed_from_a_trusted_peer() {
             "192.0.2.1",
         );
     }
-    // A limiter isn't built of this; without one it believes nobody.
-    for nobody in [extract::client_ip(), extract::client_ip().hops(1)] {
+    // A limiter isn't built of this; without one it trusts no proxy.
+    for untrusting in [extract::client_ip(), extract::client_ip().hops(1)] {
         let forged = [("x-real-ip", "198.51.100.9")];
         counts(
-            &nobody.header("x-real-ip"),
+            &untrusting.header("x-real-ip"),
             "192.0.2.1",
             &forged,
             "192.0.2.1",

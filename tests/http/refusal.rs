@@ -1,4 +1,4 @@
-//! What a client is told: the fields on every answer, and the refusal.
+//! What a client sees: the fields on every response, and the rejection.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ async fn the_burst_is_what_can_be_left_and_the_rate_is_what_is_promised() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_problem_details_that_nobody_may_cache() {
+async fn a_rejection_is_problem_details_that_no_cache_may_store() {
     let (layer, _) = layer([
         shared("wide", "100/h"),
         shared("narrow (per hour)", "1/h"),
@@ -94,7 +94,7 @@ async fn a_refusal_is_problem_details_that_nobody_may_cache() {
     assert_eq!(status(&app, "/").await, 200);
     let answer = send(&app, to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    answer.is_problem_that_nobody_caches();
+    answer.is_problem_that_no_cache_stores();
     assert_eq!(answer.retry_after(), Some(3_600));
     assert_eq!(
         answer.json(),

@@ -1,4 +1,4 @@
-//! Refusals by handlers, for want of a store and for want of a key.
+//! Rejections by handlers, without a store and without a key.
 
 use axum::{Router, extract::State, routing::get};
 use http::StatusCode;
@@ -43,11 +43,11 @@ async fn a_handlers_refusal_equals_the_layers_own() {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_refuses_with_503_where_it_is_told_to() {
+async fn a_store_at_fault_rejects_with_503_where_configured() {
     let answer = send(&hello(&on_a_dead_store(OnStoreError::Reject)), to("/")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.retry_after(), Some(1));
-    answer.is_problem_that_nobody_caches();
+    answer.is_problem_that_no_cache_stores();
     let problem = answer.json();
     assert_eq!(problem["type"], REDUCED_CAPACITY);
     assert_eq!(problem["status"], 503);
@@ -58,7 +58,7 @@ async fn a_store_at_fault_refuses_with_503_where_it_is_told_to() {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_lets_all_pass_unless_told_otherwise() {
+async fn a_store_at_fault_admits_by_default() {
     let app = hello(&on_a_dead_store(OnStoreError::default()));
     for _ in 0..12 {
         let answer = send(&app, to("/")).await;

@@ -31,7 +31,7 @@ async fn a_window_of_less_than_a_second_is_left_out_and_retry_after_is_one() {
 }
 
 #[tokio::test]
-async fn who_comes_back_after_exactly_that_many_seconds_is_let_in() {
+async fn a_retry_after_exactly_that_many_seconds_is_admitted() {
     for quota in [
         "1/s",
         "3/s",

@@ -1,4 +1,4 @@
-//! What is said in the same words each time is said to those alone of whom it holds.
+//! Fields that are rendered once are on the responses to which they apply, and on no others.
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -17,7 +17,7 @@ fn request(fields: &[(&str, &str)]) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn each_request_is_told_the_policies_that_applied_to_it() {
+async fn each_response_shows_the_policies_that_applied_to_its_request() {
     let own = |parts: &http::request::Parts| {
         let large = parts.headers.contains_key("x-large");
         large.then(|| "500/min".parse::<Quota>().expect("a quota"))

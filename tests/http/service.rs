@@ -85,7 +85,7 @@ async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_in_pr
 
 /// A service may hold what others wait for from when it is ready until it is called: it isn't, on a refusal.
 #[tokio::test]
-async fn who_is_refused_holds_nothing_of_the_service_inside() {
+async fn a_rejected_request_holds_nothing_of_the_inner_service() {
     let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
     let (layer, _) = layer([shared("one", "1/h")]);
     let mut refused = layer.layer(ConcurrencyLimit::new(hello, 1));
@@ -117,7 +117,7 @@ async fn an_error_is_the_inner_services_own() {
 
 #[tokio::test]
 async fn readiness_is_the_inner_services_own() {
-    /// Ready when it is told to be.
+    /// Ready when the test says so.
     #[derive(Clone)]
     struct Moody(Arc<Mutex<Poll<Result<(), Boom>>>>);
 
@@ -216,7 +216,7 @@ async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing
         assert_eq!(answer.status, StatusCode::OK);
         assert_eq!(answer.field("ratelimit"), None);
         assert_eq!(answer.field("ratelimit-policy"), None);
-        // The handler asks for an `Admission`, and must not fail for want of it.
+        // The handler asks for an `Admission`, and must not fail without one.
         assert_eq!(answer.body, b"None");
     }
     assert_eq!(used(layer.limiter(), "few", Key::global()).await, 0);
@@ -226,7 +226,7 @@ async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing
 }
 
 #[tokio::test]
-async fn a_handler_without_a_layer_is_told_of_the_mistake_unless_it_can_do_without() {
+async fn a_handler_without_a_layer_answers_with_the_mistake_unless_it_can_do_without() {
     let option = get(async |admission: Option<Admission>| format!("{}", admission.is_some()));
     let app: Router = Router::new()
         .route("/must", get(left))

@@ -140,7 +140,7 @@ async fn preflights_are_free_and_nothing_less_is() {
 }
 
 #[tokio::test]
-async fn preflights_count_where_they_are_told_to() {
+async fn preflights_count_where_configured() {
     let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter);

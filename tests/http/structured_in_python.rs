@@ -70,7 +70,7 @@ async fn quotas_of_every_length_are_read_as_they_are() {
         let quota = Quota::requests(requests).per(Duration::from_secs(seconds));
         let policy = Policy::new("any", quota).strategy(FixedWindow);
         let policies = || vec![policy.clone().key(extract::global())];
-        // The last one may be refused, and is told nothing else.
+        // The last one may be rejected, and shows nothing else.
         let used = requests.min(2);
         let draft = answer_of(RateLimitHeaders::draft(), policies(), 2).await;
         let old = answer_of(RateLimitHeaders::draft_06(), policies(), 2).await;

@@ -45,7 +45,7 @@ impl Answer {
 
     /// Sees to the fields that each problem has.
     #[track_caller]
-    pub(crate) fn is_problem_that_nobody_caches(&self) {
+    pub(crate) fn is_problem_that_no_cache_stores(&self) {
         let media_type = self.field("content-type");
         assert_eq!(media_type.as_deref(), Some("application/problem+json"));
         assert_eq!(self.field("cache-control").as_deref(), Some("no-store"));
@@ -100,7 +100,7 @@ pub(crate) fn hello(layer: &RateLimitLayer) -> Router {
     Router::new().route("/", route).layer(layer.clone())
 }
 
-/// A policy that counts everybody together.
+/// A policy that counts all clients together.
 pub(crate) fn shared(name: &str, quota: &str) -> Policy {
     Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
 }

@@ -1,4 +1,4 @@
-//! What is probably a mistake is told in the log, as a suspicion and seldom.
+//! What is probably a mistake is logged, as a suspicion and seldom.
 
 use axum::{Router, body::Body, routing::get};
 use http::Request;

@@ -1,4 +1,4 @@
-//! The layer fits wherever a tower layer goes, and nobody has to name a type parameter of ours.
+//! The layer fits wherever a tower layer goes, and no caller has to name a type parameter of it.
 
 use std::{convert::Infallible, fmt::Debug, time::Duration};
 
@@ -30,7 +30,7 @@ use tower_http::{
 
 use crate::support::{self, send, shared, status, to};
 
-/// One request an hour, of everybody together: so each test can see that the layer is there at all.
+/// One request an hour, of all clients together: so each test can see that the layer is there at all.
 fn layer() -> RateLimitLayer {
     support::layer([shared("once", "1/h")]).0
 }

@@ -146,7 +146,7 @@ async fn a_host_counts_by_its_name_in_lower_case_without_its_port() {
         lines("host", &[b"a.example", b"b.example"]),
     )
     .await;
-    // Nor is it what a proxy, or who plays one, says.
+    // Nor is it what a proxy says, or a client that poses as one.
     has_no_key(extract::host(), with("x-forwarded-host", "a.example")).await;
 }
 

@@ -43,9 +43,9 @@ async fn a_permit_that_has_expired_is_not_refunded() {
     }
 }
 
-/// Whoever finds the step: one who asks, or one who looks.
+/// Whichever call finds the step: a check, or a peek.
 #[tokio::test]
-async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_one_life() {
+async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_life() {
     for ask in [true, false] {
         for books in Books::both() {
             let limiter = books.limiter([places(LIFE)]);
@@ -95,7 +95,7 @@ async fn a_permit_taken_after_a_step_back_ends_those_from_before_in_time() {
 }
 
 #[tokio::test]
-async fn whoever_is_in_flight_when_the_clock_steps_back_keeps_his_place_and_releases_it() {
+async fn a_request_in_flight_when_the_clock_steps_back_keeps_its_permit_and_releases_it() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let held = fill(&limiter).await;

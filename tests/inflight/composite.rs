@@ -12,7 +12,7 @@ fn rate(requests: u64) -> Policy {
 }
 
 #[tokio::test]
-async fn who_is_refused_by_the_rate_leaves_no_permit_behind() {
+async fn a_request_rejected_by_the_rate_leaves_no_permit_behind() {
     for books in Books::both() {
         for policies in [[rate(4), places(LONG)], [places(LONG), rate(4)]] {
             let limiter = books.limiter(policies);
@@ -37,7 +37,7 @@ async fn who_is_refused_by_the_rate_leaves_no_permit_behind() {
 }
 
 #[tokio::test]
-async fn who_finds_no_place_is_not_charged_by_the_rate() {
+async fn a_request_without_a_permit_is_not_charged_by_the_rate() {
     for books in Books::both() {
         for policies in [
             [rate(100), places_of(2, LONG)],

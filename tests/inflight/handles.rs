@@ -199,7 +199,7 @@ async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_n
             drop(response.into_body().collect().await.expect("a body"));
             until_free(&limiter, left).await;
         }
-        // He kept the handle only, and the place is gone: there is nothing left to be held.
+        // The handler kept the handle only, and the permit is gone: there is nothing left to be held.
         let late = kept.admissions.lock().expect("no panic")[0].hold_permits();
         assert_eq!(free(&limiter).await, PLACES - 2, "{}", books.name());
         kept.holds.lock().expect("no panic").clear();

@@ -81,7 +81,7 @@ fn permits_whose_runtime_has_ended_expire_after_one_life_and_not_before() {
             assert_eq!(
                 free(&limiter).await,
                 PLACES,
-                "{}: nobody renews them",
+                "{}: no task renews them",
                 books.name()
             );
             drop(held);

@@ -339,7 +339,7 @@ async fn five_hundred_requests(limiter: Limiter) {
                         &saw.unwrap_or_else(|_| panic!("{kind:?} never ended")),
                     ) {
                         true => passed.push((request, kind)),
-                        // He comes again no sooner than somebody may have gone.
+                        // It retries no sooner than another request may be over.
                         false => {
                             refused.push(request);
                             sleep(Duration::from_millis(10)).await;

@@ -86,7 +86,7 @@ async fn merged_requests_for_several_places_hold_just_their_own() {
 }
 
 /// Whether a client of the server waits for the end of its pause.
-fn somebody_waits(server: &Server) -> bool {
+fn a_client_waits(server: &Server) -> bool {
     let clients = server.command(&["CLIENT", "LIST"]).text();
     let mut flags = clients
         .lines()
@@ -99,12 +99,12 @@ fn somebody_waits(server: &Server) -> bool {
     })
 }
 
-/// Has `ask` asked, and everybody who asked gone when the answer comes.
+/// Makes the calls of `ask`, all of which are dropped when the answer comes.
 async fn ask_and_go(server: &Server, ask: impl FnOnce() -> Vec<tokio::task::JoinHandle<Decision>>) {
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks = ask();
     until("the questions have been sent", async || {
-        somebody_waits(server)
+        a_client_waits(server)
     })
     .await;
     for task in &tasks {
@@ -155,14 +155,14 @@ async fn an_answer_for_several_requests_whose_waiter_has_gone_gives_all_their_pe
 
 /// Those who went and those who stayed share one trip.
 #[tokio::test]
-async fn those_who_stay_keep_their_permits_when_others_of_the_same_trip_go() {
+async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
     let (server, limiter) = warm([places(LONG)]).await;
     server.command(&["CLIENT", "PAUSE", "600000", "WRITE"]).ok();
     let tasks: Vec<_> = (0..8)
         .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
         .collect();
     until("the questions have been sent", async || {
-        somebody_waits(&server)
+        a_client_waits(&server)
     })
     .await;
     for task in tasks.iter().step_by(2) {
@@ -192,9 +192,9 @@ async fn merged_requests_that_fail_half_way_leave_no_permit_behind() {
         for decision in at_once(&limiter, n).await {
             assert!(!decision.is_admitted(), "{decision:?}");
         }
-        assert_eq!(server.keys(), [""; 0], "{n} who asked at once");
+        assert_eq!(server.keys(), [""; 0], "{n} requests at once");
         let several = limiter.check(Key::global()).cost(3).times(n as u64).await;
         assert!(!several.is_admitted());
-        assert_eq!(server.keys(), [""; 0], "one who asked for {n} at once");
+        assert_eq!(server.keys(), [""; 0], "one check for {n} at once");
     }
 }

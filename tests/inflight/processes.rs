@@ -46,7 +46,7 @@ fn one_that_holds_six_permits_until_it_is_killed() {
             "holds={}",
             held.iter().filter(|decision| counted(decision)).count()
         );
-        // Until whoever started it kills it, or has gone.
+        // Until its parent kills it, or has gone.
         drop(std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new())).join());
         drop(held);
     });

@@ -23,7 +23,7 @@ pub(crate) use crate::{
 /// Places for requests in flight.
 pub(crate) const PLACES: u64 = 10;
 
-/// How long a permit lives that nobody renews, by the store's clock.
+/// How long a permit lives that is not renewed, by the store's clock.
 pub(crate) const LIFE: Duration = Duration::from_millis(300);
 
 /// A life that no test outlasts: what comes back within it was given back.
@@ -42,8 +42,8 @@ pub(crate) fn places_of(n: u64, life: Duration) -> Policy {
     policy.strategy(Concurrency::with_ttl(life))
 }
 
-/// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each question,
-/// and nothing else shows that it was told something.
+/// A clock that stands still until it is set, and counts how often it is read: a store reads it once for each call,
+/// and nothing else shows that it was called.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     time: ManualClock,
@@ -182,7 +182,7 @@ pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output =
     })
 }
 
-/// Takes `n` permits that nobody renews and nobody gives back: the runtime of those who hold them has ended.
+/// Takes `n` permits that are neither renewed nor released: the runtime of their holders has ended.
 pub(crate) fn strand(limiter: &Limiter, n: usize) {
     let limiter = limiter.clone();
     let thread = std::thread::spawn(move || {

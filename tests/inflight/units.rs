@@ -20,7 +20,7 @@ async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
         until_free(&limiter, 4).await;
         assert!(
             counted(&check(&limiter).await),
-            "the next takes what he left"
+            "the next takes what it left"
         );
         drop(held);
         until_free(&limiter, PLACES).await;
@@ -28,7 +28,7 @@ async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
 }
 
 #[tokio::test]
-async fn what_costs_more_than_all_places_is_told_never() {
+async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let decision = limiter.check(Key::global()).cost(PLACES + 1).await;
@@ -60,7 +60,7 @@ async fn several_requests_at_once_hold_whole_places_and_release_them_together() 
 
 /// Their names alone would be some 50 MB on the wire.
 #[tokio::test]
-async fn whoever_asks_for_far_more_than_there_are_gets_what_there_are() {
+async fn a_check_for_far_more_requests_than_there_are_permits_gets_all_permits() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let several = limiter.check(Key::global()).times(2_000_000).await;

@@ -27,7 +27,7 @@ async fn refusals_left(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_and_is_let_in_was_never_refused() {
+async fn a_waiter_that_is_admitted_was_never_rejected() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
     let waiters: Vec<_> = (0..20).map(|_| wait(&limiter).into_future()).collect();
     for turn in join_all(waiters).await {
@@ -35,7 +35,7 @@ async fn who_waits_and_is_let_in_was_never_refused() {
     }
     assert_eq!(time.passed(), ms(19_000));
     assert_eq!(refusals_left(&limiter).await, 2);
-    // Nor was who has left.
+    // Nor was a dropped one.
     for _ in 0..5 {
         drop(queued(wait(&limiter)));
     }
@@ -43,12 +43,12 @@ async fn who_waits_and_is_let_in_was_never_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
+async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), abuse()]);
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
     tokio::time::advance(ms(400)).await;
-    // Behind somebody else, who asks for both.
+    // Behind another waiter, which asks for both.
     let late = limiter.wait(Key::global(), ms(500)).await;
     let late = late.expect_err("too late");
     assert_eq!(late.retry_after(), RetryAfter::In(ms(600)));
@@ -59,14 +59,14 @@ async fn who_is_refused_for_good_is_counted_once_and_told_of_the_ban() {
     let refused = crowded.decision().policies().filter(|v| v.rejected());
     let names: Vec<_> = refused.map(|verdict| verdict.policy()).collect();
     assert_eq!(names, ["p", "abuse"]);
-    // The one who waits is banned with it, and waits for that too.
+    // The waiter is banned with it, and waits for that too.
     assert!(look(&mut head).is_none());
     let _ = head.await.expect("a turn");
     assert_eq!(time.passed(), ms(400) + TEN_MINUTES);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_gives_up_at_his_deadline_is_counted_once_however_often_it_was_asked() {
+async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_asked() {
     let (limiter, _) = limiter([
         policy("p", "1/hour burst 1"),
         Policy::new("places", Quota::concurrent(1)).key(extract::global()),
@@ -85,7 +85,7 @@ async fn who_gives_up_at_his_deadline_is_counted_once_however_often_it_was_asked
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
+async fn a_banned_waiter_waits_for_the_end_of_the_ban_or_is_rejected_at_once() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
     limiter
         .block(Key::global(), TEN_MINUTES)
@@ -102,7 +102,7 @@ async fn who_is_banned_waits_for_it_to_end_or_is_refused_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was() {
+async fn an_unblocked_or_reset_waiter_goes_on_at_once_and_none_sees_the_old_ban() {
     let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
     let key = Key::global();
     for round in 0..2 {
@@ -117,7 +117,7 @@ async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was()
             0 => limiter.unblock(key).await.expect("an answer"),
             _ => drop(limiter.reset([("abuse", key)]).await.expect("an answer")),
         }
-        // Of the ban nobody is told any more, however little time he has.
+        // The ban is in no answer any more, however short the timeout.
         let mut hurried = queued(limiter.wait(key, ms(0)));
         let _ = look(&mut head).expect("its turn").expect("let in");
         let _ = look(&mut hurried).expect("its turn").expect("let in");
@@ -131,7 +131,7 @@ async fn who_is_unblocked_or_reset_goes_on_at_once_and_nobody_is_told_what_was()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_more_units_than_refusals_are_too_many_waits_like_any_other() {
+async fn a_waiter_whose_cost_exceeds_the_quota_of_the_ban_waits_like_any_other() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
     let _ = wait(&limiter).cost(5).await.expect("all");
     let _ = wait(&limiter).cost(5).await.expect("a turn");

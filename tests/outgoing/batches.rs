@@ -43,7 +43,7 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
         [(6, true), (3, true), (0, false)],
         "as if they had come one after the other"
     );
-    // Nobody can give back what is another's.
+    // No admission can refund another's charge.
     let of = |admission: &Admission| admission.policy("p").expect("a policy");
     of(&admissions[1]).refund(100).await.expect("an answer");
     assert_eq!(left(&limiter, "p").await, 3);
@@ -56,7 +56,7 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_for_somebody_who_has_gone_is_given_back() {
+async fn the_charge_of_a_dropped_waiter_is_refunded() {
     let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
     let _ = wait(&limiter).cost(3).await.expect("all");
     let mut head = queued(wait(&limiter));

@@ -93,7 +93,7 @@ async fn any_request_will_do() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_retries_waits_for_each_attempt() {
+async fn a_client_that_retries_waits_for_each_attempt() {
     #[derive(Clone)]
     struct Three(u32);
     impl tower::retry::Policy<(), (), tower::BoxError> for Three {
@@ -148,7 +148,7 @@ async fn layers_and_clients_can_be_kept_in_structs_and_sent_to_other_threads() {
     let error = channel
         .oneshot(Request::new(tonic::body::Body::empty()))
         .await;
-    assert!(!error.expect_err("nobody listens").is::<Rejected>());
+    assert!(!error.expect_err("no listener").is::<Rejected>());
 
     let http = reqwest::Client::new();
     let by_host = clients

@@ -21,7 +21,7 @@ fn mix(n: u64) -> u64 {
     (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
 }
 
-/// A place that somebody holds.
+/// A permit in use.
 struct Held(Arc<AtomicU64>);
 
 impl Held {
@@ -68,13 +68,13 @@ async fn places_are_never_held_by_more_than_there_are_and_all_come_back() {
         });
     }
     let ended = tokio::time::timeout(LONG, crowd.join_all()).await;
-    ended.expect("nobody is forgotten");
+    ended.expect("no waiter is forgotten");
     assert_eq!(left(&limiter, "places").await, 3);
     assert!(turns.load(Ordering::SeqCst) >= 266);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_is_forgotten_when_others_leave() {
+async fn no_waiter_is_forgotten_when_others_are_dropped() {
     let quota = policy("p", "20/5ms").strategy(SlidingLog);
     let limiter = limiter_on(MemoryStore::new(), [quota]);
     let mut crowd = JoinSet::new();
@@ -95,7 +95,7 @@ async fn nobody_is_forgotten_when_others_leave() {
         });
     }
     let ended = tokio::time::timeout(LONG, crowd.join_all()).await;
-    ended.expect("nobody is forgotten");
+    ended.expect("no waiter is forgotten");
     // Nor is anything left of the queue.
     let _ = wait(&limiter).await.expect("a turn");
 }

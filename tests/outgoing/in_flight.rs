@@ -1,4 +1,4 @@
-//! Limits on what is in flight, where nobody knows when a place becomes free.
+//! Limits on what is in flight, where it is not known when a permit is released.
 
 use tollgate::{Key, MemoryStore, Policy, Quota, extract};
 
@@ -23,7 +23,7 @@ async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_those_who_get_places_has_his_own() {
+async fn each_admitted_waiter_has_a_permit_of_its_own() {
     let (limiter, time) = limiter([places(2)]);
     let both = wait(&limiter).cost(2).await.expect("both places");
     let [mut first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
@@ -56,7 +56,7 @@ async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_wait_is_too_long_where_nobody_knows_it_until_the_deadline() {
+async fn an_unknown_wait_is_too_long_only_at_the_deadline() {
     let (limiter, time) = limiter([places(1)]);
     let _first = wait(&limiter).await.expect("a place");
     // The hint of a second is none.

@@ -26,7 +26,7 @@ fn is_denied(refused: &Rejected) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_denied_is_refused_at_once_also_behind_others() {
+async fn a_denied_client_is_rejected_at_once_also_behind_others() {
     let denied = KeyList::new("p", []);
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
     let _ = wait(&limiter).await.expect("the first");
@@ -36,7 +36,7 @@ async fn who_is_denied_is_refused_at_once_also_behind_others() {
     let refused = wait(&limiter).await.expect_err("denied");
     assert!(is_denied(&refused), "{refused:?}");
     assert_eq!((time.passed(), time.questions()), (ms(0), asked));
-    // Those who had come before are told when it's their turn.
+    // Earlier waiters are answered in their turn.
     tokio::time::advance(ms(1_000)).await;
     for waiter in [&mut head, &mut second] {
         let refused = look(waiter).expect("its turn").expect_err("denied");
@@ -68,7 +68,7 @@ async fn a_call_that_is_denied_is_not_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_allowed_passes_at_once_and_costs_nothing() {
+async fn an_allowed_client_passes_at_once_and_costs_nothing() {
     let allowed = KeyList::new("p", []);
     let (limiter, time) = listed(|limiter| limiter.allow(allowed.clone()));
     let _ = wait(&limiter).await.expect("the first");

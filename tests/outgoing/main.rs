@@ -1,4 +1,4 @@
-//! Limits on the way out: whoever waits gets his turn in order, within the quota, and leaves nothing behind.
+//! Limits on the way out: each waiter gets its turn in order, within the quota, and leaves nothing behind.
 
 #![allow(missing_docs)]
 

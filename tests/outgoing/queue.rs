@@ -8,7 +8,7 @@ use tollgate::{FixedWindow, Key};
 use crate::support::{Arrivals, PATIENCE, left, limiter, look, ms, policy, queued, wait};
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_are_served_in_order_and_as_soon_as_the_quota_allows() {
+async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
     let (limiter, time) = limiter([policy("p", "5/s burst 1")]);
     let arrivals = Arrivals::default();
     let waiters = (0..20).map(|who| {
@@ -22,13 +22,13 @@ async fn those_who_wait_are_served_in_order_and_as_soon_as_the_quota_allows() {
     for ended in join_all(waiters.collect::<Vec<_>>()).await {
         ended.expect("no panic");
     }
-    assert_eq!(arrivals.who(), (0..20).collect::<Vec<_>>());
+    assert_eq!(arrivals.order(), (0..20).collect::<Vec<_>>());
     let even: Vec<_> = (0..20).map(|n| ms(200) * n).collect();
     assert_eq!(arrivals.when(), even);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_overtakes_who_asks_at_the_lucky_moment() {
+async fn a_request_at_the_lucky_moment_overtakes_no_waiter() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut first = queued(wait(&limiter));
@@ -57,7 +57,7 @@ async fn only_the_first_of_a_thousand_asks_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_lets_the_next_ones_go_on() {
+async fn a_dropped_waiter_lets_the_next_ones_go_on() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let [head, middle] = [(); 2].map(|()| queued(wait(&limiter)));
@@ -67,14 +67,14 @@ async fn who_leaves_lets_the_next_ones_go_on() {
     assert!(look(&mut last).is_none());
     tokio::time::advance(ms(1_000)).await;
     let _ = look(&mut last).expect("its turn").expect("admitted");
-    // The queue is closed: whoever comes next has it to himself.
+    // The queue is closed: the next waiter is alone in a new one.
     let mut next = queued(wait(&limiter));
     tokio::time::advance(ms(1_000)).await;
     let _ = look(&mut next).expect("its turn").expect("admitted");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_one_knows_what_the_first_was_told() {
+async fn the_next_waiter_knows_the_answer_to_the_first() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let head = queued(wait(&limiter));
@@ -88,11 +88,11 @@ async fn the_next_one_knows_what_the_first_was_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_needs_more_is_not_overtaken_by_who_needs_less() {
+async fn a_waiter_that_costs_more_is_not_overtaken_by_one_that_costs_less() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
     let _ = wait(&limiter).cost(2).await.expect("two of four");
     let mut dear = queued(wait(&limiter).cost(3));
-    // Two are left, but somebody was there before.
+    // Two are left, but another waiter was there before.
     let mut cheap = queued(wait(&limiter));
     assert_eq!(left(&limiter, "p").await, 2);
     tokio::time::advance(ms(1_000)).await;

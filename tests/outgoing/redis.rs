@@ -28,7 +28,7 @@ pub(crate) fn on(server: &Server, policies: impl IntoIterator<Item = Policy>) ->
 pub(crate) async fn until(what: &str, mut probe: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !probe().await {
-        assert!(start.elapsed() < LONG, "waited in vain: {what}");
+        assert!(start.elapsed() < LONG, "not within {LONG:?}: {what}");
         tokio::time::sleep(ms(2)).await;
     }
 }
@@ -57,7 +57,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
             // The server's clock stands still, so each round is one window.
             let had = || turns.load(Ordering::SeqCst);
             until("the quota is used", async || had() >= 5 * round).await;
-            // Those who sleep look again, both of them.
+            // The sleeping waiters ask again, both of them.
             let asked = server.calls("evalsha");
             if round < 8 {
                 until("both look again", async || {
@@ -102,7 +102,7 @@ async fn those_behind_the_first_ask_nothing() {
 }
 
 #[tokio::test]
-async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
+async fn the_answer_to_a_dropped_waiter_is_the_next_ones() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "4/hour").strategy(FixedWindow)]);
@@ -123,19 +123,19 @@ async fn an_answer_to_somebody_who_has_gone_is_the_next_ones() {
     for other in others {
         let _ = other.await.expect("admitted");
     }
-    // What was charged for the one who left comes back.
+    // The charge of the dropped one is refunded.
     until("it is given back", async || left(&limiter, "p").await == 1).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_waits_for_is_not_missing_to_the_next_one() {
+async fn an_answer_without_a_waiter_is_not_missing_to_the_next_one() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "1/hour").strategy(FixedWindow)]);
     assert_eq!(left(&limiter, "p").await, 1);
     for _ in 0..2 {
         server.pause();
-        // Both are alone in the queue while it is asked; the second would be told to wait for an hour.
+        // Both are alone in the queue while it is asked; the second would have to wait for an hour.
         drop(queued(wait(&limiter)));
         let second = queued(wait(&limiter));
         server.resume();
@@ -143,7 +143,7 @@ async fn an_answer_that_nobody_waits_for_is_not_missing_to_the_next_one() {
         assert_eq!(left(&limiter, "p").await, 0);
         clock.advance(Duration::from_secs(3_601));
     }
-    // Nobody comes: it is given back.
+    // No waiter comes: it is refunded.
     let asked = server.calls("evalsha");
     drop(queued(wait(&limiter)));
     until("it is asked", async || server.calls("evalsha") > asked).await;
@@ -151,7 +151,7 @@ async fn an_answer_that_nobody_waits_for_is_not_missing_to_the_next_one() {
 }
 
 #[tokio::test]
-async fn what_was_charged_for_somebody_is_given_back_wherever_he_leaves() {
+async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "2/300ms").strategy(FixedWindow)]);
@@ -171,7 +171,7 @@ async fn what_was_charged_for_somebody_is_given_back_wherever_he_leaves() {
 }
 
 #[tokio::test]
-async fn a_store_that_stands_still_lets_nobody_wait_longer_than_its_deadline() {
+async fn a_store_that_hangs_keeps_no_waiter_longer_than_its_timeout() {
     let server = Server::start();
     let store = RedisStore::builder().url(server.url()).timeout(ms(100));
     let limiter = Limiter::builder()

@@ -8,7 +8,7 @@ use tollgate::{
 use crate::support::{left, limiter, limiter_on, look, ms, policy, queued, wait};
 
 #[tokio::test(start_paused = true)]
-async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing() {
+async fn a_request_that_would_wait_past_the_deadline_is_rejected_at_once_and_costs_nothing() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let hurried = limiter.wait(Key::global(), ms(999));
     let _ = hurried.clone().await.expect("the first");
@@ -24,7 +24,7 @@ async fn who_would_wait_past_the_deadline_is_refused_at_once_and_costs_nothing()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_behind_others_is_refused_at_once_too() {
+async fn a_request_behind_others_is_rejected_at_once_too() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
@@ -34,13 +34,13 @@ async fn who_comes_behind_others_is_refused_at_once_too() {
     let refused = refused.expect_err("too late");
     assert_eq!(refused.retry_after(), RetryAfter::In(ms(600)));
     assert_eq!(refused.decision().source(), DecisionSource::RejectionCache);
-    assert_eq!(time.questions(), asked, "what the first was told is known");
+    assert_eq!(time.questions(), asked, "the answer to the first is known");
     assert_eq!(time.passed(), ms(400));
     assert!(look(&mut head).is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_behind_others_until_his_deadline_is_refused_then() {
+async fn a_waiter_behind_others_is_rejected_at_its_deadline() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut head = queued(wait(&limiter));
@@ -70,7 +70,7 @@ async fn a_full_queue_refuses_at_once() {
     let refused = bounded().await.expect_err("it is full");
     assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
     assert_eq!(time.passed(), ms(0));
-    // Who leaves makes room, and so does who is let in.
+    // A dropped waiter makes room, and so does an admitted one.
     drop(second);
     let third = queued(bounded());
     tokio::time::advance(ms(1_000)).await;
@@ -78,7 +78,7 @@ async fn a_full_queue_refuses_at_once() {
     let _fourth = queued(bounded());
     bounded().await.expect_err("it is full");
     drop(third);
-    // With no queue, nobody waits.
+    // Without a queue, no request waits.
     wait(&limiter).queue(0).await.expect_err("no queue");
 }
 
@@ -95,7 +95,7 @@ async fn without_a_queue_it_is_a_check() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_for_more_than_there_ever_is_is_refused_at_once() {
+async fn a_cost_above_the_capacity_is_rejected_at_once() {
     let (limiter, time) = limiter([policy("p", "4/s").strategy(FixedWindow)]);
     let refused = wait(&limiter).cost(5).await.expect_err("too much");
     assert_eq!(refused.retry_after(), RetryAfter::Never);

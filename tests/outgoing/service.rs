@@ -23,7 +23,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 use crate::support::{left, limiter, ms, policy};
 
-/// Says by whom it was called: panics if that is somebody who isn't ready.
+/// Returns the number of the clone that was called; panics if that was not polled ready.
 struct Picky {
     number: u32,
     ready: bool,
@@ -103,7 +103,7 @@ async fn a_refusal_is_an_error_that_says_so_and_the_service_is_not_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_it_waits_it_costs_nothing_and_calls_nobody() {
+async fn dropped_while_it_waits_it_costs_nothing_and_calls_no_service() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let (sender, called) = mpsc::channel();
     let service = OutgoingLayer::new(limiter.clone()).layer(service_fn(move |who: u32| {

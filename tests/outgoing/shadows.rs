@@ -1,4 +1,4 @@
-//! Shadows, which nobody waits for: each request is compared once.
+//! Shadows, which no request waits for: each request is compared once.
 
 use std::future::IntoFuture;
 
@@ -28,7 +28,7 @@ async fn used(limiter: &Limiter, policy: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_compared_and_charged_once_when_he_is_let_in() {
+async fn a_waiter_is_compared_and_charged_once_when_it_is_admitted() {
     let (limiter, time) = limiter([
         policy("live", "1/s burst 1"),
         window("looser", "50/hour").shadow_of("live"),
@@ -43,14 +43,14 @@ async fn who_waits_is_compared_and_charged_once_when_he_is_let_in() {
         assert_eq!(stats(&limiter, name), (10, 0, 0), "{name}");
         assert_eq!(used(&limiter, name).await, 10, "{name}");
     }
-    // Who leaves was none.
+    // A dropped waiter is not compared.
     drop(queued(wait(&limiter)));
     assert_eq!(stats(&limiter, "looser"), (10, 0, 0));
     assert_eq!(used(&limiter, "looser").await, 10);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_shadow() {
+async fn no_request_waits_for_a_shadow() {
     let places = Policy::new("places", Quota::concurrent(1)).key(extract::global());
     let (limiter, time) = limiter([
         window("live", "2/s"),
@@ -64,11 +64,11 @@ async fn nobody_waits_for_a_shadow() {
     assert_eq!(time.passed(), ms(1_000));
     assert_eq!(stats(&limiter, "stricter"), (3, 2, 0));
     assert_eq!(stats(&limiter, "places"), (3, 2, 0));
-    // Nor is anybody refused since it would never let him in.
+    // Nor is a request rejected since it would never admit it.
     let _ = wait(&limiter).cost(2).await.expect("a turn");
     assert_eq!(time.passed(), ms(2_000));
     assert_eq!(stats(&limiter, "stricter"), (4, 3, 0));
-    // The next one has to wait for a second and no more, as he is told.
+    // The next one has to wait for a second and no more, as its answer says.
     let refused = limiter.wait(Key::global(), ms(999)).await;
     let refused = refused.expect_err("too late");
     assert_eq!(refused.retry_after(), RetryAfter::In(ms(1_000)));
@@ -76,7 +76,7 @@ async fn nobody_waits_for_a_shadow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_compared_once_with_how_it_stood_then() {
+async fn a_waiter_that_is_rejected_is_compared_once_with_how_it_stood_then() {
     let (limiter, _) = limiter([
         window("live", "1/hour"),
         window("looser", "3/hour").shadow_of("live"),

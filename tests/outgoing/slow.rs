@@ -1,4 +1,4 @@
-//! A store whose answers take a while, and which takes its time to give back what nobody waits for.
+//! A store whose answers take a while, and which takes its time for refunds that no task waits for.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,8 +11,8 @@ use tollgate::{
 
 use crate::support::{Time, limiter_on, look, ms, policy, queued, wait};
 
-/// Charges at once, and says so when it is open. What was charged for whoever leaves before stays charged, until long after
-/// these tests are over; what it is told to give back takes 30 ms.
+/// Charges at once, and says so when it is open. The charge of a waiter that is dropped before stays, until long after
+/// these tests are over; a refund takes 30 ms.
 #[derive(Clone, Debug)]
 struct Slow {
     inner: MemoryStore,
@@ -82,7 +82,7 @@ impl Store for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_behind_gets_the_answer_to_one_who_has_gone() {
+async fn the_next_waiter_gets_the_answer_to_a_dropped_one() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     let first = queued(wait(&limiter));
     let mut second = queued(wait(&limiter));
@@ -95,12 +95,12 @@ async fn whoever_is_behind_gets_the_answer_to_one_who_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
+async fn a_later_request_gets_the_answer_without_a_waiter() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
     let asked = time.questions();
     let second = queued(wait(&limiter));
-    // It isn't refused for what is charged to nobody.
+    // It isn't rejected for a charge without a waiter.
     let mut hurried = queued(limiter.wait(Key::global(), ms(0)));
     store.open.send_replace(true);
     let hurried = async { (&mut hurried).await.expect_err("none is left") };
@@ -110,7 +110,7 @@ async fn whoever_comes_later_gets_the_answer_that_nobody_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_refused_for_a_full_queue_before_the_store_has_said_that_there_is_one() {
+async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_one() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     let [first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter).queue(1)));
     store.open.send_replace(true);
@@ -141,7 +141,7 @@ async fn a_request_that_leaves_the_queue_for_its_deadline_does_not_fill_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_nobody_ever_waits_for_is_given_back() {
+async fn a_charge_without_a_waiter_is_refunded() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
     store.open.send_replace(true);
@@ -188,7 +188,7 @@ fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
         });
         drop(runtime);
         drop(behind);
-        // The next one opens a queue of his own; the other's charge is given back by the store, in its own time.
+        // The next one opens a queue of its own; the other's charge is given back by the store, in its own time.
         store.open.send_replace(true);
         let turn = build().block_on(async { wait(&limiter).await });
         let _ = turn.expect("one is left");

@@ -58,7 +58,7 @@ impl Time {
     }
 }
 
-/// A policy that counts everybody together.
+/// A policy that counts all clients together.
 pub(crate) fn policy(name: &str, quota: &str) -> Policy {
     Policy::new(name, quota.parse::<Quota>().expect(quota)).key(extract::global())
 }
@@ -91,7 +91,7 @@ pub(crate) async fn left(limiter: &Limiter, policy: &str) -> u64 {
     seen.policy(policy).expect("its verdict").remaining()
 }
 
-/// Somebody who waits, polled when the test says so.
+/// A waiter, polled when the test says so.
 pub(crate) type Waiter = Pin<Box<dyn Future<Output = Result<Admission, Rejected>> + Send>>;
 
 /// Joins the queue.
@@ -108,18 +108,18 @@ pub(crate) fn look(waiter: &mut Waiter) -> Option<Result<Admission, Rejected>> {
     waiter.now_or_never()
 }
 
-/// Who was let in, in order, and when.
+/// The requests that were admitted, in order, and when.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Arrivals(Arc<Mutex<Vec<(usize, Duration)>>>);
 
 impl Arrivals {
-    pub(crate) fn note(&self, who: usize, at: Duration) {
-        self.0.lock().expect("no panic").push((who, at));
+    pub(crate) fn note(&self, request: usize, at: Duration) {
+        self.0.lock().expect("no panic").push((request, at));
     }
 
-    pub(crate) fn who(&self) -> Vec<usize> {
+    pub(crate) fn order(&self) -> Vec<usize> {
         let arrivals = self.0.lock().expect("no panic");
-        arrivals.iter().map(|(who, _)| *who).collect()
+        arrivals.iter().map(|(request, _)| *request).collect()
     }
 
     pub(crate) fn when(&self) -> Vec<Duration> {

@@ -1,4 +1,4 @@
-//! A wait that is told from memory is the one that the store tells.
+//! The wait of a cached rejection is the one that the store would return.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     support::{By, EACH, limiter, store as forgetful},
 };
 
-fn told(rejected: Decision) -> (DecisionSource, Option<Duration>) {
+fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
     let source = rejected.source();
     let error = rejected.into_result().expect_err("a rejection");
     (source, error.retry_after().duration())
@@ -19,11 +19,11 @@ fn told(rejected: Decision) -> (DecisionSource, Option<Duration>) {
 /// What the store tells at the same instant. A rejection changes nothing.
 async fn in_the_store(server: &Server, by: By, quota: &str, cost: u64) -> Option<Duration> {
     let asking = limiter(forgetful(server), [by.policy("p", quota)]);
-    told(asking.check(key()).cost(cost).await).1
+    source_and_wait(asking.check(key()).cost(cost).await).1
 }
 
 #[tokio::test]
-async fn a_larger_cost_is_told_what_the_store_tells() {
+async fn a_larger_cost_gets_the_wait_of_the_store() {
     for by in EACH {
         let (clock, server) = world();
         let quota = "10/min";
@@ -38,7 +38,7 @@ async fn a_larger_cost_is_told_what_the_store_tells() {
         clock.advance(ms(10));
         let of_any_cost = !matches!(by, By::Log | By::Sliding(_));
         for cost in [1, 2, 5, 10, 1] {
-            let (source, wait) = told(check(cost).await);
+            let (source, wait) = source_and_wait(check(cost).await);
             assert_eq!(
                 wait,
                 in_the_store(&server, by, quota, cost).await,
@@ -49,7 +49,7 @@ async fn a_larger_cost_is_told_what_the_store_tells() {
             }
             // An equal one is always known.
             assert_eq!(
-                told(check(cost).await),
+                source_and_wait(check(cost).await),
                 (DecisionSource::RejectionCache, wait),
                 "{by:?} {cost}"
             );
@@ -83,13 +83,13 @@ async fn a_policy_of_which_nothing_is_known_is_asked_about() {
     let (clock, server) = world();
     let limiter = by_address_and_tenant(&server, &clock);
     assert!(limiter.check(from("a", "t")).await.is_admitted());
-    let rejected = told(limiter.check(from("a", "t")).await);
+    let rejected = source_and_wait(limiter.check(from("a", "t")).await);
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(20_000))));
     use_up_tenant(&server, &clock, "u").await;
     clock.advance(ms(2));
-    let rejected = told(limiter.check(from("a", "u")).await);
+    let rejected = source_and_wait(limiter.check(from("a", "u")).await);
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(29_998))));
-    let rejected = told(limiter.check(from("a", "t")).await);
+    let rejected = source_and_wait(limiter.check(from("a", "t")).await);
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
 }
 
@@ -99,7 +99,7 @@ async fn reads(
     check: impl Future<Output = Decision>,
 ) -> (DecisionSource, Option<Duration>) {
     let reads = server.calls("get");
-    let told = told(check.await);
+    let told = source_and_wait(check.await);
     epoch_is_read(server, reads + 1).await;
     told
 }
@@ -122,7 +122,7 @@ async fn a_policy_that_had_room_is_asked_about_again_when_the_bound_has_passed()
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
     assert_eq!(
-        told(check().await),
+        source_and_wait(check().await),
         (DecisionSource::Store, Some(ms(28_000)))
     );
 }
@@ -152,7 +152,7 @@ async fn while_smaller_requests_may_pass_a_wait_is_no_older_than_the_bound() {
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
     assert_eq!(
-        told(dear().await),
+        source_and_wait(dear().await),
         (DecisionSource::Store, Some(ms(58_000)))
     );
 }
@@ -178,7 +178,7 @@ async fn a_charge_past_the_quota_by_another_process_lengthens_a_wait_within_the_
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(18_500))));
     clock.advance(BOUND / 2);
     assert_eq!(
-        told(check().await),
+        source_and_wait(check().await),
         (DecisionSource::Store, Some(ms(78_000)))
     );
 }
@@ -189,12 +189,12 @@ async fn a_charge_past_the_quota_by_this_process_lengthens_a_wait_at_once() {
     let [limiter, _] = here_and_there(&server, &clock);
     assert!(limiter.check(key()).cost(3).await.is_admitted());
     assert!(!limiter.check(key()).await.is_admitted());
-    let rejected = told(limiter.check(key()).await);
+    let rejected = source_and_wait(limiter.check(key()).await);
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(20_000))));
     assert_eq!(
         limiter.charge(key(), 3).await.expect("an answer").source(),
         DecisionSource::Store
     );
-    let rejected = told(limiter.check(key()).await);
+    let rejected = source_and_wait(limiter.check(key()).await);
     assert_eq!(rejected, (DecisionSource::Store, Some(ms(80_000))));
 }

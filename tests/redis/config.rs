@@ -1,4 +1,4 @@
-//! A store's mistakes are found when it is built, and what it is given is used as told.
+//! A store's mistakes are found when it is built, and its settings are used as given.
 
 use std::{
     future::IntoFuture,
@@ -85,7 +85,7 @@ fn a_password_is_not_shown_by_what_is_built_either() {
 }
 
 #[test]
-fn a_deadline_that_nobody_can_keep_is_a_mistake() {
+fn a_timeout_that_no_request_can_keep_is_a_mistake() {
     for deadline in [Duration::ZERO, Duration::from_micros(999)] {
         mistake(
             anywhere().timeout(deadline).build(),
@@ -221,7 +221,7 @@ async fn a_prefix_keeps_applications_apart() {
     assert_eq!(keys, ["a:g3:p:key", "b:g3:p:key", "g3:p:key"]);
 }
 
-/// Traffic over a store on `pool`, until it is told to stop; returns how many requests were counted.
+/// Traffic over a store on `pool`, until `stop` is set; returns how many requests were counted.
 fn traffic(limiter: &Limiter, stop: &Arc<AtomicBool>) -> Vec<tokio::task::JoinHandle<u64>> {
     let tasks = (0..8).map(|task: u64| {
         let (limiter, stop) = (limiter.clone(), stop.clone());
@@ -299,7 +299,7 @@ async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
     other.shutdown_background();
 }
 
-/// Whoever shares a pool may hold all of it for a while; that is a fault like any other, and passes.
+/// An application that shares a pool may hold all of it for a while; that is a fault like any other, and passes.
 #[tokio::test]
 async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not() {
     let server = Server::start();

@@ -110,7 +110,7 @@ async fn every_strategy_admits_exactly_its_quota_to_512_tasks() {
     }
 }
 
-/// Kills connections at random, until told to stop; returns how many. Between two of them some calls come through: however
+/// Kills connections at random, until `stop` is set; returns how many. Between two of them some calls come through: however
 /// busy the machine is, it gets ahead.
 fn kill_at_random(server: &Server, stop: &AtomicBool) -> u64 {
     const CALLS: u64 = 3;
@@ -182,7 +182,7 @@ async fn every_strategy_holds_while_connections_are_killed_at_random() {
         let sums = crowd_under_fire(&server, &limiters, one).await;
         for (key, sum) in (0..).zip(&sums) {
             let used = used(&limiters[0], one(key)).await[0];
-            // A charge whose answer was lost stays, and nobody was admitted by it.
+            // A charge whose answer was lost stays, and no request was admitted by it.
             let told = sum.admitted..=sum.admitted + sum.failed;
             assert!(
                 used == LIMIT && told.contains(&LIMIT),

@@ -1,4 +1,4 @@
-//! Who is known to be refused is refused without a word to the server, and only for as long as he would be there.
+//! A key that is known to be rejected is rejected without a word to the server, and for no longer than the server would.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ pub(crate) async fn use_up(limiter: &Limiter) -> Decision {
     refused
 }
 
-/// Waits until the store has read the epoch so often: what it does while nobody waits for it.
+/// Waits until the store has read the epoch so often, which it does in the background.
 pub(crate) async fn epoch_is_read(server: &Server, reads: u64) {
     until("the epoch is read", async || server.calls("get") >= reads).await;
     hear(server).await;
@@ -89,7 +89,7 @@ pub(crate) async fn hear(server: &Server) {
 }
 
 #[tokio::test]
-async fn who_is_refused_costs_the_server_nothing_until_he_may_pass() {
+async fn a_rejected_key_costs_the_server_nothing_until_it_may_pass() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     assert_eq!(wait(&use_up(&limiter).await), Some(ms(20_000)));
@@ -249,7 +249,7 @@ async fn limits_hold_under_512_tasks_while_connections_are_cut() {
         let (passed, failed) = task.await.expect("it ends");
         (admitted, faults) = (admitted + passed, faults + failed);
     }
-    // What was charged on a trip whose answer was cut off was admitted by nobody.
+    // The charge of a call whose answer was cut off has admitted no request.
     assert!(
         admitted <= 12 * LIMIT,
         "{admitted} admitted, {faults} faults, {cuts} cuts"

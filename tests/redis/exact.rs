@@ -120,7 +120,7 @@ async fn under_several_policies_each_is_charged_for_those_that_all_of_them_admit
 }
 
 #[tokio::test]
-async fn who_comes_back_when_told_is_admitted_and_who_comes_earlier_is_not() {
+async fn a_retry_at_retry_after_is_admitted_and_an_earlier_one_is_not() {
     let (clock, server) = on_a_clock();
     let mut failures = Vec::new();
     let quotas = [
@@ -258,7 +258,7 @@ async fn a_ttl_that_is_lost_or_too_long_is_repaired_by_a_rejection_a_peek_and_a_
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-/// Not even until somebody touches it again, which may be never.
+/// Not even until it is touched again, which may be never.
 #[tokio::test]
 async fn no_charge_and_no_refund_leaves_a_key_immortal() {
     let (_clock, server) = on_a_clock();

@@ -1,4 +1,4 @@
-//! A server that is gone, silent, full or unwilling: nobody hangs, nothing is half charged, and service resumes.
+//! A server that is gone, silent, full or unwilling: no request hangs, nothing is half charged, and service resumes.
 
 use std::{
     future::IntoFuture,
@@ -53,7 +53,7 @@ async fn resumed_on(limiter: &Limiter, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_redis_is_answered_for_as_told_and_taken_up_again_when_it_is_back() {
+async fn a_killed_redis_has_the_configured_answer_and_is_used_again_when_it_is_back() {
     let server = Server::start();
     let admitting = impatient(&server, OnStoreError::Admit, FAST);
     let refusing = impatient(&server, OnStoreError::Reject, SLOW);
@@ -138,9 +138,9 @@ async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
     }
 }
 
-/// A charge whose answer was lost stays charged; nothing else goes missing, and nobody gets more than the quota.
+/// A charge whose answer was lost stays charged; nothing else goes missing, and no key gets more than the quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_amid_traffic_admit_nobody_past_the_quota() {
+async fn connections_that_are_cut_amid_traffic_admit_no_request_past_the_quota() {
     let (_clock, server) = on_a_clock();
     for quota in ["1000/min", "1000/month"] {
         server.flush();
@@ -212,7 +212,7 @@ async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_
 }
 
 #[tokio::test]
-async fn behind_a_layer_a_fault_is_a_503_or_no_matter_as_told() {
+async fn behind_a_layer_a_fault_is_a_503_or_admitted_as_configured() {
     let server = Server::start();
     server.kill();
     for (answer, status) in [
@@ -249,7 +249,7 @@ async fn all_answered(limiter: &Limiter) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline() {
+async fn a_redis_that_accepts_and_never_answers_holds_no_request_past_the_deadline() {
     let server = Server::start();
     let limiter = impatient(&server, OnStoreError::Reject, FAST);
     // First it hangs before there is a connection, then with all connections made.
@@ -264,7 +264,7 @@ async fn a_redis_that_accepts_and_never_answers_holds_nobody_past_the_deadline()
 
 /// Each request's deadline counts from its own arrival, not from its trip's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_later_waits_no_longer_for_a_silent_redis() {
+async fn a_later_request_waits_no_longer_for_a_silent_redis() {
     let server = Server::start();
     let limiter = impatient(&server, OnStoreError::Reject, FAST);
     resumed(&limiter).await;

@@ -1,4 +1,4 @@
-//! Whoever has addresses without number fills neither the quota nor the server.
+//! A client with addresses without number fills neither the quota nor the server.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -34,7 +34,7 @@ async fn a_second_policy_by_a_wider_prefix_caps_what_all_of_its_addresses_take()
         admitted += u64::from(ask(subscriber(network)).await);
     }
     assert_eq!(admitted, 100);
-    // Who is refused leaves nothing behind: a key for each who was let in, one for the network.
+    // A rejected request leaves nothing behind: a key for each admitted address, one for the network.
     assert_eq!(server.keys().len(), 101);
     // The neighbours are none of it.
     let neighbour = Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, 7);

@@ -1,4 +1,4 @@
-//! What others left under a policy's key is left alone, and nobody is admitted by it.
+//! What others left under a policy's key is left alone, and admits no request.
 
 use std::{
     future::IntoFuture,

@@ -1,4 +1,4 @@
-//! Few trips carry many requests, and nobody's answer gets lost on them.
+//! Few script calls carry many requests, and no answer gets lost.
 
 use std::{future::IntoFuture, sync::Arc, time::Duration};
 

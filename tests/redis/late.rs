@@ -1,4 +1,4 @@
-//! Who runs out of time before his question is sent, is not asked about.
+//! A request whose timeout passes before it is sent is not sent.
 
 use std::{future::IntoFuture, time::Duration};
 
@@ -10,9 +10,9 @@ use crate::support::{By, counted, fault, limiter, on_a_clock, until};
 
 const DEADLINE: Duration = Duration::from_millis(1_500);
 
-/// He shares a trip with others, which waits for its connection for longer than he does.
+/// It shares a batch with others, which waits for its connection for longer than the request does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_ran_out_of_time_while_his_trip_was_connecting_leaves_it() {
+async fn a_request_whose_timeout_passed_while_its_batch_was_connecting_leaves_it() {
     let server = Server::start();
     for try_again in 0.. {
         let proxy = Proxy::to(server.addr());
@@ -56,9 +56,9 @@ async fn who_ran_out_of_time_while_his_trip_was_connecting_leaves_it() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// He came before those whose trip is under way when his own is back, and has less time than they.
+/// It came before those whose batch is in flight when its own returns, and has less time than they.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_to_be_asked_again_is_told_when_his_own_time_is_up() {
+async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     let (clock, server) = on_a_clock();
     let proxy = Proxy::to(server.addr());
     let store = RedisStore::builder()
@@ -77,7 +77,7 @@ async fn who_is_to_be_asked_again_is_told_when_his_own_time_is_up() {
     clock.advance(40 * DAY);
     proxy.delay(DEADLINE / 2);
     let again = tokio::spawn(daily.check(Key::global()).into_future());
-    until("he is to be asked again", async || proxy.delayed() > 0).await;
+    until("it is to be sent again", async || proxy.delayed() > 0).await;
     server.pause();
     sleep(DEADLINE / 3).await;
     // Enough for one more trip, and no third one.

@@ -1,4 +1,4 @@
-//! What lifts a refusal that is remembered, for whom it holds, and what it costs to know.
+//! What invalidates a cached rejection, for which keys, and what it costs to know.
 
 use std::{convert::Infallible, future::IntoFuture, time::Duration};
 
@@ -22,7 +22,7 @@ async fn source(limiter: &Limiter) -> DecisionSource {
 }
 
 #[tokio::test]
-async fn what_is_not_told_otherwise_remembers() {
+async fn rejections_are_cached_by_default() {
     let server = Server::start();
     let store = RedisStore::open(server.url()).expect("a store");
     let limiter = limiter(store, [Policy::new("p", Quota::requests(1).per_week())]);
@@ -104,7 +104,7 @@ async fn a_quota_that_was_raised_is_had_at_once() {
     assert_eq!(source(&three).await, DecisionSource::RejectionCache);
 }
 
-/// Though nobody waits for it.
+/// Though no task waits for it.
 #[tokio::test]
 async fn what_a_response_gives_back_is_had_at_once() {
     let (clock, server) = world();
@@ -137,7 +137,7 @@ async fn what_a_response_gives_back_is_had_at_once() {
 
 /// Of what shares a trip, takes are judged together, whatever is asked between them.
 #[tokio::test]
-async fn who_is_judged_before_what_lifts_his_refusal_is_not_remembered_after_it() {
+async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
@@ -151,9 +151,9 @@ async fn who_is_judged_before_what_lifts_his_refusal_is_not_remembered_after_it(
     assert!(limiter.check(key()).await.is_admitted());
 }
 
-/// He had asked under two policies, one of which somebody else was refused by meanwhile, on another connection.
+/// It had two policies, one of which rejected another request meanwhile, on another connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
+async fn the_refund_of_a_dropped_request_is_available_at_once() {
     for try_again in 0.. {
         let (clock, server) = world();
         let proxy = Proxy::to(server.addr());
@@ -176,15 +176,15 @@ async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
         let calls = server.calls("evalsha");
         proxy.delay(Duration::from_secs(2));
         let gone = tokio::spawn(limiter.check([a, b]).into_future());
-        until("he is charged", async || server.calls("evalsha") > calls).await;
-        // His answer is being delayed by now, or will be.
+        until("it is charged", async || server.calls("evalsha") > calls).await;
+        // Its answer is being delayed by now, or will be.
         let asked = timeout(Duration::from_secs(1), async {
             until("it is delayed", async || proxy.delayed() > 0).await;
             proxy.pass();
             limiter.check([b]).await
         });
         let Ok(refused) = asked.await else {
-            // Behind him, on the same connection.
+            // Behind it, on the same connection.
             assert!(try_again < 20);
             continue;
         };
@@ -204,7 +204,7 @@ async fn what_is_given_back_for_who_has_gone_is_had_at_once() {
 
 /// The refusal would be believed for as long as the word is what it was.
 #[tokio::test]
-async fn what_another_process_gives_back_is_told_by_its_word() {
+async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     const STEP: Duration = ms(250);
     let (clock, server) = world();
     let here = three_a_minute(store(&server, &clock));
@@ -236,7 +236,7 @@ async fn what_another_process_gives_back_is_told_by_its_word() {
 
 /// One read tells of all keys.
 #[tokio::test]
-async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_refused() {
+async fn knowing_that_nothing_was_refunded_costs_two_reads_a_bound_however_many_are_rejected() {
     const KEYS: u64 = 50;
     let (clock, server) = world();
     let policy = Policy::new("p", Quota::requests(1).per_week());
@@ -247,7 +247,7 @@ async fn knowing_that_nobody_gave_back_costs_two_reads_a_bound_however_many_are_
         assert!(!limiter.check(key).await.is_admitted());
     }
     epoch_is_read(&server, 1).await;
-    // Who was refused before it was known is asked about once more.
+    // A key that was rejected before it was known is sent once more.
     clock.advance(BOUND);
     for key in keys() {
         assert!(!limiter.check(key).await.is_admitted());

@@ -68,7 +68,7 @@ async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
         for _ in 0..20 {
             assert_eq!(ask(&limiter).await.source(), DecisionSource::RejectionCache);
         }
-        // Whoever reads gets to it.
+        // The reader gets to it.
         server.command(&["PING"]).ok();
         tokio::task::yield_now().await;
     }

@@ -106,16 +106,16 @@ fn two_runtimes_at_once_share_one_count() {
     assert_eq!(admitted.iter().sum::<u64>(), 500, "{admitted:?}");
 }
 
-/// Between two `block_on`s nobody drives a current-thread runtime, and nothing in it moves.
+/// Between two `block_on`s nothing drives a current-thread runtime, and nothing in it moves.
 #[test]
-fn a_runtime_that_stands_still_holds_nobody_up() {
+fn a_runtime_that_stands_still_holds_no_request_up() {
     let server = Server::start();
     let limiter = single(&server, By::Gcra, "100/h");
     let still = current_thread();
     assert!(counted(
         &still.block_on(limiter.check(Key::new("key")).into_future())
     ));
-    // Its lanes are left with questions that nobody carries.
+    // Its workers are left with requests that are never sent.
     still.block_on(async {
         for _ in 0..10 {
             drop(tokio::spawn(limiter.check(Key::new("key")).into_future()));

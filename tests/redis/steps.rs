@@ -1,4 +1,4 @@
-//! A server whose clock steps locks nobody out for long, and gives nobody more than a burst.
+//! A server whose clock steps locks no key out for long, and gives none more than a burst.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Scene {
         unreachable!()
     }
 
-    /// The wait that was told is true, at the microsecond.
+    /// The wait is exact, to the microsecond.
     async fn wait_out(&self, wait: Duration) {
         self.clock.advance(wait - Duration::from_micros(1));
         assert!(
@@ -74,7 +74,7 @@ impl Scene {
         }
     }
 
-    /// Whoever waits for as long as the strategy remembers has everything again.
+    /// A key that is idle for as long as the strategy remembers has everything again.
     async fn is_as_new_after_a_period(&self) {
         let remembers = match self.by {
             By::Sliding(1) => 2,
@@ -93,7 +93,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_step_back_of_an_hour_locks_nobody_out_for_longer_than_a_period() {
+async fn a_step_back_of_an_hour_locks_no_key_out_for_longer_than_a_period() {
     for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
@@ -166,7 +166,7 @@ async fn what_was_charged_before_a_step_back_is_forgotten_after_a_period_though_
 
 /// Steps of every size; those about as long as a period are the hard ones.
 #[tokio::test]
-async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
+async fn the_wait_after_a_step_back_of_any_size_is_exact() {
     for by in EACH {
         let scene = Scene::of(by);
         for seconds in [1, 5, 6, 7, 30, 59, 60, 61, 90, 119, 120, 121, 600] {
@@ -188,9 +188,9 @@ async fn a_step_back_of_any_size_is_told_honestly_and_waited_out() {
     }
 }
 
-/// The step comes while nobody asks, so that the first to ask finds it.
+/// The step comes while there are no requests, so that the first one finds it.
 #[tokio::test]
-async fn who_looks_after_a_step_back_is_told_the_same_as_who_asks() {
+async fn a_peek_after_a_step_back_is_answered_like_a_check() {
     for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);

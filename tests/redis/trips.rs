@@ -123,14 +123,14 @@ impl Question {
         Self::Reset,
     ];
 
-    /// What is told of the key.
+    /// The answer about the key.
     async fn ask(self, limiter: &Limiter, key: &str) -> (Told, Duration) {
         let key = Key::new(key);
         let status = match self {
             Self::Take(cost) => {
                 let decision = limiter.check(key).cost(cost).await;
                 let verdict = decision.policies().next().expect("a verdict");
-                return (told(&decision, verdict), verdict.reset_after());
+                return (answer_of(&decision, verdict), verdict.reset_after());
             }
             Self::Look => limiter.peek(key).await,
             Self::Charge(units) => limiter.charge(key, units).await,
@@ -138,7 +138,7 @@ impl Question {
         };
         let status = status.expect("an answer");
         let verdict = status.policies().next().expect("a verdict");
-        (told(&status, verdict), verdict.reset_after())
+        (answer_of(&status, verdict), verdict.reset_after())
     }
 }
 
@@ -185,8 +185,8 @@ impl Before {
     }
 }
 
-/// What a caller is told, except for how long it takes for all to be free again: those who come after him move that.
-fn told(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Told {
+/// What a caller sees, except for how long it takes for all to be free again: later requests move that.
+fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Told {
     (counted(answer), verdict.remaining(), verdict.retry_after())
 }
 
@@ -240,9 +240,9 @@ fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
     assert!(failures.is_empty(), "{count}: {some:#?}");
 }
 
-/// However many ask about one key, whoever comes behind them about another goes with them.
+/// However many requests there are for one key, a later one for another goes with them.
 #[test]
-fn a_hot_key_keeps_nobody_waiting() {
+fn a_hot_key_keeps_no_other_waiting() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
@@ -283,9 +283,9 @@ fn equal_requests_in_one_trip_are_served_first_come_first_served() {
     }
 }
 
-/// A sum past all numbers would end the lane, and everybody's request with it.
+/// A sum past all numbers would end the worker, and all requests with it.
 #[test]
-fn whoever_asks_for_more_than_can_be_counted_gets_what_there_is() {
+fn a_check_for_more_requests_than_can_be_counted_gets_what_there_is() {
     let server = Server::start();
     let runtime = current_thread();
     let limiter = single(&server, By::Gcra, "10/h");

@@ -1,4 +1,4 @@
-//! A server that can't write, for want of memory or of rights.
+//! A server that can't write, without memory or without rights.
 
 use std::collections::BTreeSet;
 
@@ -161,7 +161,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
             ];
             let lacking = limiter(store_at(server.url_as("gate", "secret")), policies);
 
-            // One key is new, one has been charged before, by somebody who may.
+            // One key is new, one has been charged before, by a user with rights.
             let mut expected = [0, 4];
             if command != "eval" {
                 assert!(counted(&all.check(Key::new("begun")).cost(4).await));

@@ -1,4 +1,4 @@
-//! What nobody came to use is given back.
+//! A charge whose answer is not read is refunded.
 
 use std::{
     future::{Future, IntoFuture, poll_fn},
@@ -38,13 +38,13 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() {
+async fn a_request_dropped_before_the_answer_costs_nothing_and_takes_no_answer_along() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
-            &format!("{by:?}: what nobody read is given back"),
+            &format!("{by:?}: what was not read is refunded"),
             async || used(&limiter, Key::new("key")).await == [read],
         )
         .await;
@@ -54,7 +54,7 @@ async fn who_leaves_before_the_answer_costs_nothing_and_takes_no_answer_along() 
 /// Time goes on before a charge is given back. What it has not given back by then is still a whole unit, less some
 /// milliseconds of 43 minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_costs_nothing_while_time_goes_on_either() {
+async fn a_dropped_request_costs_nothing_while_time_goes_on_either() {
     let (clock, server) = on_a_clock();
     tokio::spawn(async move {
         loop {
@@ -66,7 +66,7 @@ async fn who_leaves_costs_nothing_while_time_goes_on_either() {
         let limiter = single(&server, by, "1000/month");
         let read = half_of_them_leave(&limiter).await;
         until(
-            &format!("{by:?}: what nobody read is given back"),
+            &format!("{by:?}: what was not read is refunded"),
             async || {
                 let used = used(&limiter, Key::new("key")).await;
                 used == [read] || used == [read + 1]
@@ -76,9 +76,9 @@ async fn who_leaves_costs_nothing_while_time_goes_on_either() {
     }
 }
 
-/// The answer is there, and nobody comes for it.
+/// The answer is there, and is not read.
 #[tokio::test]
-async fn who_leaves_when_he_is_answered_costs_nothing() {
+async fn a_request_dropped_when_it_is_answered_costs_nothing() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
@@ -88,12 +88,12 @@ async fn who_leaves_when_he_is_answered_costs_nothing() {
             Poll::Ready(())
         })
         .await;
-        // Whoever asks later is answered later.
+        // A later request is answered later.
         assert!(counted(&limiter.check(Key::new("key")).await));
         assert_eq!(used(&limiter, Key::new("key")).await, [2], "{by:?}");
         drop(left);
         until(
-            &format!("{by:?}: what nobody read is given back"),
+            &format!("{by:?}: what was not read is refunded"),
             async || used(&limiter, Key::new("key")).await == [1],
         )
         .await;
@@ -102,7 +102,7 @@ async fn who_leaves_when_he_is_answered_costs_nothing() {
 
 /// Layers stack: who is refused further in has cost nothing further out.
 #[tokio::test]
-async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
+async fn a_request_rejected_by_an_inner_layer_costs_an_outer_one_nothing() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         server.flush();
@@ -128,7 +128,7 @@ async fn who_is_refused_by_an_inner_layer_costs_an_outer_one_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_while_the_server_thinks_costs_nothing() {
+async fn a_request_dropped_while_the_script_runs_costs_nothing() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
@@ -155,7 +155,7 @@ async fn who_leaves_while_the_server_thinks_costs_nothing() {
         for (_, task) in stay {
             assert!(counted(&task.await.expect("an answer")));
         }
-        until("what nobody read is given back", async || {
+        until("what was not read is refunded", async || {
             used(&limiter, Key::new("key")).await == [100]
         })
         .await;
@@ -163,7 +163,7 @@ async fn who_leaves_while_the_server_thinks_costs_nothing() {
 }
 
 #[tokio::test]
-async fn who_leaves_after_asking_for_several_gets_all_of_them_given_back() {
+async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
@@ -179,7 +179,7 @@ async fn who_leaves_after_asking_for_several_gets_all_of_them_given_back() {
             limiter.check(Key::new("key")).await
         });
         assert!(left.is_err() && counted(&stayed));
-        until("all that nobody read is given back", async || {
+        until("all that was not read is refunded", async || {
             used(&limiter, Key::new("key")).await == [1]
         })
         .await;

@@ -18,7 +18,7 @@ pub(crate) fn slack(lag: Duration) -> Duration {
     SLACK + 4 * lag
 }
 
-/// Whether the machine had time enough that no call can have been late for want of it.
+/// Whether the machine had time enough that no call can have been late without it.
 pub(crate) fn had_time(epoch: &Epoch) -> bool {
     epoch.lag() < BUSY
 }

@@ -31,7 +31,7 @@ pub(crate) struct Counts {
     /// Units charged by the store to be charged there, and in its place, to be charged there afterwards;
     pub(crate) debt_by_store: AtomicU64,
     pub(crate) debt_in_process: AtomicU64,
-    /// those of the latter that the store may have heard of all the same.
+    /// those of the latter that the store may have heard of nevertheless.
     pub(crate) debt_sent: AtomicU64,
 }
 

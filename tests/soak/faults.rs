@@ -15,7 +15,7 @@ pub(crate) enum Strike {
     Emptied,
     /// Stopped, and continued.
     Stopped,
-    /// Made a replica of nobody.
+    /// Made a replica of a server that is not there.
     ReadOnly,
     /// Paused for those who write.
     Paused,
@@ -174,7 +174,7 @@ impl Fault {
         names.into_iter().flatten()
     }
 
-    /// How often the store may forget what it counted: a replica knows what its master told it.
+    /// How often the store may forget what it counted: a replica knows what its master sent it.
     pub(crate) fn forgets(self) -> u64 {
         let forgets = self.strike == Some(Strike::Emptied) || self.change == Some(Change::FailOver);
         forgets.into()

@@ -114,7 +114,7 @@ impl Ground {
         }
     }
 
-    /// Brings back whoever was killed, as a replica, and waits until all is as it was.
+    /// Brings back the servers that were killed, as replicas, and waits until all is as it was.
     pub(crate) fn repair(&self) {
         let dead = self
             .servers()
@@ -230,7 +230,7 @@ pub(crate) fn until(what: &str, mut probe: impl FnMut() -> bool) {
     while !probe() {
         assert!(
             start.elapsed() < Duration::from_secs(60),
-            "waited in vain: {what}"
+            "did not happen in time: {what}"
         );
         std::thread::sleep(Duration::from_millis(10));
     }

@@ -16,7 +16,7 @@ pub(crate) const QUOTA: u64 = 200;
 pub(crate) const SHARE: u64 = QUOTA.div_ceil(PROCESSES as u64);
 /// How many may be in flight, by all processes together.
 pub(crate) const PLACES: u64 = 5;
-/// What nobody gives back is free again after this. No outage is as long.
+/// A permit that is not released is free again after this. No outage is as long.
 const LIFE: Duration = Duration::from_secs(15);
 
 /// A process: its limiters share its store.
@@ -56,7 +56,7 @@ impl House {
         used(&self.processes.last()?.debt, key, "debt").await
     }
 
-    /// How long it takes until all places are free again once nobody takes one; `None` if they aren't.
+    /// How long it takes until all permits are free again once none is taken; `None` if they aren't.
     pub(crate) async fn all_free(&self) -> Option<Duration> {
         let start = Instant::now();
         let flight = &self.processes.last()?.flight;
@@ -69,7 +69,7 @@ impl House {
         Some(start.elapsed())
     }
 
-    /// What is wrong once nobody uses it any more.
+    /// What is wrong once it is not used any more.
     pub(crate) async fn close(self) -> Vec<String> {
         let Self { ground, processes } = self;
         let mut wrong = Vec::new();
@@ -104,7 +104,7 @@ impl Process {
         let store = store.expect("a store");
         let (processes, narrow) = (PROCESSES as u32, Quota::requests(QUOTA).per_month());
         let wide = Quota::requests(10 * QUOTA).per_month();
-        // Whoever is refused would owe nothing.
+        // A rejected request would owe nothing.
         let debt = Quota::requests(1_000_000).per_month();
         let limiter = || Limiter::builder().store(store.clone());
         Self {

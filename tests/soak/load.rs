@@ -109,7 +109,7 @@ impl Task {
             let asked = Instant::now();
             let check = self.limiter.check(key).into_future();
             if !shared && self.dice.below(20) == 0 {
-                // Somebody who has no patience. What he is charged is given back.
+                // A client without patience. Its charge is refunded.
                 let patience = Duration::from_micros(self.dice.below(3_000));
                 if tokio::time::timeout(patience, check).await.is_err() {
                     self.tally.left.fetch_add(1, Relaxed);
@@ -132,7 +132,7 @@ async fn owe(process: usize, limiter: Limiter, now: Now, is_over: Arc<AtomicBool
     while !is_over.load(Relaxed) {
         let epoch = now.get();
         let mut check = Box::pin(limiter.check(epoch.key).into_future());
-        // Who is answered at once was not sent.
+        // A request that is answered at once was not sent.
         let at_once = (&mut check).now_or_never();
         let asked = at_once.is_none();
         let decision = match at_once {

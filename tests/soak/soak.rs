@@ -101,7 +101,7 @@ impl Soak<'_> {
             *self.report.faults.entry(name).or_default() += 1;
         }
         sleep(self.dice.ms(0, 400)).await;
-        // Sentinels and nodes have others take the place of who is silent for longer.
+        // Sentinels and nodes replace a server that is silent for longer.
         let longest = match self.house.ground {
             Ground::One(..) => 2_500,
             Ground::Cluster(..) => 1_500,

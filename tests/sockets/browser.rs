@@ -103,10 +103,10 @@ impl Api {
 }
 
 /// What a page in a browser tells that asks each API four times.
-async fn told_by_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>> {
-    let (sender, mut told) = mpsc::unbounded_channel();
+async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>> {
+    let (sender, mut answers) = mpsc::unbounded_channel();
     let tell = async move |text: String| {
-        // Nobody listens any more once the test is over.
+        // The receiver is gone once the test is over.
         let _ = sender.send(text);
     };
     let page = get(async || Html(include_str!("browser.html")));
@@ -136,10 +136,10 @@ async fn told_by_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>
             &url,
         ]);
     });
-    let told = tokio::time::timeout(PATIENCE, told.recv()).await;
-    let told = told.unwrap_or_else(|_| panic!("the page told nothing in {PATIENCE:?}"));
+    let answers = tokio::time::timeout(PATIENCE, answers.recv()).await;
+    let answers = answers.unwrap_or_else(|_| panic!("the page reported nothing in {PATIENCE:?}"));
     drop(browser);
-    serde_json::from_str(&told.expect("a page")).expect("what the page tells")
+    serde_json::from_str(&answers.expect("a page")).expect("what the page tells")
 }
 
 /// A refusal that the page could read all of.
@@ -191,17 +191,17 @@ async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
         ("outside", &outside),
         ("counting", &counting),
     ];
-    let told = told_by_a_browser(&apis).await;
+    let seen = answers_in_a_browser(&apis).await;
 
-    let [first, second, third, fourth] = &told["inside"][..] else {
-        panic!("four answers: {told:?}");
+    let [first, second, third, fourth] = &seen["inside"][..] else {
+        panic!("four answers: {seen:?}");
     };
     for (answer, left) in [(first, 1), (second, 0)] {
-        assert_eq!((answer.status, &*answer.text), (200, "hello"), "{told:?}");
+        assert_eq!((answer.status, &*answer.text), (200, "hello"), "{seen:?}");
         let ratelimit = answer.ratelimit.as_deref().expect("how it stands");
         assert!(
             ratelimit.starts_with(&format!(r#""pages";r={left};t="#)),
-            "{told:?}"
+            "{seen:?}"
         );
         assert_eq!(answer.retry_after, None);
     }
@@ -211,17 +211,17 @@ async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
     assert_eq!(inside.left().await, 0);
 
     let statuses = |name: &str| {
-        told[name]
+        seen[name]
             .iter()
             .map(|answer| answer.status)
             .collect::<Vec<_>>()
     };
-    assert_eq!(statuses("outside"), [200, 200, 429, 429], "{told:?}");
-    assert!(told["outside"][2].retry_after.is_some(), "{told:?}");
+    assert_eq!(statuses("outside"), [200, 200, 429, 429], "{seen:?}");
+    assert!(seen["outside"][2].retry_after.is_some(), "{seen:?}");
     assert_eq!(outside.asked(), (4, 4));
 
-    // The page isn't even told that it was refused.
-    assert_eq!(statuses("counting"), [200, 0, 0, 0], "{told:?}");
-    assert!(told["counting"][1].error.is_some(), "{told:?}");
+    // The page doesn't even see that it was rejected.
+    assert_eq!(statuses("counting"), [200, 0, 0, 0], "{seen:?}");
+    assert!(seen["counting"][1].error.is_some(), "{seen:?}");
     assert_eq!(counting.asked(), (1, 4));
 }

@@ -1,4 +1,4 @@
-//! A gRPC service that does what it is told, with a codec of plain text in place of generated code.
+//! A gRPC service that does what the request says, with a codec of plain text in place of generated code.
 
 use std::{
     convert::Infallible,
@@ -84,12 +84,12 @@ impl Decoder for Text {
 /// others are an answer.
 async fn obey(word: String) -> Result<String, Status> {
     if let Some(code) = word.strip_prefix("fail:") {
-        return Err(Status::new(Code::from_bytes(code.as_bytes()), "as told"));
+        return Err(Status::new(Code::from_bytes(code.as_bytes()), "as asked"));
     }
     match word.as_str() {
         "wait" => std::future::pending().await,
         // Not `panic!`, which would write to the test's output.
-        "panic" => std::panic::resume_unwind(Box::new("as told")),
+        "panic" => std::panic::resume_unwind(Box::new("as asked")),
         "mumble" => return Ok(UNSPEAKABLE.to_owned()),
         "pause" => tokio::task::yield_now().await,
         _ => {}
@@ -103,7 +103,7 @@ async fn unary(request: Request<String>) -> Result<Response<String>, Status> {
 
 type Words = Pin<Box<dyn Stream<Item = Result<String, Status>> + Send>>;
 
-/// Obeys each word in turn. After `at once`, one before there is a stream; at `flood` it says more than anybody reads.
+/// Obeys each word in turn. After `at once`, one before there is a stream; at `flood` it says more than the client reads.
 async fn server_streaming(request: Request<String>) -> Result<Response<Words>, Status> {
     let words = request.into_inner();
     if let Some(word) = words.strip_prefix("at once ") {

@@ -41,7 +41,7 @@ async fn a_stream_that_its_client_cancels_half_way_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_that_its_client_cancels_is_free_where_told_so() {
+async fn a_stream_that_its_client_cancels_is_free_where_configured() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let books = Books::when_dropped(&world, false);
@@ -137,7 +137,7 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_listens_is
         say.send("one".to_owned()).expect("a call");
         assert_eq!(served.books.under_way().await, UNDER_WAY, "{}", served.name);
         call.abort();
-        // To the handler it looks like the stream's end, and he answers; but his answer is not sent.
+        // To the handler it looks like the stream's end, and it answers; but its answer is not sent.
         assert_eq!(
             served.books.settled().await,
             (DROPPED, None),

@@ -1,4 +1,4 @@
-//! Clients are told apart by the peer of their connection, with TLS and without.
+//! Clients are distinguished by the peer of their connection, with TLS and without.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 #[cfg(feature = "tonic-tls")]

@@ -32,7 +32,7 @@ pub(crate) async fn call_all(client: &mut Client) -> [Result<(), Status>; 4] {
     say.send("word".to_owned()).expect("a call");
     drop(say);
     let (say, more) = said();
-    // A stream that is still open on the client's side is refused all the same.
+    // A stream that is still open on the client's side is rejected too.
     say.send("word".to_owned()).expect("a call");
     let answers = [
         client.unary("word").await.map(drop),
@@ -108,7 +108,7 @@ async fn a_call_of_any_kind_is_refused_with_all_details() {
 }
 
 #[tokio::test]
-async fn who_comes_back_when_told_is_let_in_and_not_a_microsecond_earlier() {
+async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() {
     for host in HOSTS {
         for world in World::both() {
             let evenly = Policy::new("evenly", Quota::requests(7).per_minute().burst(1));
@@ -130,7 +130,7 @@ async fn who_comes_back_when_told_is_let_in_and_not_a_microsecond_earlier() {
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_told_not_to_come_back() {
+async fn what_can_never_pass_is_answered_not_to_retry() {
     for host in HOSTS {
         let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
@@ -156,7 +156,7 @@ async fn a_wait_that_the_pushback_cannot_hold_is_in_the_details() {
     assert!(retry_delay(&status) > Some(Duration::from_secs(89 * 86_400)));
 }
 
-/// A limiter whose store is a port that nobody listens on.
+/// A limiter whose store is a port without a listener.
 fn closed() -> Limiter {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     let limiter = Limiter::builder().store(RedisStore::open(url).expect("a store"));
@@ -167,7 +167,7 @@ fn closed() -> Limiter {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_is_unavailable_and_nobody_learns_where_it_is() {
+async fn a_store_at_fault_is_unavailable_and_no_client_learns_where_it_is() {
     for host in HOSTS {
         let mut client = client_of(host, &closed()).await;
         for answer in call_all(&mut client).await {

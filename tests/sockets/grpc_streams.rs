@@ -25,20 +25,24 @@ fn settled(code: i32) -> (Charged, Option<Ended>) {
 #[tokio::test]
 async fn a_stream_from_the_server_is_judged_by_its_trailers() {
     for mut served in Served::everywhere().await {
-        for (told, heard, code) in [
+        for (request, heard, code) in [
             ("one two three", "one two three", 0),
             ("one two fail:14", "one two", 14),
             ("fail:5", "", 5),
             ("mumble", "", 13),
         ] {
-            let answers = served.client.server_streaming(told).await.expect("a head");
+            let answers = served
+                .client
+                .server_streaming(request)
+                .await
+                .expect("a head");
             let expected = (words(heard), Code::from(code));
-            assert_eq!(answers.rest().await, expected, "{told} {}", served.name);
+            assert_eq!(answers.rest().await, expected, "{request} {}", served.name);
             let expected = settled(code);
             assert_eq!(
                 served.books.settled().await,
                 expected,
-                "{told} {}",
+                "{request} {}",
                 served.name
             );
         }
@@ -48,8 +52,8 @@ async fn a_stream_from_the_server_is_judged_by_its_trailers() {
 #[tokio::test]
 async fn a_stream_that_fails_at_once_has_failed_by_its_head() {
     for mut served in Served::everywhere().await {
-        let told = "at once fail:7";
-        let status = served.client.server_streaming(told).await;
+        let request = "at once fail:7";
+        let status = served.client.server_streaming(request).await;
         assert_eq!(status.expect_err("no head").code(), Code::PermissionDenied);
         assert_eq!(served.books.settled().await, settled(7), "{}", served.name);
     }
@@ -58,22 +62,22 @@ async fn a_stream_that_fails_at_once_has_failed_by_its_head() {
 #[tokio::test]
 async fn a_stream_from_the_client_is_judged_by_the_answer() {
     for mut served in Served::everywhere().await {
-        for (told, code) in [
+        for (request, code) in [
             ("", 0),
             ("one two three", 0),
             ("one two fail:9", 9),
             ("fail:9 one two", 9),
         ] {
-            let said = stream::iter(words(told));
+            let said = stream::iter(words(request));
             let answer = served.client.client_streaming(said).await;
             match answer {
-                Ok(answer) => assert_eq!((answer.as_str(), 0), (told, code)),
-                Err(status) => assert_eq!(status.code(), Code::from(code), "{told}"),
+                Ok(answer) => assert_eq!((answer.as_str(), 0), (request, code)),
+                Err(status) => assert_eq!(status.code(), Code::from(code), "{request}"),
             }
             assert_eq!(
                 served.books.settled().await,
                 settled(code),
-                "{told} {}",
+                "{request} {}",
                 served.name
             );
         }

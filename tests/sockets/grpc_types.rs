@@ -1,4 +1,4 @@
-//! The layers fit wherever tonic takes one, on the way in and on the way out, and nobody has to name a type parameter of ours.
+//! The layers fit wherever tonic takes one, on the way in and on the way out, and no caller has to name a type parameter of theirs.
 
 use std::{error::Error, net::SocketAddr, time::Duration};
 

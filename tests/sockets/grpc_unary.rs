@@ -145,7 +145,7 @@ async fn a_call_whose_handler_panics_is_charged() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_is_free_where_told_so() {
+async fn a_call_that_is_dropped_is_free_where_configured() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let books = Books::when_dropped(&world, false);
@@ -160,7 +160,7 @@ async fn a_call_that_is_dropped_is_free_where_told_so() {
                 "{}",
                 served.name
             );
-            // Whose outcome is known is charged by it all the same.
+            // A call whose outcome is known is still charged by it.
             served.client.unary("fail:2").await.expect_err("an error");
             assert_eq!(served.books.settled().await.0, FAILURE, "{}", served.name);
         }

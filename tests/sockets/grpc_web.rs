@@ -17,7 +17,7 @@ use crate::{
     support::hourly,
 };
 
-/// A layer that lets nobody in, and says so with a `%`.
+/// A layer that rejects every request, and says so with a `%`.
 fn closed() -> RateLimitLayer {
     let limiter = Limiter::builder().policy(hourly("100% full", 1).cost_with(|_| 2));
     RateLimitLayer::new(limiter.build().expect("a limiter"))

@@ -19,7 +19,7 @@ use tollgate::{
 use crate::until::PATIENCE;
 pub(crate) use crate::until::until;
 
-/// How long a permit lives that nobody renews, by the store's clock.
+/// How long a permit lives that is not renewed, by the store's clock.
 pub(crate) const LIFE: Duration = Duration::from_millis(300);
 
 /// A full hour, 2027-01-15 08:00:00 UTC.
@@ -58,7 +58,7 @@ impl World {
     fn redis() -> Self {
         let clock = ServerClock::at(START);
         let server = Server::builder().clock(&clock).start();
-        // What one lane was told first is done first: whoever sees a place free sees what was settled before.
+        // One worker sends in order: a caller that sees a permit free sees what was settled before.
         // Refusals are remembered by this process's clock, and the server's is set by hand.
         let store = RedisStore::builder()
             .url(server.url())
@@ -146,7 +146,7 @@ pub(crate) type Charged = [u64; 4];
 pub(crate) const UNDER_WAY: Charged = [1, 1, 0, 0];
 pub(crate) const SUCCESS: Charged = [1, 0, 1, 0];
 pub(crate) const FAILURE: Charged = [0, 1, 0, 1];
-/// Nobody knows what became of it: charged whatever the outcome would have said.
+/// Its outcome is not known: charged whatever the outcome would have said.
 pub(crate) const DROPPED: Charged = [1, 1, 1, 1];
 pub(crate) const NOTHING: Charged = [0, 0, 0, 0];
 
@@ -223,8 +223,7 @@ impl Books {
         self.charged().await
     }
 
-    /// Waits until no request is under way; tells what it was charged and how it ended, and forgets it. How it ended is
-    /// told only of those of which it is known.
+    /// Waits until no request is in flight; returns what it was charged and how it ended, if that is known, and forgets it.
     pub(crate) async fn settled(&self) -> (Charged, Option<Ended>) {
         until_taken(self.layer.limiter(), 0).await;
         let charged = self.charged().await;

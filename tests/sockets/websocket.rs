@@ -23,7 +23,7 @@ async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         match &message {
             Message::Text(text) if text.as_str() == "panic" => {
-                std::panic::resume_unwind(Box::new("as told"))
+                std::panic::resume_unwind(Box::new("as asked"))
             }
             Message::Text(text) if text.as_str() == "leave" => return,
             Message::Text(_) => {}

@@ -273,7 +273,7 @@ impl Case {
         assert_eq!(remaining, left, "{text}");
     }
 
-    /// Whoever is judged first, no more is admitted than there is, and nothing that fits is refused.
+    /// Whichever request is judged first, no more is admitted than there is, and nothing that fits is refused.
     async fn at_once(&mut self, costs: &[Number], text: &str) {
         if self
             .quotas

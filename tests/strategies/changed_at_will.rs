@@ -50,7 +50,7 @@ pub(crate) fn quotas(by: By) -> impl Iterator<Item = &'static str> {
 }
 
 #[tokio::test]
-async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_behind() {
+async fn no_change_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_key_behind() {
     for world in World::both() {
         for by in By::ALL {
             for from in quotas(by) {
@@ -66,9 +66,9 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                             Change::after(&world, old.capacity() + 1, (by, from), (by, to)).await;
                         world.advance(secs(later) + Duration::from_micros(123));
 
-                        // Whoever looks is told what holds for who asks, too.
-                        let told = change.wait().await;
-                        assert!(told <= longest(by, quota), "{case}: {told:?}");
+                        // A peek returns the wait that holds for a check, too.
+                        let peeked = change.wait().await;
+                        assert!(peeked <= longest(by, quota), "{case}: {peeked:?}");
                         let admitted = change.new.check(change.key).times(1_000).await.admitted();
                         let RetryAfter::In(wait) = change.new.check(change.key).await.retry_after()
                         else {
@@ -77,8 +77,8 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
                         assert!(admitted <= quota.capacity(), "{case}: {admitted}");
                         assert_eq!(
                             admitted > 0,
-                            told.is_zero(),
-                            "{case}: {told:?}, then {admitted}"
+                            peeked.is_zero(),
+                            "{case}: {peeked:?}, then {admitted}"
                         );
                         assert!(wait <= longest(by, quota), "{case}: {wait:?}");
 
@@ -119,7 +119,7 @@ async fn no_change_locks_anybody_out_gives_more_than_a_burst_or_leaves_a_key_beh
     }
 }
 
-/// Who only looks is told what holds: after a change, too, and after the clock stepped back.
+/// A peek returns what holds: after a change, too, and after the clock stepped back.
 #[tokio::test]
 async fn a_look_is_as_honest_as_a_refusal() {
     for world in World::both() {
@@ -132,8 +132,8 @@ async fn a_look_is_as_honest_as_a_refusal() {
             ] {
                 let used = from.parse::<Quota>().expect(from).capacity();
                 let change = Change::after(&world, used, (by, from), (by, to)).await;
-                let told = change.wait().await;
-                world.advance(told);
+                let wait = change.wait().await;
+                world.advance(wait);
                 let admitted = change.new.check(change.key).await;
                 assert!(
                     counted(&admitted),
@@ -143,8 +143,8 @@ async fn a_look_is_as_honest_as_a_refusal() {
             }
             let change = Change::after(&world, 10, (by, "10/min"), (by, "10/min")).await;
             world.set(NOW - 3_600_000_000);
-            let told = change.wait().await;
-            world.advance(told);
+            let wait = change.wait().await;
+            world.advance(wait);
             let admitted = change.new.check(change.key).await;
             assert!(
                 counted(&admitted),
@@ -155,9 +155,9 @@ async fn a_look_is_as_honest_as_a_refusal() {
     }
 }
 
-/// Not even if nobody looks, and the first to ask after the step passes: what he finds ahead of him must not stay there.
+/// Not even without a peek, if the first request after the step passes: what it finds ahead of it must not stay there.
 #[tokio::test]
-async fn a_clock_that_stepped_back_while_some_was_left_locks_nobody_out() {
+async fn a_clock_that_stepped_back_while_some_was_left_locks_no_key_out() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.single(by, "10/min");
@@ -166,7 +166,7 @@ async fn a_clock_that_stepped_back_while_some_was_left_locks_nobody_out() {
             assert_eq!(ask(&limiter, key, 4).await, 4);
             world.set(NOW);
             for _ in 0..8 {
-                // Who goes on asking keeps his key alive, and with it whatever is in it.
+                // A client that keeps sending keeps its key alive, and with it whatever is in it.
                 ask(&limiter, key, 1).await;
                 ask(&limiter, other, 1).await;
                 world.advance(secs(20));

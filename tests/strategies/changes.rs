@@ -44,7 +44,7 @@ impl Change {
         left(&self.new, self.key).await
     }
 
-    /// The wait that who asks under the new policy is told; zero if he passes.
+    /// The wait of a request under the new policy; zero if it passes.
     pub(crate) async fn wait(&self) -> Duration {
         let seen = self.new.peek(self.key).await.expect("an answer");
         let verdict = seen.policies().next().expect("a verdict");

@@ -75,7 +75,7 @@ async fn counts(world: &World, start: u64, (by, policy): (By, Policy), place: &s
         _ => period + period / 24 + Duration::from_millis(1),
     };
     assert!(wait <= longest, "{place}: {wait:?}");
-    // What is told is true to the microsecond.
+    // The wait is exact to the microsecond.
     let grain = Duration::from_micros(match start / SECOND {
         COARSE.. => 1_000,
         _ => 1,

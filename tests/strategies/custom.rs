@@ -76,7 +76,7 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
                 assert_eq!(
                     used(key, other).await,
                     (5, 2),
-                    "{by:?}: who is refused is not charged"
+                    "{by:?}: a rejected request is not charged"
                 );
             }
         }
@@ -121,7 +121,7 @@ async fn equal_questions_are_merged_and_others_share_a_trip() {
     assert!(trips <= 8, "64 keys took {trips} trips over four lanes");
 }
 
-/// Half a strategy, for Redis alone: it counts, and then fails for everybody whose cost is two.
+/// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.
 #[derive(Clone, Copy, Debug)]
 struct Broken {
     /// Whether it undoes its own write, as the contract has it.

@@ -12,7 +12,7 @@ use tollgate::{DecisionKind, Key, Limiter, RedisStore, RetryAfter};
 use crate::support::{By, KEY, START, World, ask, left, secs};
 
 #[tokio::test]
-async fn who_asks_again_is_counted_by_one_command() {
+async fn a_repeated_request_is_counted_by_one_command() {
     let world = World::redis();
     world.set(START + 1_000_000);
     let limiter = world.single(By::Gcra, "600/min");
@@ -275,7 +275,7 @@ pub(crate) fn without(server: &Server, rights: &[&str], quotas: &[&str]) -> Limi
 }
 
 #[tokio::test]
-async fn whoever_may_not_add_counts_all_the_same() {
+async fn a_user_without_incrby_still_counts() {
     let server = Server::start();
     let limiter = without(&server, &["-incrby"], &["10/min", "5/min"]);
     assert_eq!(ask(&limiter, KEY, 20).await, 5);
@@ -286,7 +286,7 @@ async fn whoever_may_not_add_counts_all_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_see_ends_counts_all_the_same() {
+async fn a_user_that_may_not_read_expiries_still_counts() {
     let server = Server::start();
     let rights = ["-pttl", "-pexpiretime"];
     let known = if server.version() < (7, 0) { 1 } else { 2 };
@@ -296,7 +296,7 @@ async fn whoever_may_not_see_ends_counts_all_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_move_ends_counts_all_the_same() {
+async fn a_user_that_may_not_change_expiries_still_counts() {
     let server = Server::start();
     // Each takes a lap of its own.
     for quotas in [
@@ -323,7 +323,7 @@ async fn whoever_may_not_move_ends_counts_all_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_may_not_set_leaves_no_key_behind() {
+async fn a_user_without_set_leaves_no_key_behind() {
     let server = Server::start();
     for quotas in [&["10/min"][..], &["10/min", "5/min"]] {
         let limiter = without(&server, &["-set"], quotas);

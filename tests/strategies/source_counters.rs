@@ -89,7 +89,7 @@ async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count(
 }
 
 #[tokio::test]
-async fn callers_who_are_counted_only_afterwards_pass_the_check_together() {
+async fn callers_that_are_counted_only_afterwards_pass_the_check_together() {
     const REPAIR: &str = "
         local count = redis.call('INCR', KEYS[1])
         if redis.call('TTL', KEYS[1]) == -1 then
@@ -253,7 +253,7 @@ async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alon
             }
             assert_eq!(client.call(&["DUMP", &key]), before, "{by:?} {foreign:?}");
         }
-        // Nobody else is harmed.
+        // No other key is harmed.
         assert_eq!(ask(&limiter, Key::new("other"), 1).await, 1);
     }
 }

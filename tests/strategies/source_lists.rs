@@ -42,7 +42,7 @@ async fn a_list_that_ends_between_look_and_push_loses_the_call() {
     for world in World::both() {
         let limiter = world.single(By::List, "10/s");
         assert_eq!(ask(&limiter, KEY, 1).await, 1);
-        // From the last instant of the window on, whoever passes is listed.
+        // From the last instant of the window on, each caller that passes is listed.
         for step in [999, 1, 1, 1] {
             world.advance(ms(step));
             let before = limiter
@@ -66,7 +66,7 @@ async fn a_list_that_ends_between_look_and_push_loses_the_call() {
 }
 
 #[tokio::test]
-async fn a_list_holds_one_caller_more_than_it_may_and_ours_lists_those_who_may() {
+async fn a_list_holds_one_caller_more_than_the_quota_and_ours_holds_the_quota() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let mut article = || {
@@ -112,7 +112,7 @@ async fn denied_calls_go_on_counting() {
     let mut client = Client::of(world.server());
     assert_eq!(passed(110, || count_limit(&mut client, "10", "60000")), 10);
     assert_eq!(client.get("count"), 110);
-    // Two callers give their calls back, and still nobody passes.
+    // Two callers give their calls back, and still no caller passes.
     client.call(&["DECRBY", "count", "2"]).ok();
     assert!(!count_limit(&mut client, "10", "60000"));
 
@@ -174,7 +174,7 @@ async fn a_period_below_a_second_is_no_argument_for_expire() {
             .error()
             .contains("not an integer")
     );
-    // Rounded down it ends the key at once, and everybody passes.
+    // Rounded down it ends the key at once, and all callers pass.
     let mut rounded = || {
         let count = client.call(&["INCR", "count"]).int();
         client.call(&["EXPIRE", "count", "0"]).ok();
@@ -215,7 +215,7 @@ async fn a_thousand_a_second_kept_as_a_hundred_per_tenth_refuses_an_honest_burst
             all += limiter.check(KEY).times(250).await.admitted();
         }
         assert_eq!(all, 1_000, "{}", world.name());
-        // Who wants the strict tenth has it as a second policy.
+        // The strict tenth is to be had as a second policy.
         let policies = [
             By::Sliding(10).policy("a", "1000/s"),
             By::Fixed.policy("b", "100/100ms"),

@@ -105,7 +105,7 @@ pub(crate) fn passed(n: u64, mut ask: impl FnMut() -> bool) -> u64 {
 // Row 1: "Rate limiter 1".
 
 #[tokio::test]
-async fn callers_who_all_look_before_any_counts_all_pass() {
+async fn callers_that_all_read_before_any_counts_all_pass() {
     let world = World::redis();
     let (mut alice, mut bob) = (Client::of(world.server()), Client::of(world.server()));
     for _ in 0..10 {

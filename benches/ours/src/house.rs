@@ -21,7 +21,7 @@ pub struct House {
 /// What the policies are called.
 pub const POLICIES: [&str; 3] = ["first", "second", "third"];
 
-/// Counting on the server at `url`, as tollgate does unless told otherwise.
+/// Counting on the server at `url`, with the defaults of tollgate.
 pub fn on_redis(url: &str) -> LimiterBuilder {
     // A machine that stalls for long must not end in a store fault: the p99 tells of stalls.
     let store = RedisStore::builder()
@@ -30,7 +30,7 @@ pub fn on_redis(url: &str) -> LimiterBuilder {
     Limiter::builder().store(store.build().expect("a store"))
 }
 
-/// Counting on a cluster, as tollgate does unless told otherwise.
+/// Counting on a cluster, with the defaults of tollgate.
 pub fn on_cluster(urls: &[String]) -> LimiterBuilder {
     let store = RedisStore::builder()
         .cluster(urls.iter().cloned())
@@ -87,7 +87,7 @@ impl House {
     }
 
     fn passed(&self, decision: &Decision) -> bool {
-        // Whoever answers without having counted is fast, and of no use.
+        // An answer that was not counted is fast, and of no use.
         let counted = match decision.source() {
             DecisionSource::Store => true,
             DecisionSource::RejectionCache => self.cached && !decision.is_admitted(),

@@ -22,8 +22,8 @@ use outcome::Outcome;
 use plan::Options;
 use report::Setting;
 
-/// Runs what the command line asks for among `cases`, prints the table, and writes `NAME.json`, `.md` and `.svg` where
-/// it is told to.
+/// Runs what the command line asks for among `cases`, prints the table, and writes `NAME.json`, `.md` and `.svg` to
+/// the folder it names.
 ///
 /// # Errors
 ///

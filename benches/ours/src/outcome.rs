@@ -58,7 +58,7 @@ pub enum Target {
     AtMost(f64),
     /// Just that.
     Exactly(f64),
-    /// It is only told.
+    /// Nothing: it is only shown.
     None,
 }
 
@@ -130,8 +130,8 @@ impl Row {
                 Measure::P99 => "p99",
             }
             .into(),
-            ours: told(&ours, measure),
-            theirs: format!("{} {}", theirs.name, told(&theirs, measure)),
+            ours: cell(&ours, measure),
+            theirs: format!("{} {}", theirs.name, cell(&theirs, measure)),
             value: median(rounds.iter().copied()),
             unit: Unit::Ratio,
             target,
@@ -168,7 +168,7 @@ impl Row {
     }
 
     /// The target, in the value's unit.
-    pub fn target_told(&self) -> String {
+    pub fn target_text(&self) -> String {
         match self.target {
             Target::AtLeast(least) => format!("≥ {}", Amount(least, self.unit)),
             Target::AtMost(most) => format!("≤ {}", Amount(most, self.unit)),
@@ -194,8 +194,8 @@ impl fmt::Display for Amount {
     }
 }
 
-/// What is told of a contender where `measure` is compared.
-fn told(figure: &Figure, measure: Measure) -> String {
+/// A contender's cell of a row that compares `measure`.
+fn cell(figure: &Figure, measure: Measure) -> String {
     let rate = format!("{}/s", grouped(figure.rate));
     let (p50, p99) = (wait(figure.p50), wait(figure.p99));
     match measure {
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_as_exactly_as_they_are_known() {
+    fn numbers_have_as_many_digits_as_are_known() {
         let texts = [0.0, 999.0, 1_027.0, 15_449.0, 2_345_678.0].map(grouped);
         assert_eq!(texts, ["0", "999", "1,027", "15,400", "2,350,000"]);
         let waits = [90, 1_234, 153_400, 18_000_000].map(|ns| wait(Duration::from_nanos(ns)));

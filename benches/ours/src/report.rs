@@ -1,4 +1,4 @@
-//! How results are told: a table to read, JSON to work with.
+//! Formats of results: a table to read, JSON to work with.
 
 use std::{fmt::Write, fs, io, path::Path, thread};
 
@@ -89,14 +89,14 @@ fn cells(outcome: &Outcome, row: &Row) -> [String; 7] {
         Some(false) => "NO",
         None => "-",
     };
-    let told = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
+    let shown = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
     [
         format!("{} (`{}`)", outcome.title, outcome.case),
         row.measure.clone(),
-        told(&row.ours),
-        told(&row.theirs),
+        shown(&row.ours),
+        shown(&row.theirs),
         row.amount().to_string(),
-        row.target_told(),
+        row.target_text(),
         met.into(),
     ]
 }

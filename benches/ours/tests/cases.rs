@@ -104,7 +104,7 @@ async fn the_table_the_json_and_the_chart_tell_of_every_line() {
 }
 
 #[test]
-fn a_mistake_on_the_command_line_is_told() {
+fn a_mistake_on_the_command_line_is_an_error() {
     let parse = |line: &str| Options::parse(line.split_whitespace().map(str::to_owned));
     let options = parse("--only cold,hot --rounds 3 --seconds 0.5 --quick").expect("options");
     assert_eq!(

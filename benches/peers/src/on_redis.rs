@@ -44,7 +44,7 @@ async fn turns(plan: &Plan, case: &'static str, title: String, keys: usize) -> O
         time: plan.time,
         stint: 1,
     };
-    // Not all of them can be told of a quota that a hot key doesn't use up.
+    // Not all of them take a quota that a hot key doesn't use up.
     let expect = if keys == 1 {
         Expect::Either
     } else {

@@ -31,7 +31,7 @@ pub(super) enum Note {
     Done,
     /// It was refused, which costs nothing.
     Refused,
-    /// It was sent, and will be done; nobody waits for it.
+    /// It was sent, and will be done; no task waits for it.
     Sent,
     /// Its future was dropped. Of what is taken nothing stays; what is charged is on its way, and of what is given back the
     /// newest charge's part.

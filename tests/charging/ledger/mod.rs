@@ -131,7 +131,7 @@ async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) 
     world.no_key_is_immortal();
 }
 
-/// Once what is told has passed, all is free again, and nothing is left in the store.
+/// After the reset time of the last answer, all is free again, and nothing is left in the store.
 async fn all_comes_back(world: &World, limiter: &Limiter, by: By) {
     let seen = limiter.peek(KEY).cost(1).await.expect("an answer");
     let reset_after = seen.policy("p").expect("a verdict").reset_after();
@@ -217,7 +217,10 @@ async fn play_all(world: &World, kind: Kind, moves: bool, n: usize) {
         }
     }
     if world.redis_server().is_some() {
-        assert!(stranded > 0, "nobody was killed who had reserved something");
+        assert!(
+            stranded > 0,
+            "no process was killed that had reserved something"
+        );
     }
     assert!(world.now() > START);
 }

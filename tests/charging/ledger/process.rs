@@ -123,7 +123,7 @@ fn one_that_is_killed() {
     let runtime = Runtime::new().expect("a runtime");
     let tally = runtime.block_on(Tally::on(&url));
     let mut process = Process::new(scene, limiter, (notes, tally), OTHERS);
-    // Until whoever started it kills it, or has gone.
+    // Until its parent kills it, or has gone.
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let instant = line.parse().expect("an instant");
         runtime.block_on(process.round(instant));
@@ -136,5 +136,5 @@ fn say(line: &str) {
     let line = format!("{MARK}{line}\n");
     std::io::stdout()
         .write_all(line.as_bytes())
-        .expect("somebody listens");
+        .expect("the receiver exists");
 }

@@ -87,7 +87,7 @@ pub(super) enum Handle {
     /// Without a layer.
     Decision(Box<Decision>),
     Admission(Admission),
-    /// In a handler, which waits to be told how it ends.
+    /// In a handler, which waits for the ending it is to have.
     Handler(Admission, Answering, oneshot::Sender<Ending>),
 }
 
@@ -114,7 +114,7 @@ impl Held {
             // Nothing else can be done with a decision.
             (_, Handle::Decision(_), _) => Move::Give(units),
             (Move::Give(_), ..) | (_, _, Kind::Little) => what,
-            // Among debts, what is charged may be cut short: it is given back before anybody counts.
+            // Among debts, what is charged may be cut short: it is given back before the count is compared.
             (Move::Charge(_), _, Kind::Debts) => Move::Debt(LIMIT + 30 * units, less),
             _ => Move::Settle(less),
         };

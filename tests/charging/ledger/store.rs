@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 
 use crate::by::By;
 
-/// What everybody together may have at once.
+/// What all clients together may have at once.
 pub(super) const LIMIT: i64 = 120;
 
 /// In microseconds.
 pub(super) const PERIOD: i64 = 60_000_000;
 
-/// The quota, as policies are told it.
+/// The quota, as policies are given it.
 pub(super) const QUOTA: &str = "120/min";
 
 /// The emission interval of an even rate, in microseconds.

@@ -67,7 +67,7 @@ pub(super) struct Shared {
     notes: Notes,
     pub(super) tally: Tally,
     next: AtomicU64,
-    /// Units that may be charged past what is left, so that nobody's charge is cut short at a debt of one capacity.
+    /// Units that may be charged past what is left, so that no charge is cut short at a debt of one capacity.
     spare: AtomicI64,
 }
 
@@ -114,7 +114,7 @@ impl Process {
         }
     }
 
-    /// Opens the window of this instant, where there is none, so that nobody needs to know which request did.
+    /// Opens the window of this instant, where there is none, so that no request needs to know which one did.
     pub(super) async fn open(&self, instant: u64) {
         let number = self.shared.number();
         self.shared.note(number, Note::Asks(Move::Take(1)));

@@ -1,4 +1,4 @@
-//! A history, told to both stores and to the model.
+//! A history, played on both stores and on the model.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,7 +26,7 @@ mod operations;
 /// The machine may be busy; where counting is tested, time is not.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A key without a time to live is told from a full one for so long after it is over, in microseconds.
+/// For so long after it is over a key without a time to live can be distinguished from a full one, in microseconds.
 const IDLE: u64 = 1_200 * 86_400_000_000;
 
 /// How old a cached rejection may be.
@@ -38,7 +38,7 @@ const UNUSED: usize = KEYS * 2;
 /// How often the server forgets its scripts, of which each choice of strategies has its own.
 const HISTORIES_PER_SCRIPT_FLUSH: u64 = 100;
 
-/// A server on which one history after the other is told.
+/// A server on which one history after the other is played.
 pub(crate) struct Ground {
     runtime: Runtime,
     clock: ServerClock,
@@ -62,7 +62,7 @@ struct Side {
     decisions: Vec<Option<Decision>>,
 }
 
-/// A history that is being told.
+/// A history that is being played.
 struct Telling<'a> {
     history: &'a History,
     server: &'a Server,
@@ -75,7 +75,7 @@ struct Telling<'a> {
     keys: Keys,
     /// One for each policy, by which the memory store forgets a key's state.
     single: Vec<Limiter>,
-    /// What the last rejection told to wait.
+    /// The last rejection's wait.
     told: Duration,
     /// When a request was admitted last.
     changed: u64,
@@ -305,7 +305,7 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// Notes what Redis told of the keys.
+    /// Notes what Redis answered about the keys.
     fn note(&mut self, request: &Request, told: &Told, alone: bool) {
         let policies = &self.history.policies;
         for (place, policy) in policies.iter().enumerate() {

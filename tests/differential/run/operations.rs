@@ -146,7 +146,7 @@ impl Telling<'_> {
         }
         self.note(request, &by_redis, alone);
         if !alone {
-            // Equal requests that are asked about at once are told of the state after all of them.
+            // Equal requests at one instant are answered with the state after all of them.
             let policies = &self.history.policies;
             let counting = |policy: &Counted| policy.is_ban() || policy.role != Role::Live;
             let all = [&mut by_redis, &mut by_memory].into_iter();

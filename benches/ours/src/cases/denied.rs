@@ -34,7 +34,7 @@ pub(super) async fn known(plan: Plan) -> Vec<Outcome> {
     let title = "64 tasks, a key known to be denied";
     let outcome = Outcome::of("denied", title, &turns)
         .compare(&turns, Measure::Rate, 1, Target::AtLeast(0.5))
-        .row(told(&heard));
+        .row(commands_row(&heard));
     vec![outcome]
 }
 
@@ -51,7 +51,7 @@ async fn heard(server: &Server, house: Arc<House>, plan: &Plan) -> Vec<(String, 
 
 /// Questions are held against the target; what else there was (two reads of the epoch, by `EVAL`, for each bound) stands
 /// beside them.
-fn told(commands: &[(String, u64)]) -> Row {
+fn commands_row(commands: &[(String, u64)]) -> Row {
     let asked = commands.iter().filter(|(name, _)| name == "evalsha");
     let asked: u64 = asked.map(|(_, calls)| calls).sum();
     let named = commands

@@ -32,13 +32,13 @@ pub(super) async fn admitting(plan: Plan) -> Vec<Outcome> {
     let rule = Rule::ample(plan.keys);
     let entrants = entrants(&plan, rule, false).await;
     let turns = bout(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
-    vec![told("admitting", &plan, &turns, Target::AtLeast(1.2))]
+    vec![compared("admitting", &plan, &turns, Target::AtLeast(1.2))]
 }
 
 pub(super) async fn refusing(plan: Plan) -> Vec<Outcome> {
     let entrants = entrants(&plan, Rule::scarce(), true).await;
     let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
-    vec![told("refusing", &plan, &turns, Target::AtLeast(20.0))]
+    vec![compared("refusing", &plan, &turns, Target::AtLeast(20.0))]
 }
 
 /// Both layers, without headers and with. Where all are to be refused, each client has asked once before.
@@ -66,7 +66,7 @@ async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
     ]
 }
 
-fn told(case: &'static str, plan: &Plan, turns: &Bout, target: Target) -> Outcome {
+fn compared(case: &'static str, plan: &Plan, turns: &Bout, target: Target) -> Outcome {
     let keys = keys(plan.keys);
     Outcome::of(
         case,
