@@ -9,10 +9,12 @@ use std::{
 use tokio::runtime::Handle;
 
 use self::{
-    batch::RedisLimit,
     key_names::KeyNames,
     rejection_cache::CacheKey,
-    request::op::{CounterOps, OwnedCounterOp},
+    request::{
+        limit::RedisLimit,
+        op::{CounterOps, OwnedCounterOp},
+    },
     script::StrategyScript,
     state::StoreState,
     worker::pool::WorkerPool,
@@ -37,7 +39,6 @@ pub(crate) mod error_class;
 pub(crate) mod hash_tags;
 pub(crate) mod health;
 pub(crate) mod key_names;
-pub(crate) mod limit;
 mod msgpack;
 pub(crate) mod pending_refunds;
 pub(crate) mod rejection_cache;

@@ -18,9 +18,11 @@ use super::{
     batch::MAX_BATCH_KEYS,
     request::{
         PendingRequest, ended,
+        limit::workers_of,
         op::{CounterOps, OwnedCounterOp},
+        undelivered::UndeliveredGuard,
+        workers::Workers,
     },
-    worker::pool::WorkerPool,
 };
 use crate::{error::StoreError, store::Op};
 
@@ -38,27 +40,6 @@ pub(crate) struct PendingRefunds {
     refunds: Mutex<RefundsByTag>,
     /// Refunds and charges on their way to the server and back.
     sent: Arc<AtomicUsize>,
-}
-
-/// Counts as on its way until it has ended or is dropped.
-#[derive(Debug)]
-pub(crate) struct UndeliveredGuard {
-    sent: Arc<AtomicUsize>,
-    ended: AtomicBool,
-}
-
-impl UndeliveredGuard {
-    pub(crate) fn end(&self) {
-        if !self.ended.swap(true, Ordering::AcqRel) {
-            self.sent.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
-impl Drop for UndeliveredGuard {
-    fn drop(&mut self) {
-        self.end();
-    }
 }
 
 /// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
@@ -122,9 +103,7 @@ impl PendingRefunds {
 
     /// A refund or a charge is on its way until what is returned ends.
     pub(crate) fn undelivered(&self) -> UndeliveredGuard {
-        self.sent.fetch_add(1, Ordering::AcqRel);
-        let (sent, ended) = (self.sent.clone(), AtomicBool::new(false));
-        UndeliveredGuard { sent, ended }
+        UndeliveredGuard::new(&self.sent)
     }
 
     /// Refunds and charges that are kept, or on their way.
@@ -143,7 +122,7 @@ impl PendingRefunds {
     fn keep(&self, tag: usize, ask: Op, counters: CounterOps, granted: bool) {
         let mut kept = self.refunds();
         if granted || kept.many < MAX_KEPT {
-            let workers = counters.first().and_then(OwnedCounterOp::workers);
+            let workers = workers_of(&counters);
             kept.many += 1;
             kept.by_tag.entry(tag).or_default().push((ask, counters));
             self.any.store(true, Ordering::Relaxed);
@@ -181,7 +160,7 @@ impl PendingRefunds {
         let _sending = self.undelivered();
         for (ask, counters) in self.take(tag) {
             // A refund that can't be sent comes back here.
-            if let Some(workers) = counters.first().and_then(OwnedCounterOp::workers) {
+            if let Some(workers) = workers_of(&counters) {
                 workers.execute_detached(ask, counters);
             }
         }
@@ -203,8 +182,13 @@ impl PendingRefunds {
         some
     }
 
+    /// Notes that no task sends a tag's again any more.
+    pub(crate) fn end_retries(&self, tag: usize) {
+        self.refunds().retried.remove(&tag);
+    }
+
     /// Whether nothing is kept of a tag any more. If so, no task sends for it again.
-    fn is_done(&self, tag: usize) -> bool {
+    pub(crate) fn is_done(&self, tag: usize) -> bool {
         let mut kept = self.refunds();
         let done = !kept.by_tag.contains_key(&tag);
         if done {
@@ -219,7 +203,7 @@ impl PendingRefunds {
 }
 
 /// That a tag's are sent again, until the task ends, also with its runtime.
-struct Retrying(Weak<WorkerPool>, usize);
+struct Retrying(Weak<dyn Workers>, usize);
 
 /// Sends what is kept of a tag now and then until nothing is: where nothing else is asked, no answer would have it sent.
 async fn retry(retrying: Retrying) {
@@ -229,13 +213,8 @@ async fn retry(retrying: Retrying) {
         let Some(workers) = workers.upgrade() else {
             return;
         };
-        let shared = workers.shared();
-        if shared.pending_refunds.is_done(*tag) {
+        if !workers.retry_refunds(*tag) {
             return;
-        }
-        // A server that is probed is sent it when it answers.
-        if !shared.breaker(*tag).is_open() {
-            shared.pending_refunds.send(*tag);
         }
     }
 }
@@ -244,12 +223,7 @@ impl Drop for Retrying {
     fn drop(&mut self) {
         let Self(workers, tag) = self;
         if let Some(workers) = workers.upgrade() {
-            workers
-                .shared()
-                .pending_refunds
-                .refunds()
-                .retried
-                .remove(tag);
+            workers.end_refund_retries(*tag);
         }
     }
 }

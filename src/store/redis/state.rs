@@ -82,6 +82,18 @@ impl StoreState {
         }
     }
 
+    /// Sends some of the refunds that are kept of a hash tag, unless its server is being probed: it is sent them when it
+    /// answers. Returns false once none are kept.
+    pub(super) fn retry_refunds(&self, tag: usize) -> bool {
+        if self.pending_refunds.is_done(tag) {
+            return false;
+        }
+        if !self.breaker(tag).is_open() {
+            self.pending_refunds.send(tag);
+        }
+        true
+    }
+
     pub(super) fn script(&self) -> Arc<Script> {
         let scripts = self.scripts.read().unwrap_or_else(PoisonError::into_inner);
         scripts.current()

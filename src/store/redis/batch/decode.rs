@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::{Batch, MergedRequests, RedisLimit};
+use super::{Batch, MergedRequests};
 use crate::{
     clock::Timestamp,
     error::StoreError,
@@ -14,7 +14,7 @@ use crate::{
         redis::{
             error_class::{self, ErrorAction},
             msgpack::MsgPackReader,
-            request::{PendingRequest, op::OwnedCounterOp},
+            request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
         },
     },
     strategy::Snapshot,

@@ -3,8 +3,8 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::{Batch, MergedRequests, OpGroup, RedisLimit};
-use crate::store::redis::msgpack::MsgPackWriter;
+use super::{Batch, MergedRequests, OpGroup};
+use crate::store::redis::{msgpack::MsgPackWriter, request::limit::RedisLimit};
 use crate::{
     clock::Timestamp,
     store::{

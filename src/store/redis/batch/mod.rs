@@ -9,11 +9,9 @@ use tokio::time::Instant;
 use self::deadline_timer::DeadlineTimer;
 use super::{
     rejection_cache::CacheKey,
-    request::{PendingRequest, op::OwnedCounterOp},
+    request::{PendingRequest, limit::RedisLimit, op::OwnedCounterOp},
 };
 use crate::store::{CounterMode, LimitHandle, Op, Units};
-
-pub(super) use super::limit::RedisLimit;
 
 pub(crate) mod deadline_timer;
 pub(crate) mod decode;

@@ -14,9 +14,9 @@ use crate::{
         health::{HealthIssue, HealthReport},
         redis::{
             RedisStore,
-            batch::{Batch, RedisLimit, decode},
+            batch::{Batch, decode},
             request::{
-                PendingRequest, RequestState, ended, op::OwnedCounterOp,
+                PendingRequest, RequestState, ended, limit::RedisLimit, op::OwnedCounterOp,
                 response_handle::RollbackGuard,
             },
         },

@@ -14,22 +14,23 @@ use std::{
     task::Waker,
 };
 
-use tokio::{runtime, time::Instant};
+use tokio::time::Instant;
 
 use self::{
-    op::{CounterOps, OwnedCounterOp},
-    response_handle::ResponseHandle,
-    response_slot::ResponseSlot,
+    limit::workers_of, op::CounterOps, response_slot::ResponseSlot, undelivered::UndeliveredGuard,
 };
-use super::{pending_refunds::UndeliveredGuard, rejection_cache::CacheToken};
+use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
     store::{Op, OpResult},
 };
 
+pub(in crate::store::redis) mod limit;
 pub(crate) mod op;
 pub(crate) mod response_handle;
 pub(crate) mod response_slot;
+pub(crate) mod undelivered;
+pub(crate) mod workers;
 
 /// The operation and the slot for its result, shared by the worker and the waiter.
 #[derive(Debug)]
@@ -75,17 +76,6 @@ impl PendingRequest {
             retries_refund: false,
             done: false,
         }
-    }
-
-    /// A request for a worker of a runtime, and the handle to its response.
-    pub(crate) fn with_response(
-        state: Arc<RequestState>,
-        worker: Option<runtime::Id>,
-    ) -> (Self, ResponseHandle) {
-        let has_waiter = ResponseHandle::new(state.clone(), worker);
-        let mut request = Self::detached(state);
-        request.has_waiter = true;
-        (request, has_waiter)
     }
 
     /// Retries its refund later if it fails now.
@@ -177,8 +167,8 @@ impl PendingRequest {
     #[cold]
     fn fail_lost(&mut self) {
         let refunds = self.op == Op::Refund && self.retries_refunds();
-        if refunds && let Some(workers) = self.counters.first().and_then(OwnedCounterOp::workers) {
-            workers.keep_lost_refunds(self.state.clone());
+        if refunds && let Some(workers) = workers_of(&self.counters) {
+            workers.keep_lost_refunds(self.counters.clone());
         }
         if self.has_waiter {
             self.complete(Err(ended()));
@@ -220,7 +210,7 @@ impl RequestState {
         if !matches!(self.op, Op::Acquire(_)) || answer.admitted == 0 {
             return;
         }
-        let Some(workers) = self.counters.first().and_then(OwnedCounterOp::workers) else {
+        let Some(workers) = workers_of(&self.counters) else {
             return;
         };
         let mut counters = self.counters.clone();
@@ -233,9 +223,9 @@ impl RequestState {
     /// Caches its rejection.
     #[cold]
     pub(crate) fn cache_rejection(&self, answer: &OpResult) {
-        let workers = self.counters.first().and_then(OwnedCounterOp::workers);
+        let workers = workers_of(&self.counters);
         if let Some((cache_token, workers)) = self.cache_token.as_ref().zip(workers) {
-            workers.cache_rejection(self, answer, cache_token);
+            workers.cache_rejection(&self.counters, self.deadline, answer, cache_token);
         }
     }
 
@@ -262,7 +252,7 @@ mod tests {
 
     use smallvec::SmallVec;
 
-    use super::*;
+    use super::{op::OwnedCounterOp, response_handle::ResponseHandle, *};
     use crate::{
         clock::Timestamp,
         key::Key,

@@ -1,16 +1,11 @@
 //! The counter operations of a request, owned for as long as it is pending.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use crate::{
     clock::Timestamp,
     key::Key,
-    store::{
-        CounterMode, CounterOp, LimitHandle, Units,
-        redis::{batch::RedisLimit, rejection_cache::CacheKey, worker::pool::WorkerPool},
-    },
+    store::{CounterMode, CounterOp, LimitHandle, Units, redis::rejection_cache::CacheKey},
     strategy::{ChargeReceipt, Snapshot},
 };
 
@@ -59,11 +54,6 @@ impl OwnedCounterOp {
             caller: *self.caller(),
             mode: self.mode,
         }
-    }
-
-    /// The workers through which it can be retried or refunded.
-    pub(crate) fn workers(&self) -> Option<Arc<WorkerPool>> {
-        self.limit.context::<RedisLimit>()?.workers.upgrade()
     }
 
     /// Its key in the rejection cache.

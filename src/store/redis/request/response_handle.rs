@@ -12,7 +12,7 @@ use tokio::{
     time::sleep_until,
 };
 
-use super::{RequestState, ended, op::OwnedCounterOp, response_slot::ResponseSlot};
+use super::{PendingRequest, RequestState, ended, limit::workers_of, response_slot::ResponseSlot};
 use crate::{
     error::StoreError,
     store::{OpResult, PendingResponse, PollResponse},
@@ -26,6 +26,19 @@ pub(crate) struct ResponseHandle {
     /// The runtime that enforces the deadline: the worker's, until this is polled on another one. `None` if it was polled
     /// outside of a runtime.
     timed_by: Option<runtime::Id>,
+}
+
+impl PendingRequest {
+    /// A request for a worker of a runtime, and the handle to its response.
+    pub(crate) fn with_response(
+        state: Arc<RequestState>,
+        worker: Option<runtime::Id>,
+    ) -> (Self, ResponseHandle) {
+        let has_waiter = ResponseHandle::new(state.clone(), worker);
+        let mut request = Self::detached(state);
+        request.has_waiter = true;
+        (request, has_waiter)
+    }
 }
 
 impl ResponseHandle {
@@ -79,7 +92,7 @@ impl ResponseHandle {
         let Some(state) = self.state.clone() else {
             return;
         };
-        let workers = state.counters.first().and_then(OwnedCounterOp::workers);
+        let workers = workers_of(&state.counters);
         let other = || workers.and_then(|workers| workers.other_runtime(before));
         // In a task of its own, since a runtime without timers panics.
         if let Some(runtime) = here.or_else(other) {

@@ -41,6 +41,7 @@ pub(crate) mod dispatch;
 pub(crate) mod pool;
 mod probe;
 pub(crate) mod queue;
+mod runtime_workers;
 pub(crate) mod shared_task;
 pub(crate) mod steal;
 

@@ -9,23 +9,28 @@ use std::{
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::DefaultHashBuilder;
 use tokio::{
-    runtime::{self, Handle, RuntimeFlavor},
+    runtime::{self, Handle},
     time::Instant,
 };
 
-use super::{Worker, steal::steal};
+use super::{
+    Worker,
+    runtime_workers::{RuntimeWorkers, running, worker_of},
+    steal::{stalls_before, steal},
+};
 use crate::{
     error::StoreError,
     store::{
         Op, OpResult,
         redis::{
             hash_tags::HashTags,
-            pending_refunds::UndeliveredGuard,
             rejection_cache::CacheToken,
             request::{
                 PendingRequest, RequestState, ended,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
+                undelivered::UndeliveredGuard,
+                workers::Workers,
             },
             state::StoreState,
             topology::Route,
@@ -44,15 +49,6 @@ pub(crate) struct WorkerPool {
     hasher: DefaultHashBuilder,
 }
 
-/// The workers of one runtime.
-#[derive(Clone, Debug)]
-struct RuntimeWorkers {
-    runtime: Handle,
-    workers: Arc<[Arc<Worker>]>,
-    /// Whether a task of the runtime [steals](super::steal) for them.
-    steals: bool,
-}
-
 impl WorkerPool {
     pub(crate) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Self {
         Self {
@@ -62,10 +58,6 @@ impl WorkerPool {
             spawn_lock: Mutex::default(),
             hasher: DefaultHashBuilder::default(),
         }
-    }
-
-    pub(crate) fn shared(&self) -> &Arc<StoreState> {
-        &self.shared
     }
 
     pub(crate) fn per_runtime(&self) -> usize {
@@ -212,22 +204,8 @@ impl WorkerPool {
         }
     }
 
-    /// Keeps the refunds of permits whose request was lost with its runtime. It may have been sent.
-    pub(crate) fn keep_lost_refunds(&self, state: Arc<RequestState>) {
-        let tag = state.counters.first();
-        let tag = tag.map_or(0, |line| self.shared.topology.tag_of(&line.key));
-        let kept = &self.shared.pending_refunds;
-        kept.fail(tag, PendingRequest::detached(state), ended(), true);
-    }
-
-    /// A runtime that uses the store, other than `stalled`.
-    pub(crate) fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
-        let sets = self.sets.load();
-        running(&sets, stalled).map(|set| set.runtime.clone())
-    }
-
     /// Whether a runtime is the only one that uses the store. If so, its stealing task ends.
-    pub(crate) fn is_alone(&self, runtime: runtime::Id) -> bool {
+    fn is_alone(&self, runtime: runtime::Id) -> bool {
         let _laying = self
             .spawn_lock
             .lock()
@@ -241,8 +219,20 @@ impl WorkerPool {
         alone
     }
 
+    /// Moves the stalled requests of other runtimes to this one's workers. Returns false if there is no other runtime.
+    fn steal_for(self: &Arc<Self>, runtime: runtime::Id) -> bool {
+        if self.is_alone(runtime) {
+            return false;
+        }
+        for request in self.stalled(runtime, stalls_before(self.timeout())) {
+            self.execute_detached(request.op, request.counters.clone());
+            request.discard();
+        }
+        true
+    }
+
     /// Removes the detached requests whose deadline is before `queued_before` from the queues of all runtimes but this one.
-    pub(crate) fn stalled(&self, here: runtime::Id, queued_before: Instant) -> Vec<PendingRequest> {
+    fn stalled(&self, here: runtime::Id, queued_before: Instant) -> Vec<PendingRequest> {
         let sets = self.sets.load();
         let others = sets.iter().filter(|set| !set.is_of(here));
         let workers = others.flat_map(|set| set.workers.iter());
@@ -272,8 +262,12 @@ impl WorkerPool {
         if let [_, _, ..] = &sets[..] {
             for set in sets.iter_mut().filter(|set| !set.steals) {
                 set.steals = true;
-                let steal = steal(Arc::downgrade(self), set.runtime.id());
-                drop(set.runtime.spawn(steal));
+                let (workers, runtime) = (Arc::downgrade(self), set.runtime.id());
+                let step = move || {
+                    let workers = workers.upgrade();
+                    workers.is_some_and(|workers| workers.steal_for(runtime))
+                };
+                drop(set.runtime.spawn(steal(step)));
             }
         }
         self.sets.store(Arc::new(sets));
@@ -307,37 +301,6 @@ impl WorkerPool {
     }
 }
 
-impl RuntimeWorkers {
-    fn is_of(&self, runtime: runtime::Id) -> bool {
-        self.runtime.id() == runtime
-    }
-
-    fn worker(&self, worker_index: usize) -> Option<&Arc<Worker>> {
-        self.workers.get(worker_index % self.workers.len().max(1))
-    }
-
-    fn close(&self) {
-        self.workers.iter().for_each(|worker| worker.close());
-    }
-}
-
-fn worker_of(
-    sets: &[RuntimeWorkers],
-    runtime: runtime::Id,
-    worker_index: usize,
-) -> Option<&Arc<Worker>> {
-    let set = sets.iter().find(|set| set.is_of(runtime))?;
-    set.worker(worker_index)
-}
-
-/// The runtime other than `stalled` that is most likely to make progress: a multi-threaded one, if there is one.
-fn running(sets: &[RuntimeWorkers], stalled: Option<runtime::Id>) -> Option<&RuntimeWorkers> {
-    let others = || sets.iter().filter(|set| Some(set.runtime.id()) != stalled);
-    let flavor =
-        |set: &&RuntimeWorkers| set.runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
-    others().find(flavor).or_else(|| others().next())
-}
-
 /// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
 struct WorkerGuard {
     runtime: runtime::Id,
@@ -358,26 +321,49 @@ impl Drop for WorkerPool {
     }
 }
 
-impl WorkerPool {
-    /// Caches the rejection of a request.
-    pub(crate) fn cache_rejection(
+impl Workers for WorkerPool {
+    fn execute_detached(self: Arc<Self>, op: Op, counters: CounterOps) {
+        Self::execute_detached(&self, op, counters);
+    }
+
+    fn keep_lost_refunds(&self, counters: CounterOps) {
+        let tag = counters.first();
+        let tag = tag.map_or(0, |line| self.shared.topology.tag_of(&line.key));
+        let state = RequestState::new(Op::Refund, counters, self.deadline(), 0);
+        let kept = &self.shared.pending_refunds;
+        kept.fail(tag, PendingRequest::detached(state), ended(), true);
+    }
+
+    fn cache_rejection(
         &self,
-        state: &RequestState,
-        answer: &OpResult,
+        counters: &CounterOps,
+        deadline: Instant,
+        result: &OpResult,
         cache_token: &CacheToken,
     ) {
-        let rejection_cache = &self.shared.rejection_cache;
         // The deadline was set when the request arrived.
-        let age = self.deadline().saturating_duration_since(state.deadline);
-        rejection_cache.note(
-            state.counters.iter().map(OwnedCounterOp::cache_key),
-            answer,
-            cache_token,
-            age,
-        );
+        let age = self.deadline().saturating_duration_since(deadline);
+        let counters = counters.iter().map(OwnedCounterOp::cache_key);
+        let cache = &self.shared.rejection_cache;
+        cache.note(counters, result, cache_token, age);
         self.shared.refresh_rejection_epoch();
     }
 
+    fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
+        let sets = self.sets.load();
+        running(&sets, stalled).map(|set| set.runtime.clone())
+    }
+
+    fn retry_refunds(&self, tag: usize) -> bool {
+        self.shared.retry_refunds(tag)
+    }
+
+    fn end_refund_retries(&self, tag: usize) {
+        self.shared.pending_refunds.end_retries(tag);
+    }
+}
+
+impl WorkerPool {
     /// The deadline of a request that arrives now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout()
@@ -425,8 +411,7 @@ mod tests {
                 .expect("it matters");
             let asked_at = Instant::now() - Duration::from_secs(ago);
             let deadline = asked_at + store.inner.shared.deadline;
-            let state = RequestState::new(Op::Acquire(1), counters, deadline, 0);
-            workers.cache_rejection(&state, &refused, &cache_token);
+            workers.cache_rejection(&counters, deadline, &refused, &cache_token);
             let found = rejection_cache.find(Op::Acquire(1), asked());
             assert_eq!(found.is_some(), holds, "{key}");
         }

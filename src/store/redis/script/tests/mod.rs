@@ -19,13 +19,15 @@ use crate::{
     store::{
         CounterOp, LimitHandle, Op, OpResult,
         redis::{
-            batch::{Batch, MAX_BATCH_KEYS, RedisLimit, decode},
+            batch::{Batch, MAX_BATCH_KEYS, decode},
             key_names::KeyNames,
             request::{
                 PendingRequest, RequestState,
+                limit::RedisLimit,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
             },
+            worker::pool::WorkerPool,
         },
     },
     strategy::{Gcra, Strategy as _, TokenBucket},
@@ -80,7 +82,13 @@ impl World {
             }
             let policy = format!("p{place}");
             let names = KeyNames::new("tg:", None, &*rule, &policy);
-            let known = RedisLimit::new(names, halves.len(), &*rule, &script, Weak::new());
+            let known = RedisLimit::new(
+                names,
+                halves.len(),
+                &*rule,
+                &script,
+                Weak::<WorkerPool>::new(),
+            );
             limits.push(LimitHandle::new(&policy, rule, known));
         }
         let without = |half: &StrategyScript| StrategyScript {
@@ -112,7 +120,7 @@ impl World {
         // The fourth is the deepest debt.
         script.params.resize(params, 1 << 52);
         let names = KeyNames::new("tg:", None, &*rule, policy);
-        let known = RedisLimit::new(names, 1, &*rule, &script, Weak::new());
+        let known = RedisLimit::new(names, 1, &*rule, &script, Weak::<WorkerPool>::new());
         self.limits.push(LimitHandle::new(policy, rule, known));
         self.limits.len() - 1
     }

@@ -1,8 +1,11 @@
-use std::sync::Weak;
+//! What a Redis store knows of a limit.
 
-use super::{key_names::KeyNames, msgpack::MsgPackWriter, worker::pool::WorkerPool};
+use std::sync::{Arc, Weak};
+
+use super::{op::CounterOps, workers::Workers};
 use crate::{
     clock::Timestamp,
+    store::redis::{key_names::KeyNames, msgpack::MsgPackWriter},
     strategy::{LuaScript, Rule},
 };
 
@@ -13,8 +16,8 @@ const MOST_FLAT: usize = 24;
 #[derive(Debug)]
 pub(in crate::store::redis) struct RedisLimit {
     pub(in crate::store::redis) names: KeyNames,
-    /// Where what it was asked about may be given back.
-    pub(in crate::store::redis) workers: Weak<WorkerPool>,
+    /// The workers of its store, which refund what was charged under it.
+    pub(in crate::store::redis) workers: Weak<dyn Workers>,
     /// The half's number in the script.
     half: usize,
     /// How many numbers of a state are answered.
@@ -30,7 +33,7 @@ impl RedisLimit {
         half: usize,
         rule: &dyn Rule,
         script: &LuaScript,
-        workers: Weak<WorkerPool>,
+        workers: Weak<dyn Workers>,
     ) -> Self {
         let mut known = Self {
             names,
@@ -78,4 +81,10 @@ impl RedisLimit {
         }
         4 + if flat { params } else { 1 }
     }
+}
+
+/// The workers of the store that registered the limits of a request, unless the store is gone.
+pub(crate) fn workers_of(counters: &CounterOps) -> Option<Arc<dyn Workers>> {
+    let limit = &counters.first()?.limit;
+    limit.context::<RedisLimit>()?.workers.upgrade()
 }
