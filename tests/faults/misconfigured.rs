@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use testkit::Server;
+use testkit::{Proxy, Server};
 use tollgate::{
     Decision, DecisionKind, DecisionSource, Key, Limiter, ListWindow, LocalFallback,
     OnMisconfiguration, OnStoreError, Policy, RedisStore, StoreError,
@@ -13,7 +13,7 @@ use tollgate::{
 
 use crate::{
     codes::give_all_slots,
-    support::{Log, PATIENCE, admitted_in_process, builder, fault, nowhere, quota, until},
+    support::{Log, PATIENCE, admitted_in_process, builder, fault, nowhere, opened, quota, until},
 };
 
 const KEY: Key = Key::global();
@@ -65,6 +65,54 @@ async fn a_user_without_a_right_that_scripts_need_has_every_request_rejected() {
     for _ in 0..10 {
         assert_eq!(code(&limiter.check(KEY).await), "NOPERM");
     }
+}
+
+/// Selecting a database is a part of the connection's set-up, of which redis-rs reports a failure without the server's code.
+async fn is_rejected_at_all_times(server: &Server, user: &str, databases: &[&str], expected: &str) {
+    for database in databases {
+        let proxy = Proxy::to(server.addr());
+        let url = format!("redis://{user}{}{database}", proxy.addr());
+        let limiter = plain(patient(&url));
+        let first = limiter.check(KEY).await;
+        assert_eq!(code(&first), expected, "{url}");
+        let health = limiter.health_check().await;
+        assert!(!health.is_healthy(), "{url}");
+        opened(&limiter).await;
+        // However many probes go, the circuit breaker stays open.
+        let (mut asked, mut probes) = (proxy.asked(), 0);
+        until("four probes", async || {
+            let error = fault(&limiter.check(KEY).await);
+            assert!(error.is_misconfiguration(), "{url}: {error}");
+            let is_open = matches!(error, StoreError::CircuitOpen { .. });
+            assert!(is_open, "{url}: {error}");
+            probes += u32::from(proxy.asked() > asked);
+            asked = proxy.asked();
+            probes >= 4
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_missing_password_rejects_every_request_with_and_without_a_database_number() {
+    let server = Server::builder().password("secret").start();
+    is_rejected_at_all_times(&server, "", &["", "/1"], "NOAUTH").await;
+}
+
+#[tokio::test]
+async fn a_missing_right_to_select_a_database_rejects_every_request() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all -select");
+    is_rejected_at_all_times(&server, "gate:secret@", &["/1"], "NOPERM").await;
+}
+
+#[tokio::test]
+async fn a_connection_that_may_select_its_database_and_run_scripts_counts_there() {
+    let server = Server::start();
+    server.acl("gate", "secret", "~* +@all");
+    let limiter = plain(patient(format!("{}/1", server.url_as("gate", "secret"))));
+    assert_eq!(limiter.check(KEY).await.source(), DecisionSource::Store);
+    assert!(limiter.health_check().await.is_healthy());
 }
 
 /// Also once the breaker is open.

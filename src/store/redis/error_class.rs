@@ -126,6 +126,15 @@ pub(crate) fn of(error: &RedisError) -> StoreError {
     }
 }
 
+/// Codes that redis-rs leaves out of the error of a connection whose set-up failed, such as for want of the right to select its
+/// database: by the server's words.
+const LOST_CODES: [(&str, &str); 4] = [
+    ("Authentication required", "NOAUTH"),
+    ("no permissions to run the", "NOPERM"),
+    ("Redis is loading", "LOADING"),
+    ("Redis is busy running", "BUSY"),
+];
+
 /// What the server said.
 fn error_text(error: &RedisError) -> Option<String> {
     let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
@@ -149,6 +158,11 @@ pub(crate) fn read(text: &str) -> (&str, &str) {
     let plain = text.strip_prefix("ERR ").unwrap_or(text);
     if plain.starts_with("ACL failure in script") || plain.starts_with("The user executing") {
         return ("NOPERM", plain);
+    }
+    if text.starts_with("ERR ")
+        && let Some((_, code)) = LOST_CODES.iter().find(|(words, _)| plain.contains(words))
+    {
+        return (code, plain);
     }
     text.split_once(' ').unwrap_or((text, ""))
 }
@@ -191,6 +205,29 @@ mod tests {
             let (code, message) = read(right);
             assert_eq!(code, "NOPERM", "{right}");
             assert!(right.ends_with(message), "{right}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_failed_set_up_of_a_connection_has_the_code_that_its_server_sent() {
+        for (text, code) in [
+            ("NOAUTH Authentication required.", "NOAUTH"),
+            (
+                "NOPERM this user has no permissions to run the 'select' command",
+                "NOPERM",
+            ),
+            (
+                "NOPERM User a has no permissions to run the 'select' command",
+                "NOPERM",
+            ),
+            ("LOADING Redis is loading the dataset in memory", "LOADING"),
+            ("BUSY Redis is busy running a script.", "BUSY"),
+            ("ERR DB index is out of range", "ERR"),
+            ("ERR max number of clients reached", "ERR"),
+        ] {
+            let (_, words) = text.split_once(' ').expect("a code");
+            assert_eq!(read(text), (code, words));
+            assert_eq!(read(&format!("ERR {words}")), (code, words));
         }
     }
 

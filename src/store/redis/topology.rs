@@ -10,7 +10,7 @@ use super::{
         node::{ClusterNode, Redirect},
         slot_map::Cluster,
     },
-    connection::{ConnectionRef, ConnectionSource, SharedConnection},
+    connection::{ConnectionRef, ConnectionSource, RunError, SharedConnection},
     error_class,
     hash_tags::HashTags,
 };
@@ -82,12 +82,13 @@ impl Topology {
         &self,
         tag: usize,
         cmd: &Cmd,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, RunError> {
         match self {
             Self::One(source) => {
-                let answer = source.loan().await?.query(cmd).await;
+                let connection = source.loan().await.map_err(RunError::NotConnected)?;
+                let answer = connection.query(cmd).await;
                 let answer = answer.and_then(|value| Ok(T::from_redis_value(value)?));
-                answer.map_err(|error| error_class::of(&error))
+                answer.map_err(|error| RunError::Failed(error_class::of(&error)))
             }
             Self::Cluster(cluster) => cluster.run(tag, cmd).await,
         }

@@ -21,7 +21,7 @@ use super::node::{ClusterNode, Redirect, SlotRange, redirect_kind};
 use crate::{
     error::{ConfigError, StoreError},
     store::redis::{
-        connection::{ConnectionSource, sentinel},
+        connection::{ConnectionSource, RunError, sentinel},
         error_class,
         hash_tags::HashTags,
     },
@@ -310,11 +310,13 @@ impl Cluster {
         self: &Arc<Self>,
         tag: usize,
         cmd: &Cmd,
-    ) -> Result<T, StoreError> {
-        let (mut node, mut asking) = (self.owner(tag).await?, false);
+    ) -> Result<T, RunError> {
+        let owner = async || self.owner(tag).await.map_err(RunError::NotConnected);
+        let (mut node, mut asking) = (owner().await?, false);
         for left in (0..MAX_REDIRECTS).rev() {
             let loan = node.source.loan().await;
-            let loan = loan.inspect_err(|_| self.schedule_refresh())?;
+            let loan = loan.inspect_err(|_| self.schedule_refresh());
+            let loan = loan.map_err(RunError::NotConnected)?;
             let answer = match asking {
                 false => loan.query(cmd).await,
                 true => loan.query_with_asking(cmd).await,
@@ -329,15 +331,15 @@ impl Cluster {
                     if matches!(detour, Redirect::Again) {
                         sleep(Duration::from_millis(5)).await;
                     }
-                    (node, asking) = (self.owner(tag).await?, false);
+                    (node, asking) = (owner().await?, false);
                 }
                 None => {
                     self.schedule_refresh();
-                    return Err(error_class::of(&error));
+                    return Err(RunError::Failed(error_class::of(&error)));
                 }
             }
         }
-        Err(StoreError::Timeout)
+        Err(RunError::Failed(StoreError::Timeout))
     }
 }
 

@@ -26,6 +26,23 @@ pub(crate) mod tls;
 /// A connection on which nothing was sent for so long may have been closed by the other side without a word.
 const STALE: Duration = Duration::from_secs(1);
 
+/// Why a command was not answered.
+#[derive(Debug)]
+pub(crate) enum RunError {
+    /// No connection could be opened, set up or chosen; the command was not sent.
+    NotConnected(StoreError),
+    /// An error reply, or a connection that broke.
+    Failed(StoreError),
+}
+
+impl From<RunError> for StoreError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::NotConnected(error) | RunError::Failed(error) => error,
+        }
+    }
+}
+
 /// Where connections come from.
 #[derive(Clone)]
 pub(crate) struct ConnectionSource {

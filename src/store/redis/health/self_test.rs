@@ -158,7 +158,7 @@ impl RedisStore {
         cmd: Cmd,
     ) -> Result<T, StoreError> {
         let answer = timeout(PATIENCE, self.inner.shared.topology.run(tag, &cmd)).await;
-        answer.unwrap_or(Err(StoreError::Timeout))
+        Ok(answer.map_err(|_| StoreError::Timeout)??)
     }
 
     /// Whether the user may read and write the key of the epoch, which stays what it is.

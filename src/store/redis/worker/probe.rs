@@ -16,6 +16,7 @@ use crate::{
     error::StoreError,
     store::redis::{
         breaker::{Breaker, ProbeLease},
+        connection::RunError,
         error_class, key_names,
         state::StoreState,
         topology::Topology,
@@ -130,7 +131,10 @@ async fn ask(
                 return false;
             };
             let answer = cluster.run::<Value>(tag, &probe).await;
-            if matches!(answer, Ok(_) | Err(StoreError::Server { .. })) {
+            if matches!(
+                answer,
+                Ok(_) | Err(RunError::Failed(StoreError::Server { .. }))
+            ) {
                 // What is wrong may be wrong with this slot.
                 probing.answered();
             }
@@ -139,18 +143,23 @@ async fn ask(
     }
 }
 
-/// What doesn't open a breaker doesn't keep it open, such as a server that is full: who has used up his quota is refused by
-/// it.
-fn is_healthy(answer: Result<Value, StoreError>, breaker: &Breaker) -> bool {
-    let error = match answer {
+/// Whether a probe's answer closes the breaker. An error reply that doesn't open a breaker doesn't keep it open either: a server
+/// that is full still rejects keys whose quota is used up. A server that lets no connection be set up has failed, whatever its
+/// error is.
+fn is_healthy(answer: Result<Value, RunError>, breaker: &Breaker) -> bool {
+    let (error, is_healthy) = match answer {
         Ok(_) => return true,
-        Err(error) => error,
+        Err(RunError::NotConnected(error)) => (error, false),
+        Err(RunError::Failed(error)) => {
+            let counts = |code: &str| error_class::classify_code(code).counts;
+            let is_healthy = matches!(&error, StoreError::Server { code, .. } if !counts(code));
+            (error, is_healthy)
+        }
     };
-    let well = matches!(&error, StoreError::Server { code, .. } if !error_class::classify_code(code).counts);
-    if !well {
+    if !is_healthy {
         breaker.note_cause(error);
     }
-    well
+    is_healthy
 }
 
 impl StoreState {
