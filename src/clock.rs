@@ -68,7 +68,7 @@ fn micros(duration: Duration) -> i64 {
         .saturating_add(i64::from(duration.subsec_micros()))
 }
 
-/// Tells the time to a store or a guard.
+/// The clock of a store.
 ///
 /// Every strategy takes a clock that steps, in either direction: a step forward gives the quota of that time, a step back
 /// none, and neither rejects a key for much longer than its period; a calendar window rejects for the step more.

@@ -49,7 +49,7 @@ impl ConfigError {
         Self::new(format!("{place}{}", unfit.value), unfit.expected)
     }
 
-    /// The name of the policy that is at fault; `None` if it's the store or the whole.
+    /// The name of the policy that the mistake is in; `None` if it is in the store or in the limiter as a whole.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
@@ -145,15 +145,15 @@ impl error::Error for UnknownPolicy {}
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The store could not answer. What was asked for may still be done after a [timeout](StoreError::Timeout), and is not done
+    /// The store could not answer. The operation may still be done after a [timeout](StoreError::Timeout), and is not done
     /// in process in place of the store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The call names a policy that the limiter does not have; nothing was asked of the store.
+    /// The call names a policy that the limiter does not have; the store was not called.
     #[error(transparent)]
     UnknownPolicy(#[from] UnknownPolicy),
     /// The named policy takes its quota, its cost or its conditions from requests, and the call has no request: give it one by
-    /// [`Check::parts`](crate::Check::parts), or settings of its own. Nothing was asked of the store.
+    /// [`Check::parts`](crate::Check::parts), or settings of its own. The store was not called.
     #[error(
         "policy {policy:?} takes its quota, cost or conditions from a request: call `parts`, or name the policy and set \
          `quota_for` and `cost_for`"
@@ -165,7 +165,7 @@ pub enum CallError {
     },
 }
 
-/// Why a store could not answer. A rejection is an answer; this is a failure.
+/// Why a store failed. A rejection is a result, and no failure.
 ///
 /// An outage ends by itself, and requests are answered as [`OnStoreError`](crate::OnStoreError) says. A
 /// [misconfiguration](Self::is_misconfiguration) lasts until it is mended, and is answered as
@@ -207,7 +207,7 @@ pub enum StoreError {
     /// The call was made outside of a tokio runtime, or in one that is ending.
     #[error("no tokio runtime: {0}")]
     NoRuntime(&'static str),
-    /// The store can't do what was asked.
+    /// The store or the strategy can't do this operation.
     #[error("the store can't do that: {0}")]
     Unsupported(&'static str),
 }

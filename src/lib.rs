@@ -1,7 +1,7 @@
 //! Exact rate limits for [tower], axum and tonic: in one process, or across any number of them on Redis.
 //!
 //! A [`RateLimitLayer`] goes around any tower service that speaks [`http`]. [Policies](Policy) say how much may pass,
-//! [extractors](extract) who is asking, [strategies](strategy) how it is counted and [stores](store) where.
+//! [extractors](extract) whose request it is, [strategies](strategy) how it is counted and [stores](store) where.
 //!
 //! ```
 //! # #[cfg(not(feature = "axum"))]
@@ -17,7 +17,7 @@
 //! let layer = RateLimitLayer::builder()
 //!     // Ten a second for each client address,
 //!     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-//!     // and two a day on each route, all clients together. Who is refused by one is charged under none.
+//!     // and two a day on each route, all clients together. A request that one rejects is charged under none.
 //!     .policy(Policy::new("daily", Quota::requests(2).per_day()).key(extract::matched_path()))
 //!     .build()?;
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
@@ -38,8 +38,7 @@
 //! `app.into_make_service_with_connect_info::<SocketAddr>()`. On Redis, for any number of processes, it is the same
 //! with one line more: `.store(RedisStore::open("redis://127.0.0.1:6379")?)`.
 //!
-//! What a request meets, what becomes of its response, and what a refusal looks like over HTTP and gRPC, is told in
-//! [`layer`].
+//! [`layer`] says what happens to a request and its response, and what a rejection looks like over HTTP and gRPC.
 //!
 //! # Without HTTP
 //!
@@ -58,33 +57,33 @@
 //! assert!(limiter.admit("alice").await.is_ok());
 //! assert!(limiter.admit("bob").await.is_ok());
 //!
-//! let refused = limiter.admit("alice").await.unwrap_err();
-//! assert!(refused.to_string().starts_with("quota exceeded: \"mail\"; retry after"));
+//! let rejected = limiter.admit("alice").await.unwrap_err();
+//! assert!(rejected.to_string().starts_with("quota exceeded: \"mail\"; retry after"));
 //! # Ok::<(), tollgate::ConfigError>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Who is let off, kept out, or only watched
+//! # Exemptions, access lists, bans and shadow policies
 //!
 //! | | what it does |
 //! |---|---|
 //! | [`Policy::skip_path`], [`Policy::only_path`] and their likes, also of [`LimiterBuilder`] | says which requests one policy applies to, or all |
-//! | [`AddressList`], [`KeyList`] | who is [denied](LimiterBuilder::deny), 403, or [allowed](LimiterBuilder::allow) whatever the policies say |
-//! | [`Ban`] | blocks whoever is refused too often, in all processes; [`Limiter::block`] does by hand |
-//! | [`Policy::shadow`], [`Policy::shadow_of`] | judges and reports, and enforces nothing |
+//! | [`AddressList`], [`KeyList`] | clients that are [denied](LimiterBuilder::deny), 403, or [allowed](LimiterBuilder::allow) whatever the policies say |
+//! | [`Ban`] | blocks keys that are rejected too often, in all processes; [`Limiter::block`] does it by hand |
+//! | [`Policy::shadow`], [`Policy::shadow_of`] | evaluated and reported, not enforced |
 //!
-//! # On the way out
+//! # Outgoing calls
 //!
-//! An [`OutgoingLayer`] goes around clients, whatever their requests are. It refuses only who would wait for too long:
-//! all others get their turn, first come, first served. It's told in [`outgoing`]; [`Limiter::wait`] does the same without
-//! tower.
+//! An [`OutgoingLayer`] goes around clients, whatever their requests are. It rejects only requests that would wait
+//! for longer than the timeout; all others get their turn, first come, first served. See [`outgoing`]; [`Limiter::wait`]
+//! does the same without tower.
 //!
-//! # When the store is at fault
+//! # When the store fails
 //!
 //! [`OnStoreError`] says what happens in an outage, for all policies or for one: requests pass, are rejected, or are limited in
 //! process by a [share](LocalFallback) of each quota. While the store is misconfigured they are rejected, unless
-//! [`OnMisconfiguration`] says otherwise. Timeouts, the circuit breaker, and what is done about each error are told in [`operations`].
+//! [`OnMisconfiguration`] says otherwise. Timeouts, the circuit breaker, and what is done about each error are in [`operations`].
 //!
 //! # Testing
 //!
@@ -120,7 +119,7 @@
 //! | `axum` | yes | `ConnectInfo`, `MatchedPath` and `OriginalUri` as keys, [`Admission`] as an extractor, [`Rejected`] as a response |
 //! | `redis` | yes | `RedisStore`: counting for any number of processes, on deadpool-redis |
 //! | `redis-tls` | no | Redis over TLS, by rustls: `rediss://`, own roots and client certificates |
-//! | `tonic` | no | `google.rpc` details in gRPC refusals, [`Rejected`] as a `tonic::Status`, the peers of tonic's connections |
+//! | `tonic` | no | `google.rpc` details in gRPC rejections, [`Rejected`] as a `tonic::Status`, the peers of tonic's connections |
 //! | `tonic-tls` | no | the peers of tonic's connections under TLS |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!

@@ -1,4 +1,4 @@
-//! What a handler holds of its own request's decision, and what a refused caller gets.
+//! The results of a decision: an admission for a handler, or a rejection.
 
 use std::{
     fmt,
@@ -22,7 +22,7 @@ pub(crate) mod settle;
 use judged::{Judged, Turn};
 pub use refused::Rejected;
 
-/// A handler's handle to how its request was judged.
+/// A handler's handle to its request's decision.
 ///
 /// It is in the request's extensions behind a [`RateLimitLayer`](crate::RateLimitLayer), and with feature `axum` it is
 /// an extractor. Where layers are stacked, all share one.
@@ -43,7 +43,7 @@ pub struct Admission {
     shared: Arc<Mutex<Judged>>,
 }
 
-/// Keeps the places of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
+/// Keeps the permits of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct PermitGuard {
@@ -78,10 +78,10 @@ impl Admission {
         self.lock().turn()
     }
 
-    /// Holds the request's places of in-flight limits until what is returned is dropped. By itself a request holds them
+    /// Holds the request's permits of in-flight limits until the returned guard is dropped. By itself a request holds them
     /// until its response's body has been sent or dropped: a stream's, until it ends.
     ///
-    /// A WebSocket's response is its handshake (RFC 6455), which has no body: its place is free as soon as it is open,
+    /// A WebSocket's response is its handshake (RFC 6455), which has no body: its permit is released as soon as it is open,
     /// unless it is held. Its charge is settled by the handshake in any case.
     ///
     /// ```
@@ -93,22 +93,22 @@ impl Admission {
     /// use tollgate::Admission;
     ///
     /// async fn echo(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
-    ///     let places = admission.hold_permits();
+    ///     let permits = admission.hold_permits();
     ///     upgrade.on_upgrade(async move |mut socket: WebSocket| {
     ///         while let Some(Ok(message)) = socket.recv().await {
     ///             if socket.send(message).await.is_err() {
     ///                 break;
     ///             }
     ///         }
-    ///         drop(places);
+    ///         drop(permits);
     ///     })
     /// }
     /// # let _: axum::routing::MethodRouter = axum::routing::any(echo);
     /// # }
     /// ```
     ///
-    /// A client that has gone without a word holds its place until the connection is found broken: send pings, and end
-    /// those that don't answer.
+    /// A client that disappears without closing its connection keeps its permit until the connection is found broken: send
+    /// pings, and close connections that don't answer.
     pub fn hold_permits(&self) -> PermitGuard {
         PermitGuard {
             _permits: self.lock().permits(),
@@ -179,7 +179,7 @@ impl Admission {
         }
     }
 
-    /// A layer further in refused: gives back what the others charged, without waiting for it.
+    /// Refunds what all layers charged a request that a layer further in rejected, without waiting for it.
     pub(crate) fn rollback(&self) {
         let mut judged = self.lock();
         for decision in judged.decisions() {
@@ -190,7 +190,7 @@ impl Admission {
         }
     }
 
-    /// A handler rejected the request: gives back what the layer at a place charged, without waiting for it.
+    /// Refunds what the layer at a place charged a request that its handler rejected, without waiting for it.
     pub(crate) fn rollback_at(&self, place: usize) {
         self.with(place, |decision| {
             decision.books.give_back(&mut decision.counted);
@@ -279,7 +279,7 @@ impl Decision {
             .any(|counted| self.books.settles(counted))
     }
 
-    /// The way on for those who were admitted, and the way out for those who were not.
+    /// Converts the decision into an [`Admission`], or the error of a request that was not admitted.
     ///
     /// # Errors
     ///

@@ -40,8 +40,8 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`UnknownPolicy`] if none of the limiters that judged the request has a policy of that name. A request that no
-    /// limiter judged, behind a layer that is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
+    /// [`UnknownPolicy`] if none of the limiters that decided on the request has a policy of that name. A request that no
+    /// limiter saw, behind a layer that is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
     pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
         let (policy, admission) = (name.into(), self.clone());
         self.check_policy(&policy)?;
@@ -74,7 +74,7 @@ impl PolicyAdmission {
         Ok(())
     }
 
-    /// Gives back up to `units` of what the request was charged, as [`Decision::refund`](crate::Decision::refund) does: only
+    /// Refunds up to `units` of what the request was charged, as [`Decision::refund`](crate::Decision::refund) does: only
     /// what time has not already given back, and no unit twice. Returns one result for each layer whose policy of this name
     /// is enforced and applied, the outermost first.
     ///

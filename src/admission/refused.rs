@@ -1,4 +1,4 @@
-//! What a refused caller gets.
+//! The error of a request that was not admitted.
 
 use std::{error, fmt};
 
@@ -11,9 +11,10 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// What a denied caller gets: the error of [`Decision::into_result`].
+/// A request was not admitted: the error of [`Limiter::admit`](crate::Limiter::admit),
+/// [`wait`](crate::Limiter::wait) and [`Decision::into_result`].
 ///
-/// With feature `axum` it is a response, the same as the layer's own refusal; with feature `tonic` it converts into a
+/// With feature `axum` it is a response, the same as the layer's own rejection; with feature `tonic` it converts into a
 /// `tonic::Status`.
 #[derive(Clone, Debug)]
 pub struct Rejected {
@@ -29,8 +30,8 @@ impl Rejected {
         }
     }
 
-    /// Which fields it has as a response: those of [`RateLimitHeaders::draft`], unless set. A layer that was told to use others
-    /// does so for its own refusals.
+    /// Which fields it has as a response: those of [`RateLimitHeaders::draft`], unless set. A layer uses its
+    /// own for its rejections.
     #[must_use]
     pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
         self.fields = headers;
@@ -41,7 +42,7 @@ impl Rejected {
         self.fields
     }
 
-    /// The decision that refused it.
+    /// The decision that rejected it.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }

@@ -1,4 +1,4 @@
-//! The answer to a request, with one verdict per policy.
+//! The decision on a request, with one policy decision for each policy.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -30,7 +30,7 @@ pub(crate) use permit::{DecisionPermit, Permit};
 pub(crate) use receipts::{Piece, Receipts};
 pub use refund::Refund;
 
-/// The answer to a request: whether it was admitted, and how it stands with each policy that applied.
+/// The result for a request: whether it was admitted, and how it stands with each policy that applied.
 ///
 /// It holds the permits of [in-flight limits](crate::Concurrency), and dropping it, or the last clone of it, releases them.
 /// [`into_result`](Decision::into_result) hands them to an [`Admission`](crate::Admission), which handlers get from
@@ -52,8 +52,8 @@ pub use refund::Refund;
 /// # }
 /// ```
 ///
-/// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, whichever clone is asked. Each
-/// keeps its verdicts as they were when it was made.
+/// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, by whichever clone. Each keeps
+/// its policies' results as they were when it was made.
 #[derive(Clone)]
 #[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
 pub struct Decision {
@@ -74,7 +74,7 @@ pub enum DecisionKind {
     Admitted,
     /// A quota is used up; nothing was charged.
     Rejected,
-    /// The named policy found no key in it, and refuses such requests.
+    /// The named policy found no key in it, and rejects such requests.
     #[non_exhaustive]
     MissingKey {
         /// The policy's name.
@@ -82,15 +82,15 @@ pub enum DecisionKind {
         /// What the request lacks, in its client's words: `the header x-api-key`.
         missing: Arc<str>,
     },
-    /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was asked or charged.
+    /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was charged.
     DenyListed,
-    /// The store could not answer, and the limiter was told to refuse then.
+    /// The store failed, and the limiter is set to reject requests then.
     StoreFailed(StoreError),
     /// A call by hand names a policy that the limiter does not have: a mistake of the application, which is logged as an error
-    /// every 10 s at most. Nothing was asked or charged.
+    /// every 10 s at most. Nothing was charged.
     UnknownPolicy(UnknownPolicy),
     /// The named policy takes its quota, its cost or its conditions from requests, and a call by hand came without one: a
-    /// mistake of the application, which is logged as an error every 10 s at most. Nothing was asked or charged. See
+    /// mistake of the application, which is logged as an error every 10 s at most. Nothing was charged. See
     /// [`Check::parts`](crate::Check::parts).
     #[non_exhaustive]
     PartsRequired {
@@ -179,25 +179,25 @@ impl Decision {
         &self.kind
     }
 
-    /// Where the answer came from.
+    /// Where the decision came from.
     pub fn source(&self) -> DecisionSource {
         self.source
     }
 
-    /// One verdict for each policy that applied and is enforced, in the order the policies were given in. None when the
+    /// The result for each policy that applied and is enforced, in the order the policies were given in. None when the
     /// store could not answer. A [ban](crate::Ban) has one while it blocks, and in a [`peek`](crate::Limiter::peek).
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (enforced, _) = self.counted.split_at(self.enforced());
         enforced.iter().map(|counted| self.verdict_of(counted))
     }
 
-    /// One verdict for each policy that applied [in the shadow](crate::Policy::shadow).
+    /// The result for each policy that applied [in the shadow](crate::Policy::shadow).
     pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (_, shadows) = self.counted.split_at(self.enforced());
         shadows.iter().map(|counted| self.verdict_of(counted))
     }
 
-    /// The verdict of the policy of that name, if it applied: enforced or not.
+    /// The result for the policy of that name, if it applied: enforced or not.
     pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
         let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
         let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
@@ -235,8 +235,8 @@ impl Decision {
     }
 
     /// When the same request would pass: the longest wait of any policy under which it costs something.
-    /// [`Unknown`](RetryAfter::Unknown) where the store could not answer, [`Never`](RetryAfter::Never) where waiting does
-    /// not help.
+    /// [`Unknown`](RetryAfter::Unknown) where the store failed (responses then say a second), [`Never`](RetryAfter::Never)
+    /// where waiting does not help.
     pub fn retry_after(&self) -> RetryAfter {
         match &self.kind {
             DecisionKind::Admitted => retry(&*self.books, &self.counted),

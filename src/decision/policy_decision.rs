@@ -71,7 +71,7 @@ impl<'a> PolicyDecision<'a> {
         self.status().reset_after
     }
 
-    /// Whether the policy is judged and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    /// Whether the policy is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
     pub fn is_shadow(&self) -> bool {
         self.counted.is_shadow()
     }

@@ -26,14 +26,14 @@ impl Refund {
         &self.policy
     }
 
-    /// How many units were given back. The rest of a unit that time had begun to give back counts as one.
+    /// How many units were refunded. The rest of a unit of which time had given back a part counts as one.
     pub fn units(&self) -> u64 {
         self.units
     }
 }
 
 impl Decision {
-    /// Gives back up to `units` of what the request was charged under each policy, to the store that charged it.
+    /// Refunds up to `units` of what the request was charged under each policy, to the store that charged it.
     ///
     /// Only what time has not already given back is refunded, and only to the window, bucket or entries that it was taken
     /// from. Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is

@@ -11,8 +11,8 @@ use crate::{
     respond::{Delay, Problem, Unavailable, grpc::PUSHBACK},
 };
 
-/// The same as the layer's own refusal: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
-/// `grpc-retry-pushback-ms`; `UNAVAILABLE` if the store is at fault, `INVALID_ARGUMENT` if there is no key,
+/// The same as the layer's own rejection: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
+/// `grpc-retry-pushback-ms`; `UNAVAILABLE` if the store failed, `INVALID_ARGUMENT` if there is no key,
 /// `PERMISSION_DENIED` if a list denies it. It is the status's source.
 ///
 /// ```

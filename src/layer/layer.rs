@@ -60,8 +60,8 @@ impl RateLimitLayer {
         Self::of(limiter, answers, self.enabled)
     }
 
-    /// Starts to build a layer around a limiter of its own: the limiter's settings first, then, once it is built, what
-    /// clients are told.
+    /// Starts to build a layer around a limiter of its own: the limiter's settings first, then, once it is built, those of
+    /// its responses.
     pub fn builder() -> LimiterBuilder<Self> {
         LimiterBuilder::new()
     }
@@ -73,17 +73,17 @@ impl RateLimitLayer {
         self
     }
 
-    /// Tells clients how they stand by these fields, in place of those of [`RateLimitHeaders::draft`].
+    /// Adds these fields to responses, in place of those of [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.answering(|answers| answers.headers = headers)
     }
 
-    /// Answers those who are refused with what `respond` says, in place of problem details.
+    /// Answers rejected requests with what `respond` returns, in place of problem details.
     ///
     /// The response's status, header fields and body stay as they are. `Retry-After` and the [fields](RateLimitHeaders) that tell
-    /// how the client stands are added unless it has them. gRPC calls get a gRPC status all the same, and are not asked
-    /// about. A body that fails half-way ends there, and the error is logged.
+    /// how the client stands are added unless it has them. For gRPC calls `respond` is not called: they get a
+    /// gRPC status. A body that fails half-way ends there, and the error is logged.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -93,10 +93,10 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .build()?
-    ///     .on_rejection(|refused, parts| {
-    ///         let seconds = refused.retry_after().duration().map_or(0, |wait| wait.as_secs() + 1);
+    ///     .on_rejection(|rejected, parts| {
+    ///         let seconds = rejected.retry_after().duration().map_or(0, |wait| wait.as_secs() + 1);
     ///         let page = format!("<h1>Slow down</h1><p>{} opens in {seconds} s.</p>", parts.uri.path());
-    ///         (refused.status(), Html(page)).into_response()
+    ///         (rejected.status(), Html(page)).into_response()
     ///     });
     /// # }
     /// # Ok::<(), tollgate::ConfigError>(())

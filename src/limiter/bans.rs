@@ -15,8 +15,9 @@ use crate::{
 const NO_BANS: StoreError = StoreError::Unsupported("none of the policies that are meant is a ban");
 
 impl Limiter {
-    /// Blocks a key for so long, from now on and in all processes, under every [ban](crate::Ban), or under those that
-    /// are named. In place of a ban that is under way, be it longer or shorter; later ones grow no faster for it.
+    /// Blocks a key for `time`, from now on and in all processes, under every [ban](crate::Ban), or under those that
+    /// are named. Replaces a ban that is in force, also a longer one, and does not count towards the
+    /// doubling of later ones.
     ///
     /// ```
     /// use std::time::Duration;
@@ -60,7 +61,7 @@ impl Limiter {
     }
 
     /// Lifts bans of a key in all processes, under every [ban](crate::Ban), or under those that are named, and forgets
-    /// its refusals and how often it was banned. Another process may go on rejecting the key from
+    /// its rejections and how often it was banned. Another process may go on rejecting the key from
     /// memory, for up to the bound of `RedisStoreBuilder::rejection_cache_staleness`.
     ///
     /// # Errors

@@ -67,21 +67,21 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Denies whom `list` names, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList): 403 Forbidden,
-    /// and nothing is charged. Lists stand before all else, in the order of this table:
+    /// Denies the requests of a list, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList): 403 Forbidden,
+    /// and nothing is charged. Lists come before all else, in the order of this table:
     ///
     /// | a request | is |
     /// |---|---|
-    /// | on a deny list | refused, also where it is on an allow list, a preflight, or skipped |
-    /// | on an allow list | let in; no policy applies, and no ban |
-    /// | a CORS preflight, or one to skip | let in; no policy applies, and no ban |
-    /// | any other | judged by the policies |
+    /// | on a deny list | denied, also where it is on an allow list, a preflight, or skipped |
+    /// | on an allow list | admitted; no policy applies, and no ban |
+    /// | a CORS preflight, or one to skip | admitted; no policy applies, and no ban |
+    /// | any other | decided by the policies |
     pub fn deny(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.deny(list.into());
         self
     }
 
-    /// Lets in whom `list` names: no policy applies to them. See [`deny`](LimiterBuilder::deny) for who is on both.
+    /// Admits the requests of a list: no policy applies to them. See [`deny`](LimiterBuilder::deny) for requests on both.
     pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.allow(list.into());
         self
@@ -89,7 +89,7 @@ impl<T> LimiterBuilder<T> {
 
     /// What to do with a request whose address a list of addresses can't see: [`OnUnknownAddress::Pass`] unless set.
     ///
-    /// The address is unknown where the server doesn't leave it in the request's extensions (with axum, for want of
+    /// The address is unknown where the server doesn't leave it in the request's extensions (with axum, without
     /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without
     /// [`address`](crate::Check::address).
     pub fn on_unknown_address(mut self, action: OnUnknownAddress) -> Self {
@@ -140,8 +140,8 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Counts CORS preflights like any other request. They are free unless this is set: a browser sends them of its own
-    /// accord, and a page that is refused one can't read why.
+    /// Counts CORS preflights like any other request. They are free unless this is set: a browser sends them by
+    /// itself, and a page whose preflight is rejected can't read why.
     ///
     /// A preflight is what the Fetch standard says: `OPTIONS` with an `Origin` and an `Access-Control-Request-Method`.
     /// Where `OPTIONS` itself does costly work, set this, or put the CORS layer, which answers preflights, outside.
@@ -150,14 +150,14 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// What to answer when the store can't. Unless set, layers and [`check`](Limiter::check) admit, and outgoing calls
-    /// [wait](Limiter::wait) for the store until their timeout. A policy may have an answer [of its own](Policy::on_store_error).
+    /// What to do with a request in an outage of the store. Unless set, layers and [`check`](Limiter::check) admit, and outgoing calls
+    /// [wait](Limiter::wait) for the store until their timeout. A policy may have a setting [of its own](Policy::on_store_error).
     pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
         self.on_store_error = Some(answer.into());
         self
     }
 
-    /// What to answer when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+    /// What to do with a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
     /// [`OnMisconfiguration::Reject`] unless set.
     pub fn on_misconfiguration(mut self, answer: OnMisconfiguration) -> Self {
         self.on_misconfiguration = answer;

@@ -25,7 +25,7 @@ use crate::{
 /// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
 /// [`LimitStatus`](crate::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
 /// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset).
-#[must_use = "nothing is asked until this is awaited"]
+#[must_use = "nothing is checked until this is awaited"]
 #[derive(Clone)]
 pub struct Check<T = Decision> {
     /// None once it is asked.
@@ -73,7 +73,7 @@ impl<T> Check<T> {
         self
     }
 
-    /// Asks for `n` equal requests at one instant: as many as there is room for are charged, each whole, and
+    /// Decides on `n` equal requests at one instant: as many as there is room for are charged, each whole, and
     /// [`Decision::admitted`] says how many. The decision is to admit if it's at least one. More than [`u32::MAX`] are as
     /// many as that.
     ///
@@ -127,7 +127,7 @@ impl<T> Check<T> {
     /// The head of the request that the call is about. The settings that policies take from requests are honoured:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
     /// [`cost_with`](crate::Policy::cost_with) and [`skip_path`](crate::Policy::skip_path) with its likes, of a policy or of the
-    /// limiter; so are lists of addresses. Keys are not: they are those of the call. What the call sets itself, such as
+    /// limiter; [`caller`](crate::Policy::caller); and lists of addresses. Keys are not: they are those of the call. What the call sets itself, such as
     /// [`quota_for`](Check::quota_for), comes first.
     ///
     /// A policy that has such settings makes a call without them an error (for a check,

@@ -136,7 +136,7 @@ impl PolicyHandle {
         store.callers(&self.bound().limit, &key).await
     }
 
-    /// Gives `units` back that were used, at most until none are in use, and returns how the key stands then. For goodwill, not
+    /// Adds `units`, at most until the full quota is available, and returns how the key stands then. For goodwill, not
     /// for a charge of one's own, which is [refunded](crate::Decision::refund).
     ///
     /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) give them back from all that is in use,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::key::Key;
 
-/// Who is asking, for each policy: one [`Key`] for all, or pairs of a policy's name and its key.
+/// The keys of a call: one [`Key`] for all policies, or pairs of a policy's name and its key.
 #[derive(Clone, Debug)]
 pub struct Keys {
     who: Who,
@@ -18,7 +18,8 @@ enum Who {
 }
 
 impl Keys {
-    /// Signs what is charged with `caller`, in place of each policy's key: see [`Policy::caller`](crate::Policy::caller).
+    /// Records `caller` as the caller of what is charged, in place of each policy's key: see
+    /// [`Policy::caller`](crate::Policy::caller).
     #[must_use]
     pub fn caller(mut self, caller: Key) -> Self {
         self.caller = Some(caller);

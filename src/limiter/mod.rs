@@ -66,23 +66,23 @@ pub use wait::{Wait, WaitFuture};
 
 /// Policies over a store. Cheap to clone; clones share everything.
 ///
-/// A [`RateLimitLayer`](crate::RateLimitLayer) asks it about each request that passes. It can be asked without HTTP
-/// too, about keys that only a handler knows.
+/// A [`RateLimitLayer`](crate::RateLimitLayer) calls it for each request. It can be called without HTTP too, with keys that
+/// only a handler knows.
 ///
 /// ```
 /// use tollgate::{Limiter, Policy, Quota};
 ///
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let limiter = Limiter::builder()
-///     .policy(Policy::new("account", Quota::requests(5).per_minute()))
+///     .policy(Policy::new("api", Quota::requests(5).per_minute()))
 ///     .build()?;
 /// for left in (0..5).rev() {
 ///     let decision = limiter.check("alice").await;
 ///     assert!(decision.is_admitted());
-///     assert_eq!(decision.policy("account").unwrap().remaining(), left);
+///     assert_eq!(decision.policy("api").unwrap().remaining(), left);
 /// }
-/// let refused = limiter.admit("alice").await.unwrap_err();
-/// assert_eq!(refused.retry_after().duration().unwrap().as_secs(), 11);
+/// let rejected = limiter.admit("alice").await.unwrap_err();
+/// assert_eq!(rejected.retry_after().duration().unwrap().as_secs(), 11);
 /// # Ok::<(), tollgate::ConfigError>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -200,7 +200,7 @@ impl Limiter {
     /// # use tollgate::Key;
     /// let address = Key::ip("192.0.2.1".parse().unwrap());
     /// let decision = limiter
-    ///     .check([("address", address), ("account", Key::new("alice"))])
+    ///     .check([("address", address), ("user", Key::new("alice"))])
     ///     .cost(3)
     ///     .await;
     /// # }
@@ -213,21 +213,21 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Peek, keys.into())
     }
 
-    /// Charges `units` under every policy, past what is left if need be: down to a debt of at most one capacity, which
-    /// later requests wait for. For costs that are known only afterwards.
+    /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which later
+    /// requests wait for. For costs that are known only afterwards.
     ///
-    /// A [ban](crate::Ban) is charged only if it is named: then so many refusals count.
+    /// A [ban](crate::Ban) is charged only if it is named: then as many rejections are counted.
     ///
     /// Returns how a request of as many units stands afterwards.
     ///
     /// # Errors
     ///
-    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
     pub fn charge(
         &self,
         keys: impl Into<Keys>,
@@ -236,7 +236,8 @@ impl Limiter {
         Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
-    /// Forgets what was used, and what was refused: a [ban](crate::Ban) is lifted too. Returns how it stood before.
+    /// Forgets what was used, and the rejections that bans counted: a [ban](crate::Ban) is lifted too. Returns how the keys
+    /// stood before.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),
@@ -245,7 +246,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`]. Nothing
+    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`]. Nothing
     /// is reset in process then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Reset, keys.into())

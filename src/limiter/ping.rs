@@ -2,8 +2,8 @@ use super::{Bound, Limiter, write_back::Shares};
 use crate::store::{LimitHandle, health::HealthReport};
 
 impl Limiter {
-    /// Asks the store how it is, and tries every policy on a key of its own, which is removed at once: all that may be asked
-    /// about a key, and each command that takes. For the start of an application, and for its health checks: it costs some
+    /// Checks the store's server, and tries every policy on a key of its own, which is removed at once: every operation on a
+    /// key, and each command that they need. For the start of an application, and for its health checks: it costs some
     /// ten round trips for each policy.
     ///
     /// It finds what would show only later, such as a right that a policy lacks, or counts that are silently forgotten:

@@ -1,4 +1,4 @@
-//! Policies that are judged and not enforced, beside those that are.
+//! Policies that are evaluated and not enforced, beside those that are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,17 +14,17 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// How a [shadow](crate::Policy::shadow)'s answers differ from those that were given, in requests, since the limiter was
+/// How a [shadow](crate::Policy::shadow)'s decisions differ from those that were made, in requests, since the limiter was
 /// built and in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowStats {
-    /// Requests that it was asked about.
+    /// Requests that the shadow was evaluated for.
     pub evaluated: u64,
-    /// Those that were admitted, and that would have been refused with it.
+    /// Those that were admitted, and that it would have rejected.
     pub stricter: u64,
-    /// Those that were refused, and that would have been admitted with it in the [place](crate::Policy::shadow_of) of
-    /// the live policy.
+    /// Those that were rejected, and that would have been admitted with it [in place](crate::Policy::shadow_of) of the live
+    /// policy.
     pub looser: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Comparison {
 }
 
 impl ShadowStats {
-    /// Requests of which it would have changed the answer.
+    /// Requests of which it would have changed the decision.
     pub fn differing(&self) -> u64 {
         self.stricter + self.looser
     }
@@ -55,7 +55,7 @@ impl Comparison {
 }
 
 impl Limiter {
-    /// How the answers of the [shadow](crate::Policy::shadow) of that name differ from those that were given; `None` if
+    /// How the decisions of the [shadow](crate::Policy::shadow) of that name differ from those that were made; `None` if
     /// there is none.
     pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
         let mut policies = self.desks.inner().policies.iter();

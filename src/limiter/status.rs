@@ -32,7 +32,7 @@ impl LimitStatus {
         self.0.retry_after()
     }
 
-    /// What would become of a request. Lists decide before policies do: whoever is on one stands with none.
+    /// What would become of a request. Lists decide before policies do: for a request on one there is no status.
     pub fn kind(&self) -> &DecisionKind {
         self.0.kind()
     }

@@ -1,4 +1,4 @@
-//! A named rule: how much, counted how, for whom, at what cost.
+//! A named limit: its quota, strategy, key and cost.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -22,9 +22,9 @@ mod quotas;
 mod shadow;
 pub(crate) mod skip;
 
-/// A named rule: a quota, how it is counted, who is asking, and what a request costs.
+/// A named limit: a quota, how it is counted, by which key, and what a request costs.
 ///
-/// Unless told otherwise it counts by [client address](extract::peer), with [`Gcra`] ([`Concurrency`] for requests in
+/// Unless set otherwise it counts by [client address](extract::peer), with [`Gcra`] ([`Concurrency`] for requests in
 /// flight), one unit a request.
 ///
 /// ```
@@ -52,7 +52,7 @@ pub struct Policy {
     pub(crate) on_store_error: Option<OnStoreError>,
 }
 
-/// How a policy is judged that isn't enforced.
+/// How a policy is evaluated that isn't enforced.
 #[derive(Clone, Debug)]
 pub(crate) struct Shadow {
     /// The policy that it would take the place of.
@@ -136,9 +136,13 @@ impl Policy {
         self
     }
 
-    /// Charges each request what `cost` says. It may say any number, also one that is up to the client, such as a body's
-    /// length: what costs more than the quota's capacity is refused, and is told no time to come back. Calls by hand take
-    /// [`Check::parts`](crate::Check::parts), or a cost of their own.
+    /// Charges each request as many units as `cost` returns for its head. That may be any number, also one that is up to the
+    /// client, such as a body's length: a request that costs more than the quota's capacity is rejected, without a
+    /// `Retry-After`. Calls by hand take [`Check::parts`](crate::Check::parts), or a cost of their own.
+    ///
+    /// Where the cost is in the body, which no layer reads, let the handler that has read it call
+    /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost).
+    /// [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to) adds the fields to its response.
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
     where
@@ -148,16 +152,17 @@ impl Policy {
         self
     }
 
-    /// Signs each charge with what `extractor` finds in its request, in place of the policy's own key: for strategies
-    /// that remember who called, such as [`ListWindow`](crate::ListWindow).
+    /// Records the key that `extractor` finds in a request as the caller of its charge, in place of the policy's own key: for
+    /// strategies that store callers, such as [`ListWindow`](crate::ListWindow). Calls by hand take
+    /// [`Check::parts`](crate::Check::parts), or [`Keys::caller`](crate::Keys::caller).
     #[must_use]
     pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
         self.caller = Some(Arc::new(extractor));
         self
     }
 
-    /// What to do under this policy when the store can't answer, in place of what the limiter does: a login may stay closed
-    /// while a read stays open. One [in the shadow](Policy::shadow) has no say.
+    /// What to do under this policy when the store fails, in place of the limiter's setting: a login may stay closed while a
+    /// read stays open. The setting of a [shadow policy](Policy::shadow) has no effect.
     #[must_use]
     pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
         self.on_store_error = Some(answer.into());

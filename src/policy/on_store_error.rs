@@ -1,32 +1,32 @@
-//! What to answer when the store can't, for an outage or because it is misconfigured.
+//! What to do with a request when the store fails: in an outage, or because it is misconfigured.
 
 use crate::{error::InvalidValue, quota::Quota};
 
-/// What to answer when the store can't: for all policies of a limiter
+/// What to do with a request in an outage of the store: for all policies of a limiter
 /// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`](crate::Policy::on_store_error)).
 ///
-/// Of a request's policies, those that refuse go first: one is enough. Then those that fall back are judged in process, all
-/// or nothing, and those that admit are not asked. Policies in the [shadow](crate::Policy::shadow) have no say.
+/// If one of a request's policies rejects then, the request is rejected. Otherwise those that fall back decide in process,
+/// all or nothing, and those that admit are left out. The setting of a [shadow policy](crate::Policy::shadow) has no effect.
 ///
-/// It is for outages alone: no answer, or an error that ends by itself. A rejection is an answer, and a
-/// [misconfiguration](crate::StoreError::is_misconfiguration) is answered as [`OnMisconfiguration`] says.
+/// An outage is a call without an answer, or an error that ends by itself. A rejection is an answer, and for a
+/// [misconfiguration](crate::StoreError::is_misconfiguration) there is [`OnMisconfiguration`].
 ///
 /// Unless it is set, [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an
 /// [`OutgoingLayer`](crate::OutgoingLayer) wait for the store to come back: until their timeout, after which they reject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreError {
-    /// Let the request pass, uncounted: an outage of the store is none of the service. Set explicitly, it admits outgoing
+    /// Admit the request, uncounted: an outage of the store is no outage of the service. Set explicitly, it admits outgoing
     /// calls too, at once.
     #[default]
     Admit,
-    /// Refuse it: 503 Service Unavailable. For logins, and for what costs money.
+    /// Reject it: 503 Service Unavailable. For logins, and for what costs money.
     Reject,
-    /// Judge it in process, by a share of the quota: 429 Too Many Requests for those who are past it.
+    /// Decide in process, by a share of the quota: 429 Too Many Requests beyond it.
     LocalFallback(LocalFallback),
 }
 
-/// What to answer when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+/// What to do with a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
 /// [`LimiterBuilder::on_misconfiguration`](crate::LimiterBuilder::on_misconfiguration).
 ///
 /// A missing right, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
@@ -49,15 +49,15 @@ pub enum OnMisconfiguration {
     /// Reject the request: 503 Service Unavailable.
     #[default]
     Reject,
-    /// Answer it as in an outage: as [`OnStoreError`] says.
+    /// As in an outage: what [`OnStoreError`] says.
     AsStoreError,
 }
 
-/// Limits in process while the store is at fault: by the same policies, each with a share of its quota.
+/// Limits in process while the store fails: by the same policies, each with a share of its quota.
 ///
 /// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
 /// are those of [quotas by request](crate::Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
-/// more than the share is refused until the store is back.
+/// more than the share is rejected until the store is back.
 ///
 /// # What holds over which interval
 ///
@@ -81,12 +81,12 @@ pub enum OnMisconfiguration {
 /// use tollgate::{LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer};
 ///
 /// let layer = RateLimitLayer::builder()
-///     // While the store is at fault, each of four processes lets 25 a minute through,
-///     .policy(crate::Policy::new("read", Quota::requests(100).per_minute()))
-///     // and nobody logs in.
+///     // While the store fails, each of four processes admits 25 a minute,
+///     .policy(Policy::new("read", Quota::requests(100).per_minute()))
+///     // and logins are rejected.
 ///     .policy(
 ///         Policy::new("login", Quota::requests(5).per_minute())
-///             .skip_with(|parts| parts.uri.path() != "/login")
+///             .only_path("/login")
 ///             .on_store_error(OnStoreError::Reject),
 ///     )
 ///     .on_store_error(LocalFallback::shared_by(4))
@@ -100,8 +100,8 @@ pub struct LocalFallback {
 }
 
 impl LocalFallback {
-    /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store is at
-    /// fault; if there are more, more.
+    /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store fails;
+    /// if there are more, more.
     ///
     /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     pub const fn shared_by(processes: u32) -> Self {

@@ -38,10 +38,31 @@ impl Policy {
     }
 
     /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
-    /// takes longer than `timeout`. The look-up is made for every request, so let it keep what it found for a while.
+    /// takes longer than `timeout`. The look-up is made for every request, so let it cache what it found.
     ///
     /// One that takes longer runs on in the background, on tokio's current runtime, so that what it keeps is there for the next
     /// request. At most 64 do so at a time in a process; others are dropped.
+    ///
+    /// The future may not borrow from the request's head: take what it needs before the `async` block.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use tollgate::{Policy, Quota, extract};
+    ///
+    /// /// Cached by the application.
+    /// async fn plan_of(user: String) -> Option<Quota> {
+    ///     (user == "alice").then(|| Quota::requests(1_000).per_minute())
+    /// }
+    ///
+    /// let policy = Policy::new("api", Quota::requests(10).per_minute())
+    ///     .key(extract::header("x-user"))
+    ///     .quota_lookup(Duration::from_millis(50), |parts| {
+    ///         let user = parts.headers.get("x-user").and_then(|user| user.to_str().ok());
+    ///         let user = user.unwrap_or_default().to_owned();
+    ///         async move { plan_of(user).await }
+    ///     });
+    /// ```
     #[must_use]
     pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where

@@ -1,14 +1,14 @@
-//! Policies that are judged and not enforced.
+//! Policies that are evaluated and not enforced.
 
 use std::sync::Arc;
 
 use super::{Policy, Shadow};
 
 impl Policy {
-    /// Judges by this policy and enforces nothing: a request that it would refuse passes, and its verdict is among the
-    /// decision's [shadows](crate::Decision::shadows). It charges what it would let in, as if it stood beside the
-    /// others; clients are told nothing of it, and one that finds no key is skipped. How often it would have changed the
-    /// answer is [counted](crate::Limiter::shadow_stats).
+    /// Evaluates this policy without enforcing it: a request that it would reject passes, and its result is among the
+    /// decision's [shadows](crate::Decision::shadows). It charges what it would admit, as if it were one of the policies.
+    /// Responses don't mention it, and it is skipped for a request without a key.
+    /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts how often it would have changed the decision.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -33,11 +33,11 @@ impl Policy {
         self
     }
 
-    /// A candidate for the place of the policy of that name: judged as [`shadow`](Policy::shadow) has it, but as if it
-    /// stood where the live one does. So it charges what it would let in, also where the live one refuses, and may be
-    /// looser as well as stricter. In a [`check`](crate::Limiter::check) its key is the live one's unless it is named.
-    /// Of equal requests that are judged together, in one call or merged on their way to Redis, it lets in as many as the other
-    /// policies have room for together, though the live one rejects them.
+    /// A candidate to replace the policy of that name: a [`shadow`](Policy::shadow) that is evaluated as if it stood in place
+    /// of the live one. It charges what it would admit, also where the live one rejects, and may be looser as well as
+    /// stricter. In a [`check`](crate::Limiter::check) its key is the live one's unless it is named. Of equal requests that are
+    /// decided together, in one call or merged on their way to Redis, it admits as many as the other policies have room for
+    /// together, though the live one rejects them.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
         self.shadow = Some(Shadow {

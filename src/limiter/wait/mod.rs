@@ -44,8 +44,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(5);
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
 impl Limiter {
-    /// Waits until a request may pass, no longer than `timeout` from when this is first polled, and charges it: for
-    /// calls on the way out, jobs, and all else that had rather be late than refused.
+    /// Waits until a request is admitted, no longer than `timeout` from when this is first polled, and charges it: for
+    /// outgoing calls, jobs, and all else that may rather be late than rejected.
     ///
     /// ```
     /// use std::time::Duration;
@@ -60,9 +60,9 @@ impl Limiter {
     ///     let _admission = limiter.wait(Key::new("alice"), patience).await?;
     /// }
     ///
-    /// // Two of these will never pass together: nobody waits for that.
-    /// let refused = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
-    /// assert_eq!(refused.retry_after(), RetryAfter::Never);
+    /// // A quota of one never admits two units together: that is rejected at once.
+    /// let rejected = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
+    /// assert_eq!(rejected.retry_after(), RetryAfter::Never);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -70,49 +70,48 @@ impl Limiter {
     ///
     /// # First come, first served
     ///
-    /// Those who wait for the same keys through clones of one limiter stand in a queue. The first asks the store, sleeps
-    /// for as long as the store says, and asks again, since another process may have been quicker; those behind it ask
-    /// nothing, and nobody overtakes. Whoever costs more is waited for by whoever is behind. A [`check`](Limiter::check)
-    /// doesn't queue, and other processes have queues of their own: between them the quota holds, but no order.
+    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps for as long
+    /// as the store says, and calls it again, since another process may have been quicker. Those behind it don't call the
+    /// store, and none overtakes: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't queue, and other processes have queues of their own: between them the quota holds, but no order.
     ///
-    /// Dropping the future leaves the queue, and what was charged for it is given back. One that is kept without being
-    /// polled holds up those behind it, as with tokio's locks.
+    /// Dropping the future leaves the queue, and what was charged for it is refunded. One that is kept without being
+    /// polled blocks those behind it, as with tokio's locks.
     ///
     /// # When the store fails
     ///
-    /// It is asked again, after 5 ms at first, at last every 250 ms, until it answers or the timeout has passed, which
-    /// rejects with the store's error. A limiter that was [told](crate::LimiterBuilder::on_store_error) what to do does that
-    /// at once: admit, reject, or wait for its turn in process.
+    /// It is called again, after 5 ms at first, at last every 250 ms, until it answers or the timeout has passed; then the
+    /// request is rejected with the store's error. With [`on_store_error`](crate::LimiterBuilder::on_store_error) it is admitted
+    /// or rejected at once, or waits for its turn in process.
     ///
     /// # In-flight limits
     ///
-    /// Nobody knows when a place becomes free. A place that was waited for lets the queue go on when it is given back in
-    /// this process; others are found by asking, after 5 ms at first, at last every 250 ms.
+    /// It is not known when a permit will be released. A permit that was waited for lets the queue go on when it is released in
+    /// this process; others are found by calling the store, after 5 ms at first, at last every 250 ms.
     ///
     /// # Errors
     ///
     /// [`Rejected`], at once, if
     /// - the store says that it would take longer than the timeout, or the timeout passes while others are in front;
-    /// - [as many](Wait::queue) wait already; neither is decided before the store has been asked once, so that a refusal
-    ///   always tells how it stands;
+    /// - the [queue](Wait::queue) is full; neither is decided before the store has been called once, so that a rejection
+    ///   always has a status;
     /// - it costs more than a quota ever allows;
     /// - it names a policy that the limiter doesn't have, or lacks a request that a policy takes settings from
     ///   ([`Check::parts`](crate::Check::parts));
-    /// - the store failed, and the limiter was told to [reject](crate::OnStoreError::Reject) then, or the store is
+    /// - the store failed, and the limiter is set to [reject](crate::OnStoreError::Reject) then, or the store is
     ///   [misconfigured](crate::StoreError::is_misconfiguration);
     /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
     ///
-    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each question of the first in the queue that is refused counts.
+    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected call for the first in the queue is charged.
     ///
     /// # Lists, bans and shadows
     ///
-    /// Who is on a [deny list](crate::LimiterBuilder::deny) is refused at once, and who is on an
-    /// [allow list](crate::LimiterBuilder::allow) let in, whoever waits. Waiting is no refusal: a [ban](crate::Ban) counts
-    /// only whom this returns as [`Rejected`], once, and holds back who is banned like a quota that is used up.
-    /// [Shadows](crate::Policy::shadow) are asked once too, by how they stand when the waiting is over; nobody waits for them.
+    /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an
+    /// [allow list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a
+    /// request only if this returns [`Rejected`], once, and a banned key waits as for a quota that is used up.
+    /// [Shadows](crate::Policy::shadow) are evaluated once too, when the waiting is over; no request waits for them.
     ///
-    /// A [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter lets those who wait look at once; those
-    /// that other processes make are found when it was to be asked again anyway.
+    /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
+    /// those by other processes are found at its next call.
     ///
     /// # Panics
     ///
@@ -144,7 +143,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Refuses at once if `most` wait for the same keys already: 1,024 unless set. With 0 nobody waits.
+    /// Rejects at once if `most` requests wait for the same keys already: 1,024 unless set. With 0 no request waits.
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
