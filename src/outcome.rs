@@ -109,8 +109,8 @@ impl fmt::Debug for Outcome<'_> {
     }
 }
 
-/// Whether it succeeded: a status below 400, a body that didn't fail, and, of a gRPC call, code 0. A client that hangs up
-/// before the body has been sent in full makes no success a failure.
+/// Whether it succeeded: a status below 400, a body that didn't fail, and, of a gRPC call, code 0. A response
+/// whose client hangs up before the body has been sent in full is still a success.
 pub fn success(outcome: &Outcome<'_>) -> bool {
     let status = outcome.status().is_some_and(|status| status.as_u16() < 400);
     let code = match outcome.grpc_status() {

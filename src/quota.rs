@@ -50,7 +50,7 @@ enum Kind {
     Concurrent,
 }
 
-/// Half a [`Quota`]: how many, and not yet per what. Only with a period it is a quota:
+/// A number of units without a period. Call [`per_second`](QuotaWithoutPeriod::per_second) or another for a [`Quota`]:
 ///
 /// ```
 /// # use tollgate::{Policy, Quota};

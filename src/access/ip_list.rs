@@ -21,7 +21,7 @@ use crate::{
 /// served. A request sees the list before or after, never a part, and doesn't wait for it.
 ///
 /// The address is the socket's peer unless [`client_ip`](AddressList::client_ip) says otherwise. A request whose address isn't known
-/// is on no such list; nor is a [`check`](crate::Limiter::check), unless it is told the
+/// is on no such list; nor is a [`check`](crate::Limiter::check) without an
 /// [address](crate::Check::address).
 ///
 /// ```
@@ -91,7 +91,7 @@ impl AddressList {
         }
     }
 
-    /// Finds a request's address so, in place of its socket's peer: behind proxies.
+    /// Finds a request's address by `client`, in place of its socket's peer: behind proxies.
     #[must_use]
     pub fn client_ip(mut self, client: ClientIp) -> Self {
         self.client = client;

@@ -13,13 +13,13 @@ use crate::{
     key::Key,
 };
 
-/// Keys of one policy, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): those who are
-/// asking, as that policy's extractor finds them, or as a [`check`](crate::Limiter::check) names them for it.
+/// Keys of one policy, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): those that
+/// the policy's extractor finds in requests, or that a [`check`](crate::Limiter::check) names for it.
 ///
 /// Clones are the same list: [`replace`](KeyList::replace) through one of them changes it for all, also while requests
 /// are served. A request sees the list before or after, never a part, and doesn't wait for it.
 ///
-/// Who can choose his key can choose one that is allowed: allow keys that were verified, or are secret.
+/// A client that can choose its key can choose one that is allowed: allow keys that were verified, or are secret.
 ///
 /// ```
 /// use tollgate::{Key, KeyList, Limiter, Policy, Quota, extract};

@@ -1,4 +1,4 @@
-//! Who is let in, or kept out, whatever the policies say.
+//! Access lists: which requests are admitted or denied, whatever the policies say.
 
 use std::{cell::Cell, net::IpAddr, sync::Arc};
 

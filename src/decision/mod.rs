@@ -54,6 +54,16 @@ pub use refund::Refund;
 ///
 /// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, by whichever clone. Each keeps
 /// its policies' results as they were when it was made.
+///
+/// A decision must be used:
+///
+/// ```compile_fail
+/// #![deny(unused_must_use)]
+/// # async fn f(limiter: tollgate::Limiter) {
+/// // Enforces nothing.
+/// limiter.check("alice").await;
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
 pub struct Decision {

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{error::InvalidValue, key::Key, log::Seldom};
 
-/// Counts by the client's address, also behind proxies, if it is told which of them to believe. An IPv6 address counts
+/// Counts by the client's address, also behind proxies that it is to trust. An IPv6 address counts
 /// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
 /// prefixes.
 ///
@@ -30,13 +30,13 @@ use crate::{error::InvalidValue, key::Key, log::Seldom};
 ///     let request = request.header("x-forwarded-for", list).body(()).unwrap();
 ///     by_client.address(&request.into_parts().0).unwrap().to_string()
 /// };
-/// // Two proxies, each of which added whom it saw to what the client made up.
+/// // Two proxies, each of which added the address that it saw to what the client made up.
 /// assert_eq!(address("10.0.0.1:80", "203.0.113.9, 198.51.100.7, 10.0.0.2"), "198.51.100.7");
-/// // Who isn't a proxy is the client.
+/// // A peer that is no proxy is the client.
 /// assert_eq!(address("192.0.2.1:80", "203.0.113.9"), "192.0.2.1");
 /// ```
 ///
-/// # What is believed
+/// # What is trusted
 ///
 /// | the socket's peer | the header | counts by |
 /// |---|---|---|
@@ -48,8 +48,8 @@ use crate::{error::InvalidValue, key::Key, log::Seldom};
 ///
 /// A list is walked from right to left, all of its lines as one (RFC 9110, section 5.3), until an address is no trusted
 /// proxy's: what stands further left the client may have made up. So the walk stops too at an entry that is empty, no
-/// address, `unknown` or obfuscated (RFC 7239, section 6.3): who wrote what stands before it is not known. Those who
-/// are counted by a proxy's address share its bucket. At most 64 entries are walked, of at most 1,024 bytes each;
+/// address, `unknown` or obfuscated (RFC 7239, section 6.3): it is not known where the entries before it come from. Clients
+/// that are counted by a proxy's address share its bucket. At most 64 entries are walked, of at most 1,024 bytes each;
 /// those beyond are not there.
 ///
 /// # What proxies must do
@@ -94,8 +94,8 @@ enum Source {
 }
 
 impl ClientIp {
-    /// Believes these proxies: networks (`"10.0.0.0/8"`) or single addresses, as text or as what is displayed as such.
-    /// Adds to those named before; none at all is to believe nobody.
+    /// Trusts these proxies: networks (`"10.0.0.0/8"`) or single addresses, as text or as what is displayed as such.
+    /// Adds to those named before; with none at all, no header is read.
     ///
     /// What isn't one, and a network of all addresses, is a [`ConfigError`](crate::ConfigError) when the limiter is
     /// built.
@@ -111,7 +111,7 @@ impl ClientIp {
     /// Counts by the `n`th address from the right of the list: the one that the outermost of `n` proxies saw. For
     /// proxies whose addresses aren't known, and for servers on Unix sockets.
     ///
-    /// Alone it believes every peer, so nothing but the proxies may be able to reach the server; with
+    /// Alone it trusts every peer, so nothing but the proxies may be able to reach the server; with
     /// [`trusted_proxies`](ClientIp::trusted_proxies) only those. Where the list is shorter, or its `n`th is no address,
     /// the peer counts: the request didn't come through all of the proxies.
     ///
@@ -131,8 +131,8 @@ impl ClientIp {
     }
 
     /// Reads a header that holds the client's address alone, in place of `X-Forwarded-For`: `CF-Connecting-IP`,
-    /// `X-Real-IP`, `True-Client-IP`, `Fly-Client-IP` or another. It is believed from a
-    /// [trusted peer](ClientIp::trusted_proxies) only, and counts for nothing where there are several of it.
+    /// `X-Real-IP`, `True-Client-IP`, `Fly-Client-IP` or another. It is read from a
+    /// [trusted peer](ClientIp::trusted_proxies) only, and ignored where there are several of it.
     ///
     /// No header's name, and the lists' own, are a [`ConfigError`](crate::ConfigError).
     #[must_use]
@@ -297,7 +297,7 @@ impl KeyExtractor for ClientIp {
                 "trusted_proxies alone, or hops in X-Forwarded-For or Forwarded",
             )),
             None if self.source.is_some() && self.proxies.is_none() => Err(InvalidValue::new(
-                "a proxy's header, but nobody to believe",
+                "a proxy's header, but no proxy to trust",
                 "trusted_proxies, or hops for a list",
             )),
             _ => Ok(()),

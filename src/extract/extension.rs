@@ -5,7 +5,7 @@ use http::request::Parts;
 use super::{KeyExtractor, field};
 use crate::key::Key;
 
-/// Counts by what a middleware or the server left in a request's extensions, such as the user whom authentication found.
+/// Counts by what a middleware or the server left in a request's extensions, such as the user that authentication found.
 /// The key is the closure's; a request without a `T` has none.
 ///
 /// Count by what was verified: a token or a name that is merely claimed, a client can change with each request.

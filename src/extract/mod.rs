@@ -1,4 +1,4 @@
-//! Who is asking: key extractors.
+//! Key extractors: what a policy counts requests by.
 //!
 //! | extractor | key | constructor |
 //! |---|---|---|
@@ -8,13 +8,13 @@
 //! | [`bearer`] | the token of `Authorization: Bearer`, hashed | [`Key::secret`] |
 //! | [`cookie`] | a cookie's value, hashed | [`Key::secret`] |
 //! | [`query`] | a query parameter's value; hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
-//! | [`host`] | the host that is asked | [`Key::new`] |
+//! | [`host`] | the host that is called | [`Key::new`] |
 //! | [`path`], [`method`] | the request's path as the client sent it; its method | [`Key::new`] |
 //! | [`matched_path`] (feature `axum`) | the route | [`Key::new`] |
 //! | [`grpc_service`], [`grpc_method`] | `pkg.Service`; `pkg.Service/Method` | [`Key::new`] |
-//! | [`extension`] | of a middleware's findings: a user, a JWT's claim, a TLS certificate | yours |
+//! | [`extension`] | what a middleware found: a user, a JWT's claim, a TLS certificate | yours |
 //! | [`from_fn`] | what a closure says | yours |
-//! | [`global`] | everybody together | [`Key::global`] |
+//! | [`global`] | all requests together | [`Key::global`] |
 //! | a tuple of two to four | all of them together | [`Key::tuple`] |
 //! | [`or_else`](KeyExtractor::or_else) | the first that is there | [`Key::tuple`] of its place and its key |
 //!
@@ -62,14 +62,14 @@
 //! [`Policy::missing_key`](crate::Policy::missing_key) says otherwise for one policy. A header with several lines, and a
 //! query parameter or cookie that is given twice, are ambiguous and no key.
 //!
-//! A client whose request is rejected is told [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks
+//! The response to a rejected request says [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks
 //! the header x-api-key.", and not the policy's name. What the application probably did wrong is logged: a policy whose first
 //! requests all lack a key logs a warning, once.
 //!
 //! # What a client can choose
 //!
 //! An address can't be chosen, nor what a middleware verified. All else a client can change with each request, and have
-//! a new bucket each time: an API key that nobody checked, a cookie, a path, a host. To limit clients rather than to
+//! a new bucket each time: an API key that was not checked, a cookie, a path, a host. To limit clients rather than to
 //! share out among what they name, verify first ([`extension`]), or put the address into a tuple with it.
 //!
 //! What must be awaited to know a key belongs into a middleware before this one, which leaves it in the request's
@@ -118,13 +118,13 @@ pub use query::{Query, query};
 pub enum MissingKey {
     /// The policy does not apply to it.
     Skip,
-    /// It is refused: 400 Bad Request.
+    /// It is rejected: 400 Bad Request.
     Reject,
     /// All such requests are counted together, under one key that no request can name.
     Shared,
 }
 
-/// Finds out who is asking.
+/// Finds the key that a policy counts a request by.
 ///
 /// ```compile_fail,E0277
 /// # use tollgate::{Policy, Quota};
@@ -172,7 +172,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         ""
     }
 
-    /// Asked when a limiter is built.
+    /// Called when a limiter is built.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Asks `other` where this finds no key. What else is done with a request without a key is as `other` has it.
+    /// Uses `other` where this finds no key. What else is done with a request without a key is as `other` has it.
     ///
     /// The two never share a bucket, whatever they find: the key is [`Key::tuple`] of `Key::new("1")` and this one's
     /// key, or of `Key::new("2")` and `other`'s; a third's has a `"3"`.

@@ -57,7 +57,7 @@ pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
 fn proxies(text: &str) -> Result<IpNet, &'static str> {
     let net = network(text)?;
     if net.prefix_len() == 0 {
-        return Err("the proxies' own networks: who is everybody is nobody to believe");
+        return Err("the proxies' own networks: one of all addresses would trust every client");
     }
     Ok(net)
 }

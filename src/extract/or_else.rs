@@ -18,7 +18,7 @@ impl OrElse {
         Self { extractors }.or_else(first).or_else(second)
     }
 
-    /// Asks `next` where all so far have found no key.
+    /// Uses `next` where all so far have found no key.
     #[must_use]
     pub fn or_else(mut self, next: impl KeyExtractor) -> Self {
         let place = Key::new((self.extractors.len() + 1).to_string());

@@ -38,7 +38,7 @@ pub struct FromFn<F> {
 }
 
 impl<F> FromFn<F> {
-    /// Says what a request without a key lacks, in its client's words: `"a tenant in its path"`. What a client is told
+    /// Says what a request without a key lacks, in its client's words: `"a tenant in its path"`. What a response says
     /// with 400 Bad Request is then "The request lacks a tenant in its path."
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {

@@ -131,7 +131,7 @@ impl RoutePath {
     }
 }
 
-/// Counts everybody together. The key is [`Key::global`].
+/// Counts all requests together. The key is [`Key::global`].
 pub fn global() -> Global {
     Global
 }

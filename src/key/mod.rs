@@ -1,4 +1,4 @@
-//! Who is asking.
+//! Keys: what requests are counted by.
 
 use std::{
     borrow::Borrow,
@@ -34,7 +34,7 @@ const HASH_BYTES: usize = 15;
 /// Length of a hash as text.
 const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 
-/// Who is asking: a caller's name in a limit's books.
+/// What a request is counted by, in the store: such as a client's address or a user.
 ///
 /// A key has a fixed size and never allocates. Short text of harmless characters (`A-Z a-z 0-9 . _ - @ : /`) stays
 /// readable, in the store too; anything else, and all that is [secret](Key::secret), is kept as 120 bits of its
@@ -57,7 +57,7 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 pub struct Key([u8; READABLE + 1]);
 
 impl Key {
-    /// A key of text that may be seen: a user's name, an account, a path. Long or unusual text is hashed.
+    /// A key of text that may be seen: a user's name, a tenant, a path. Long or unusual text is hashed.
     pub fn new(text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         if text.is_empty() || !text.iter().all(is_plain) {
@@ -162,12 +162,12 @@ impl Key {
         }
     }
 
-    /// The one key that everybody shares.
+    /// The one key that all requests share.
     pub const fn global() -> Self {
         Self::sign(b'*')
     }
 
-    /// The key that those share who have none. No extractor and no text makes it.
+    /// The key that requests without one share. No extractor and no text makes it.
     pub const fn missing() -> Self {
         Self::sign(b'?')
     }
@@ -206,13 +206,13 @@ impl Key {
         Self::readable(&text)
     }
 
-    /// The key that stands as `text` in the books.
+    /// The key that is `text` in the store.
     #[cfg(feature = "redis")]
     pub(crate) fn from_books(text: &[u8]) -> Option<Self> {
         Self::readable(text).filter(|_| text.is_ascii())
     }
 
-    /// The key as it stands in the books: readable text, or `#` and a hash.
+    /// The key as it is in the store: readable text, or `#` and a hash.
     pub fn as_str(&self) -> &str {
         // Only ASCII is ever written.
         str::from_utf8(self.as_bytes()).unwrap_or_default()

@@ -7,7 +7,7 @@ pub trait AttachAdmission<Res> {
     /// What the caller gets.
     type Output;
 
-    /// The response as HTTP would put it, for policies that [charge](crate::Policy::charge_after) by the outcome: 200 unless told
+    /// The response as HTTP would put it, for policies that [charge](crate::Policy::charge_after) by the outcome: 200 unless it says
     /// otherwise.
     fn head(&self, _response: &Res) -> Parts {
         Response::new(()).into_parts().0

@@ -4,7 +4,7 @@ use crate::{key::Key, limiter::Keys};
 
 /// What a request counts under, and what it costs.
 pub trait RequestKeys<Req> {
-    /// Who is asking, for each policy.
+    /// The request's keys, for each policy.
     fn keys(&self, request: &Req) -> Keys;
 
     /// What it costs under every policy; each policy's own cost if `None`.

@@ -3,12 +3,12 @@ use std::{sync::Arc, time::Duration};
 use super::{Discard, KeysFn, StaticKeys};
 use crate::limiter::{Keys, Limiter, QUEUE};
 
-/// How long a request waits, unless told otherwise.
+/// How long a request waits, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Holds back requests on their way out until a [`Limiter`] lets them pass.
 ///
-/// Unless told otherwise, all count under one key, wait for at most 30 seconds, and at most 1,024 of them at a time. It is
+/// Unless set otherwise, all count under one key, wait for at most 30 seconds, and at most 1,024 of them at a time. It is
 /// cheap to clone, and its clones share everything. See the [module](crate::outgoing) for what it does to a request.
 ///
 /// Its type parameters need not be named: where it is kept, `OutgoingLayer` is one with a fixed key.
@@ -18,8 +18,9 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// use http::Request;
 /// use tollgate::{Key, Limiter, OutgoingLayer, Policy, Quota};
 ///
+/// // No two within 200 ms: a burst would let up to ten pass within a second.
 /// let limiter = Limiter::builder()
-///     .policy(Policy::new("upstream", Quota::requests(5).per_second()))
+///     .policy(Policy::new("upstream", Quota::requests(5).per_second().burst(1)))
 ///     .build()?;
 /// // For each host that is called.
 /// let layer = OutgoingLayer::new(limiter)
@@ -71,14 +72,14 @@ impl<K, H> OutgoingLayer<K, H> {
         self.keys_from(KeysFn { keys, cost: None })
     }
 
-    /// Waits for at most so long: 30 seconds unless set. Who would surely wait for longer is refused at once.
+    /// How long a request waits at most: 30 seconds unless set. One that would wait for longer is rejected at once.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Refuses at once if `most` requests with the same keys wait already: 1,024 unless set. With 0 nobody waits.
+    /// Rejects at once if `most` requests with the same keys wait already: 1,024 unless set. With 0 no request waits.
     #[must_use]
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
@@ -106,7 +107,7 @@ impl<K, H> OutgoingLayer<K, H> {
         }
     }
 
-    /// Asks for each request what `question` says.
+    /// Takes each request's keys and cost from an implementation of [`RequestKeys`](super::RequestKeys).
     #[must_use]
     pub fn keys_from<Q>(self, question: Q) -> OutgoingLayer<Q, H> {
         OutgoingLayer {
@@ -119,7 +120,7 @@ impl<K, H> OutgoingLayer<K, H> {
         }
     }
 
-    /// The limiter, to ask about what doesn't pass here.
+    /// The limiter, for calls by hand.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }

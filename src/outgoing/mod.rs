@@ -23,15 +23,15 @@
 //! assert_eq!(client.clone().oneshot("Lucca").await?, 5);
 //! assert_eq!(client.clone().oneshot("Pisa").await?, 4);
 //!
-//! // Who would have to wait for too long is refused at once.
+//! // A request that would have to wait for too long is rejected at once.
 //! let hurried = OutgoingLayer::new(Limiter::builder()
 //!     .policy(Policy::new("reports", Quota::requests(1).per_hour()))
 //!     .build()?);
 //! let reports = ServiceBuilder::new().layer(hurried).service_fn(async |()| Ok::<_, Infallible>(()));
 //! reports.clone().oneshot(()).await?;
 //! let error = reports.clone().oneshot(()).await.unwrap_err();
-//! let refused: &Rejected = error.downcast_ref().expect("a refusal");
-//! assert!(refused.retry_after() > RetryAfter::In(Duration::from_secs(3_500)));
+//! let rejected: &Rejected = error.downcast_ref().expect("a rejection");
+//! assert!(rejected.retry_after() > RetryAfter::In(Duration::from_secs(3_500)));
 //! # Ok(())
 //! # }
 //! ```
@@ -39,7 +39,7 @@
 //! # What happens to a request
 //!
 //! 1. The layer's [key](OutgoingLayer::key), or a [function](OutgoingLayer::key_with) of the request, says what it counts
-//!    under. The policies' own extractors are for requests that come in, and are not asked.
+//!    under. The policies' own extractors are for incoming requests, and are not used.
 //! 2. It waits its turn, first come, first served: [`Limiter::wait`](crate::Limiter::wait) says how. Nothing is charged
 //!    before it's called, and being ready takes nothing.
 //! 3. The inner service is called: the one that was polled ready. One that keeps something for as long as it is ready, as
@@ -48,20 +48,20 @@
 //!    [`Rejected`](crate::Rejected). Every other error is the inner service's own. A client that tonic has generated makes a
 //!    `Status` of it, of code `UNKNOWN`, whose `source()` is the `Rejected`.
 //!
-//! While the store fails, requests wait for it until their timeout, and are then rejected, unless the limiter was
-//! [told](crate::LimiterBuilder::on_store_error) what to do. An explicit [`OnStoreError::Admit`](crate::OnStoreError::Admit)
+//! While the store fails, requests wait for it until their timeout, and are then rejected, unless the limiter has a
+//! [setting](crate::LimiterBuilder::on_store_error) for that. An explicit [`OnStoreError::Admit`](crate::OnStoreError::Admit)
 //! lets them pass at once.
 //!
 //! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
 //!
 //! # When it is over
 //!
-//! Policies that [charge](crate::Policy::charge_after) by the outcome are told what is known here: that the service failed, that the
-//! request was dropped, or that there is a response. Of which status, they are told if the response is one of HTTP's, and
-//! [`InExtensions`] is chosen; otherwise it counts as 200.
+//! Policies that [charge](crate::Policy::charge_after) by the outcome see what is known here: that the service failed, that the
+//! request was dropped, or that there is a response. They see its status if the response is one of HTTP's, and
+//! [`InExtensions`] is chosen; otherwise it is 200.
 //!
-//! To charge what the call turned out to cost, ask for the request's [`Admission`](crate::Admission) with
-//! [`attach`](OutgoingLayer::attach): [`AsTuple`] the response, or [`InExtensions`] of one of HTTP's. Places of
+//! To charge what the call turned out to cost, get the request's [`Admission`](crate::Admission) by
+//! [`attach`](OutgoingLayer::attach): [`AsTuple`] the response, or [`InExtensions`] of one of HTTP's. Permits of
 //! in-flight limits are held until there is a response, or for as long as its admission lives.
 //!
 //! ```

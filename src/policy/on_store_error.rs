@@ -37,7 +37,7 @@ pub enum OnStoreError {
 /// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
 ///
 /// let limiter = Limiter::builder()
-///     .policy(crate::Policy::new("burst", Quota::requests(10).per_second()))
+///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
 ///     // Requests pass as in an outage.
 ///     .on_misconfiguration(OnMisconfiguration::AsStoreError)
 ///     .build()?;

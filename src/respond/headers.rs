@@ -38,9 +38,9 @@ pub fn exposed_headers() -> Vec<HeaderName> {
         .collect()
 }
 
-/// Which fields tell a client how it stands. The current draft's, unless set.
+/// Which fields of a response say how its client stands. The current draft's, unless set.
 ///
-/// `Retry-After` (RFC 9110, 10.2.3) is none of them: it is on every refusal that waiting helps against.
+/// `Retry-After` (RFC 9110, 10.2.3) is none of them: it is on every rejection that waiting helps against.
 ///
 /// ```
 /// use std::time::Duration;
@@ -86,6 +86,8 @@ impl RateLimitHeaders {
     /// `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them, structured fields (RFC
     /// 9651): `"burst";r=3;t=1` and `"burst";q=10;w=1`.
     ///
+    /// `q` is the quota, and `r` what is left of its burst, which may be more: the draft has no field for a burst.
+    ///
     /// `t` is the time, in whole seconds, within which a client can use no more than `r` (section 4.1.2):
     ///
     /// - while units remain, the end of the window under [`FixedWindow`](crate::FixedWindow),
@@ -126,17 +128,17 @@ impl RateLimitHeaders {
         Self::of(Dialect::None)
     }
 
-    /// Speaks only of the closest policy, in place of all that applied: the one with the longest wait of those that
-    /// refused, or else the one under which the fewest further requests of the same cost would pass.
+    /// Describes only the closest policy, in place of all that applied: the one with the longest wait of those that
+    /// rejected, or else the one under which the fewest further requests of the same cost would pass.
     #[must_use]
     pub const fn closest(mut self) -> Self {
         self.closest = true;
         self
     }
 
-    /// Puts off those who are refused by a random time of up to `most` more, so that they don't all come back at once.
-    /// It is added to `Retry-After` and to when the policies that refused are said to have more, and never taken off: who
-    /// waits as told gets in. gRPC's delays are put off too.
+    /// Adds a random time of up to `most` to the wait of each rejection, so that clients don't all come back at once: to
+    /// `Retry-After`, to the time at which the policies that rejected have more, and to gRPC's delays. No wait is
+    /// shortened, so a client that waits that long is admitted.
     #[must_use]
     pub const fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;

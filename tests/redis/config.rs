@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::{Config, Pool, PoolConfig, Runtime};
 use testkit::{Clock, Server};
+use tollgate::deadpool_redis::{Config, Pool, PoolConfig, Runtime};
 use tollgate::{ConfigError, Key, Limiter, RedisStore, RedisStoreBuilder};
 
 use crate::support::{By, EACH, PATIENCE, START, counted, limiter, store_at, used};
