@@ -1,6 +1,7 @@
--- The fast path of GCRA, run in the driver's main chunk: it makes no function. One INCRBY per policy charges a key and returns
--- what was there. All policies of an entry are charged before any is judged; then each charge is cut to the requests that are admitted,
--- and keys that are new, stale, capped or past the end of a lap are written. See gcra.lua for the state.
+-- The fast path of GCRA, run in the driver's main chunk: it makes no function. One INCRBY per policy charges a key and
+-- returns what was there. All policies of an entry are charged before any is judged; then each charge is cut to the
+-- requests that are admitted, and keys that are new, stale, capped or past the end of a lap are written. See gcra.lua for
+-- the state.
 --
 -- Leaves to gcra.lua, uncharged: requests that cost nothing or more than a burst, values that it did not write, and
 -- commands that are refused.
@@ -41,7 +42,8 @@ while keys_done < seg_last_key do
     end
   end
 
-  -- Charges all policies, and finds for how many requests all of them have enough units. Keeps in `reply` how far ahead each TAT is.
+  -- Charges all policies, and finds for how many requests all of them have enough units. Keeps in `reply` how far ahead
+  -- each TAT is.
   local admitted, i, place, is_plain, failed = fitting, 0, reply_len + 1, true, nil
   repeat
     i, place = i + 1, place + 1

@@ -2,8 +2,8 @@
 -- luacheck: globals call tonumber type format now_ms next_ms KEYS args op policy_count seg seg_tail seg_first_key seg_last_key request_counts keys_done reply reply_len repairs
 -- luacheck: ignore ceil abs sub match number outlive judge_counters undo 542 (for the slots)
 
--- What strategies may use, beside main.lua's call, format, tonumber, type, now, now_s, now_us, now_ms and next_ms. All numbers are
--- integers below 2^53.
+-- What strategies may use, beside main.lua's call, format, tonumber, type, now, now_s, now_us, now_ms and next_ms. All
+-- numbers are integers below 2^53.
 local pcall, error = pcall, error
 local floor, ceil, min, max, abs = math.floor, math.ceil, math.min, math.max, math.abs
 local sub, find, match = string.sub, string.find, string.match
@@ -71,15 +71,15 @@ local function policy_at(policy)
   return strategy, p
 end
 
--- Leaves a key as it was found, and has it repaired last of all. Entries may share a key, so the last one counts: what an earlier one
--- found must not come back.
+-- Leaves a key as it was found, and has it repaired last of all. Entries may share a key, so the last one counts: what an
+-- earlier one found must not come back.
 local function leave(key, strategy, p, a, b, c)
   repairs = repairs or {}
   repairs[key] = { strategy, p, a, b, c }
 end
 
--- What most entries are: acquisitions under one policy that charges what is admitted, by a strategy that records no callers and has
--- no `snapshot`. Judges them as operations.lua would, without a counter.
+-- What most entries are: acquisitions under one policy that charges what is admitted, by a strategy that records no callers
+-- and has no `snapshot`. Judges them as operations.lua would, without a counter.
 local function acquire_single(last_key, strategy, p, units, snapshot_len)
   local available, charge = strategy.available, strategy.charge
   while keys_done < last_key do

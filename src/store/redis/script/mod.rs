@@ -1,19 +1,19 @@
 //! The script that judges a batch: `main.lua` with the strategies in use in its slots.
 //!
-//! `main.lua` is the whole control flow. It hands each segment of the batch to the fast path of its strategy (`gcra_short.lua`),
-//! if there is one and the segment is fit for it, and what that can't judge to the general path (`general.lua`), which makes
-//! the functions of the strategies in use, and those of `operations.lua` where a segment needs them. A file that goes into a slot
-//! runs as if it stood there: a `-- luacheck:` line lists the locals of the other files that it uses.
+//! `main.lua` is the whole control flow. It hands each segment of the batch to the fast path of its strategy, if there is
+//! one (`gcra_short.lua`), and what that can't judge to the general path (`general.lua`), which makes the functions of the
+//! strategies in use, and those of `operations.lua` where a segment needs them. A file that goes into a slot runs as if it
+//! stood there: its `-- luacheck:` line lists the locals of the other files that it uses.
 //!
 //! # What is sent
 //!
 //! `EVALSHA sha numkeys key … args`.
 //!
-//! The keys are those of each entry in turn, one per policy. The key of the epoch comes last, if the batch resets, refunds
-//! or credits units: its change ends the rejections that processes have cached.
+//! The keys are those of each entry in turn, one per policy. The key of the epoch comes last, if an operation of the batch may
+//! end a rejection that a process has cached: the script deletes it.
 //!
-//! `args` are MessagePack values, one after the other, since a list costs the script more to read. `main.lua` unpacks them into
-//! the table `args`; places in it count from 1.
+//! `args` are MessagePack values, one after the other, since a list costs the script more to read. `main.lua` unpacks them
+//! into the table `args`; places in it count from 1.
 //!
 //! 1. The place where the segments begin.
 //! 2. Each policy of the batch once:
@@ -21,19 +21,19 @@
 //!    - 1 if the caller is recorded with each charge, else 0;
 //!    - how many numbers of its snapshot are replied;
 //!    - how many parameters it has, and the parameters. If there are more than 24: 0, and a list of them.
-//! 3. Segments of entries under the same policies at the same costs. An entry is one or several equal requests, and what is
-//!    done for one policy of it is a counter.
+//! 3. Segments of entries under the same policies at the same costs. An entry is one or several equal requests; its part for
+//!    one policy is a counter op.
 //!    - The operation: 1 acquire or peek, 2 force-acquire, 3 refund, 4 reset, 5 renew, 6 settle.
 //!    - How many entries there are, and how many policies.
 //!    - For each policy: its place, the units that one request costs, and the mode: 0 charges what is admitted; 1 only checks
-//!      that there are enough units; 2 charges rejected requests too, into debt; 3 the same without debt; 4 counts the requests
-//!      that the other policies reject. A shadow, which rejects nothing, adds 8, and 8 more for each place up to that of the policy
-//!      that it replaces.
-//!    - 1 if each entry begins with the number of requests that it stands for. Else that is one for all of them.
+//!      that there are enough units; 2 charges rejected requests too, into debt; 3 the same without debt; 4 counts the
+//!      requests that the other policies reject. A shadow, which rejects nothing, adds 8, and 8 more for each place up to
+//!      that of the policy that it replaces.
+//!    - 1 if each entry begins with the number of requests that it stands for, else 0: each stands for one.
 //!    - A list of what the entries have of their own, or 0 if they have nothing. Of each entry: that number (0 to peek); to
-//!      refund, renew or settle, a receipt for each policy: when it was charged, in µs since the epoch, its window, and how many
-//!      units are left of it (0, to settle: charge by force); and for each policy that records callers, the caller of each request, at most as many
-//!      as the quota has units.
+//!      refund, renew or settle, a receipt for each policy, which is when it was charged, in µs since the epoch, its window,
+//!      and how many units are left of it (to settle, 0: it is charged by force); and for each policy that records callers,
+//!      the caller of each request, at most as many as the quota has units.
 //!
 //! # What is replied
 //!
@@ -41,8 +41,41 @@
 //!
 //! - how many of its requests were admitted (1 for other operations), and for each policy the units that moved, unless
 //!   that follows from the number admitted (any counter of an acquisition but a shadow's), and its snapshot;
-//! - or -1 and an error, if it failed. Others of the batch are judged nevertheless.
+//! - or -1 and an error, if it failed. The others are judged nevertheless.
 //!
+//! # An example
+//!
+//! The second request of a client to `examples/quickstart.rs`, as `redis-cli MONITOR` shows it, and what the script does:
+//!
+//! ```text
+//! "EVALSHA" "b6a00f89f96def2aaf2d44bc0ef36c5d60737b47" "1" "tg:g3:burst:127.0.0.1"
+//!   "\xce\x00\x00\x00\t\x01\x00\x01\x03\n\xce\x011-\x00\xce\x0b\xeb\xc2\x00\x01\x01\x01\x02\x01\x00\x00\x00"
+//! [lua] "TIME"
+//! [lua] "INCRBY" "tg:g3:burst:127.0.0.1" "20000000"
+//! ```
+//!
+//! | place | bytes | value |
+//! |---|---|---|
+//! | 1 | `\xce\x00\x00\x00\t` | the segments begin at place 9 |
+//! | 2 | `\x01` | policy `burst`: strategy 1, `Gcra` |
+//! | 3 | `\x00` | records no callers |
+//! | 4 | `\x01` | one number of its snapshot is replied |
+//! | 5 | `\x03` | three parameters |
+//! | 6 | `\n` | a burst of 10 |
+//! | 7 | `\xce\x011-\x00` | an emission interval of 20,000,000 x 50 ns: 1 s |
+//! | 8 | `\xce\x0b\xeb\xc2\x00` | a tolerance of 200,000,000 x 50 ns: 10 s |
+//! | 9 | `\x01` | a segment: acquire |
+//! | 10 | `\x01` | one entry |
+//! | 11 | `\x01` | under one policy: |
+//! | 12 | `\x02` | the one at place 2 |
+//! | 13 | `\x01` | for 1 unit a request |
+//! | 14 | `\x00` | that charges what is admitted |
+//! | 15 | `\x00` | each entry is one request |
+//! | 16 | `\x00` | and has nothing of its own |
+//!
+//! Sent again when all units are back, it replies `\x93\xcf\x00\x06\x60\xd8\xcd\xc6[\x11\x01\xce\x011-\x00`: a list of
+//! three, which are 1,795,334,141,795,089 µs (the server's time), 1 admitted, and a theoretical arrival time that lies
+//! 20,000,000 x 50 ns ahead.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ local function read_segment()
     local strategy, p = policy_at(policy)
     local records_caller = args[policy + 1] == 1 and units > 0
     has_callers = has_callers or records_caller
-    -- Modes: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3 the same without
-    -- debt, 4 counts what other policies reject, 8 and more: a shadow.
+    -- Modes: 0 charges what is admitted, 1 only checks that there is enough, 2 charges what is rejected too, into debt, 3
+    -- the same without debt, 4 counts what other policies reject, 8 and more: a shadow.
     counters[i] = {
       strategy = strategy, p = p, snapshot_len = args[policy + 2], units = units, mode = args[seg + 3 * i + 2],
       records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0, remaining = 0,
@@ -62,8 +62,8 @@ local function charge(counter, key)
   end
 end
 
--- Charges each counter what it is to be charged. A ban or a shadow that can't be charged fails no acquisition: what the others decided
--- stands.
+-- Charges each counter what it is to be charged. A ban or a shadow that can't be charged fails no acquisition: what the
+-- others decided stands.
 local function charge_all(is_acquisition)
   for i = 1, policy_count do
     local counter, key = counters[i], KEYS[keys_done + i]
@@ -199,8 +199,8 @@ local function renew_all()
   end
 end
 
--- Charges where there is no receipt, down to a debt of one capacity, and refunds where there is one. All keys are read before the
--- first write, and what is charged can be undone: so nothing is refunded before all is charged.
+-- Charges where there is no receipt, down to a debt of one capacity, and refunds where there is one. All keys are read
+-- before the first write, and what is charged can be undone: so nothing is refunded before all is charged.
 local function settle_all()
   for i = 1, policy_count do
     local counter, free = read(i)

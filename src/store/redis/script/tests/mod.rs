@@ -2,6 +2,7 @@
 //! database of its own.
 
 use std::{
+    collections::HashSet,
     sync::Weak,
     task::{Context, Poll, Waker},
     time::Duration,
@@ -283,5 +284,48 @@ fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_i
         let trip: Vec<_> = [look].into_iter().chain(takes).collect();
         world.trip(0, 0, &trip);
         assert_eq!(world.immortal(), [""; 0]);
+    }
+}
+
+/// The Lua files that go into slots.
+const FRAGMENTS: [&str; 12] = [
+    super::GENERAL,
+    super::OPERATIONS,
+    include_str!("../../../../strategy/ban.lua"),
+    include_str!("../../../../strategy/calendar_window.lua"),
+    include_str!("../../../../strategy/concurrency.lua"),
+    include_str!("../../../../strategy/fixed_window.lua"),
+    include_str!("../../../../strategy/gcra.lua"),
+    include_str!("../../../../strategy/gcra_short.lua"),
+    include_str!("../../../../strategy/list_window.lua"),
+    include_str!("../../../../strategy/sliding_log.lua"),
+    include_str!("../../../../strategy/sliding_window.lua"),
+    include_str!("../../../../strategy/token_bucket.lua"),
+];
+
+/// What a chunk declares as local.
+fn locals(chunk: &str) -> HashSet<&str> {
+    let statements = chunk
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("local "));
+    let names = statements.flat_map(|statement| match statement.strip_prefix("function ") {
+        Some(function) => function.split("(").take(1),
+        None => statement.split(" = ").take(1),
+    });
+    names.flat_map(|names| names.split(", ")).collect()
+}
+
+#[test]
+fn the_locals_that_a_fragment_uses_are_those_of_the_files_it_goes_into() {
+    let known = &locals(super::MAIN) | &locals(super::GENERAL);
+    for fragment in FRAGMENTS {
+        let first = fragment.lines().next().unwrap_or_default();
+        let listed = fragment
+            .lines()
+            .find_map(|line| line.split_once("globals "));
+        let (_, listed) = listed.unwrap_or_else(|| panic!("{first}: lists no locals"));
+        for name in listed.split(' ') {
+            assert!(known.contains(name), "{first}: no local {name}");
+        }
     }
 }
