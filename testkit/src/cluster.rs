@@ -230,7 +230,7 @@ fn master_port(node: &Server, slot: i64) -> Option<i64> {
     Some(range[2].clone().list()[1].clone().int())
 }
 
-/// Whether all nodes have heard of the last change. One who has not could make the next change under the same number, and
+/// Whether all nodes have heard of the last change. One that has not could make the next change under the same number, and
 /// then the nodes would send clients to and fro.
 #[track_caller]
 fn are_of_one_epoch(nodes: &[Server]) -> bool {

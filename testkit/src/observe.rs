@@ -1,4 +1,4 @@
-//! What a server holds and did, and who may use it.
+//! What a server holds and did, and which users may use it.
 
 use std::collections::BTreeSet;
 

@@ -224,7 +224,7 @@ async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
     .await;
 }
 
-/// Who only looks finds the step like who asks.
+/// A peek finds the step as a check does.
 #[tokio::test]
 async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
     each(async |scene| {
@@ -234,9 +234,9 @@ async fn a_peek_after_a_step_back_returns_the_wait_of_a_request() {
         let (admitted, wait) = scene.exhaust().await;
         match seen.retry_after() {
             RetryAfter::Now => assert!(admitted > 0, "{}: {seen:?}", scene.place),
-            RetryAfter::In(told) => {
+            RetryAfter::In(after) => {
                 assert_eq!(
-                    (admitted, told.as_micros() as i64),
+                    (admitted, after.as_micros() as i64),
                     (0, wait),
                     "{}",
                     scene.place

@@ -64,8 +64,8 @@ async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there(
         let keys = tollgate::Keys::from(KEY).caller(dave);
         assert!(limiter.check(keys).parts(&head("erin")).await.is_admitted());
         // A request without a caller is the key's.
-        let (nobody, ()) = Request::new(()).into_parts();
-        assert!(limiter.check(KEY).parts(&nobody).await.is_admitted());
+        let (anonymous, ()) = Request::new(()).into_parts();
+        assert!(limiter.check(KEY).parts(&anonymous).await.is_admitted());
         assert_eq!(callers(&limiter).await, [alice, carol, dave, KEY]);
         let seen = limiter.peek(KEY).parts(&head("frank")).await;
         assert!(!seen.expect("an answer").would_admit());

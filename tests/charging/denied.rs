@@ -21,25 +21,25 @@ fn name(limiter: &Limiter) -> String {
 
 /// Asks one after the other; returns the waits of the rejected ones.
 async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
-    let mut told = Vec::new();
+    let mut retries = Vec::new();
     for _ in 0..times {
         let decision = limiter.check(KEY).await;
         if !counted(&decision) {
             let refused = decision.into_result().expect_err("a refusal");
-            told.push(refused.retry_after().duration().expect("a wait"));
+            retries.push(refused.retry_after().duration().expect("a wait"));
         }
     }
-    told
+    retries
 }
 
 #[tokio::test]
 async fn a_client_that_keeps_retrying_waits_for_longer_up_to_one_more_capacity() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "5/min").charge_rejected(true)]);
-        let told = hammer(&limiter, 15).await;
+        let retries = hammer(&limiter, 15).await;
         let mut expected = [24, 36, 48, 60, 72].map(secs).to_vec();
         expected.resize(10, secs(72));
-        assert_eq!(told, expected, "{}", world.name());
+        assert_eq!(retries, expected, "{}", world.name());
         assert_eq!(waits(&limiter, "p").await, (secs(72), secs(120)));
         world.no_key_is_immortal();
         // The wait was exact.
@@ -62,8 +62,8 @@ async fn a_request_that_is_rejected_for_free_waits_no_longer_for_it() {
             let name = name(&limiter);
             assert_eq!(hammer(&limiter, 5).await, []);
             let before = waits(&limiter, &name).await;
-            let told = hammer(&limiter, 20).await;
-            assert_eq!(told, vec![before.0; 20], "{name} on {}", world.name());
+            let retries = hammer(&limiter, 20).await;
+            assert_eq!(retries, vec![before.0; 20], "{name} on {}", world.name());
             assert_eq!(waits(&limiter, &name).await, before);
         }
     }

@@ -119,13 +119,13 @@ struct Slow {
 impl Slow {
     async fn start(layer: &RateLimitLayer, status: u16) -> Self {
         let (started, tell) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (starts, told, layer) = (started.clone(), tell.clone(), layer.clone());
+        let (starts, go, layer) = (started.clone(), tell.clone(), layer.clone());
         let answer = tokio::spawn(async move {
             let provider = move |_| {
-                let (starts, told) = (starts.clone(), told.clone());
+                let (starts, go) = (starts.clone(), go.clone());
                 async move {
                     starts.notify_one();
-                    told.notified().await;
+                    go.notified().await;
                     Ok::<_, Infallible>(text(status))
                 }
             };

@@ -205,8 +205,8 @@ async fn refunds_name_their_policies() {
         assert_eq!(named(refunds.expect("an answer")), [of("tokens", 5)]);
         let refunds = tokens.refund(50).await.expect("an answer");
         assert_eq!(named(refunds), [of("tokens", 20)]);
-        let unknown = admission.policy("nobody").expect_err("no such policy");
-        assert_eq!(unknown.name(), "nobody");
+        let unknown = admission.policy("absent").expect_err("no such policy");
+        assert_eq!(unknown.name(), "absent");
         assert_eq!(unknown.known(), ["requests", "tokens", "shadow"]);
     }
 }

@@ -30,7 +30,7 @@ fn paying() -> Request<()> {
     request
 }
 
-/// A policy of 3 a minute, and of 6 for those who pay.
+/// A policy of 3 a minute, and of 6 for clients that pay.
 fn two_tiers(name: &str) -> Policy {
     window(name, "3/min").quota_with(|parts| {
         let paid = parts.extensions.get::<Paid>().is_some();
@@ -42,9 +42,9 @@ fn two_tiers(name: &str) -> Policy {
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> (u16, String) {
     let handler = |_| async { Ok::<_, Infallible>(text(200)) };
     let Ok(answer) = call(layer, request, handler).await;
-    let told = answer.headers()["ratelimit-policy"].to_str();
-    let told = told.expect("ASCII").to_owned();
-    (read(answer).await.expect("a body"), told)
+    let shown = answer.headers()["ratelimit-policy"].to_str();
+    let shown = shown.expect("ASCII").to_owned();
+    (read(answer).await.expect("a body"), shown)
 }
 
 /// How many of `n` requests pass.
@@ -238,9 +238,9 @@ async fn a_look_up_that_fails_under_one_policy_is_none_of_the_others() {
             two_tiers("found").cost(1),
         ]);
         assert_eq!(passes(&layer, 6, paying).await, 4, "{}", world.name());
-        let (_, told) = send(&layer, paying()).await;
+        let (_, shown) = send(&layer, paying()).await;
         let expected = r#""slow";q=5;w=60, "quick";q=4;w=60, "found";q=6;w=60"#;
-        assert_eq!(told, expected, "{}", world.name());
+        assert_eq!(shown, expected, "{}", world.name());
     }
 }
 
@@ -266,9 +266,9 @@ async fn look_ups_of_several_policies_run_side_by_side() {
                 }
             }),
         ]);
-        let (_, told) = send(&layer, request()).await;
+        let (_, shown) = send(&layer, request()).await;
         let expected = r#""first";q=6;w=60, "second";q=6;w=60"#;
-        assert_eq!(told, expected, "{}", world.name());
+        assert_eq!(shown, expected, "{}", world.name());
     }
 }
 

@@ -67,7 +67,7 @@ async fn in_slots_as_in_one<const N: usize>(
     policies: impl Fn() -> [Policy; N],
     history: &[Step],
 ) -> String {
-    let mut told = Vec::new();
+    let mut shown = Vec::new();
     for in_one in [true, false] {
         let places = Places::find(cluster(), &format!("{name}-{in_one}-")).await;
         let policies = policies();
@@ -108,9 +108,9 @@ async fn in_slots_as_in_one<const N: usize>(
                 Unblock(name) => limiter.unblock(under(name)).await.expect("no ban"),
             }
         }
-        told.push((says_all, left(&limiter, &all).await));
+        shown.push((says_all, left(&limiter, &all).await));
     }
-    let [in_one, in_slots] = &told[..] else {
+    let [in_one, in_slots] = &shown[..] else {
         unreachable!()
     };
     assert_eq!(in_slots, in_one);

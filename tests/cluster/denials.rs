@@ -30,7 +30,7 @@ fn clock() -> ManualClock {
 #[tokio::test]
 async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
     let (clock, prefix) = (clock(), "td:");
-    let [here, there] = [0, 1].map(|_| remembering(prefix, &clock, &[("told", "3/month")]));
+    let [here, there] = [0, 1].map(|_| remembering(prefix, &clock, &[("shown", "3/month")]));
     let source = async |key| {
         let rejected = here.check(key).await;
         assert!(!rejected.is_admitted());
@@ -48,7 +48,7 @@ async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
         }
         assert_eq!(source(key).await, DecisionSource::Store);
         admission
-            .policy("told")
+            .policy("shown")
             .expect("a policy")
             .refund(1)
             .await

@@ -79,7 +79,7 @@ async fn a_cluster_that_is_down_is_not_taken_for_well() {
     .await;
 }
 
-/// Who sends a script there now, by its connection.
+/// The connection that sends a script there now.
 fn probing(node: &Server) -> HashSet<String> {
     let clients = node.command(&["CLIENT", "LIST"]).text();
     let probes = clients

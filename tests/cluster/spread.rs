@@ -71,17 +71,17 @@ async fn a_single_request_is_answered_as_on_one_server() {
     for left in [[4, 1, 8], [3, 0, 7]] {
         let decision = limiter.check(keys.clone()).await;
         assert!(counted(&decision));
-        let told: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
-        assert_eq!(told, left);
+        let shown: Vec<_> = decision.policies().map(|v| v.remaining()).collect();
+        assert_eq!(shown, left);
     }
     for _ in 0..3 {
         let refused = limiter.check(keys.clone()).await;
         assert!(!counted(&refused));
-        let told: Vec<_> = refused
+        let shown: Vec<_> = refused
             .policies()
             .map(|v| (v.rejected(), v.remaining()))
             .collect();
-        assert_eq!(told, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
+        assert_eq!(shown, [(false, 3), (true, 0), (false, 7)], "{refused:?}");
         assert!(
             matches!(refused.retry_after(), RetryAfter::In(wait) if wait > Duration::from_secs(1_700))
         );

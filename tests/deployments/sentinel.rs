@@ -96,7 +96,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     .await;
     // At most one round trip is spent on learning it, and its answer is that nothing was charged.
     let first = limiter.check(key()).await;
-    let told = match first.source() {
+    let learned = match first.source() {
         DecisionSource::Store => 1,
         _ => {
             assert!(
@@ -114,7 +114,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
     })
     .await;
     let before = used(&limiter).await;
-    assert!(before <= 10 + told);
+    assert!(before <= 10 + learned);
     for _ in 0..5 {
         assert!(counted(&limiter.check(key()).await));
     }
@@ -250,7 +250,7 @@ async fn a_sentinel_that_is_gone_or_knows_nothing_is_no_hindrance() {
     })
     .await;
     group.sentinels()[1].resume();
-    let store = RedisStore::sentinel("nobody", group.sentinel_urls()).expect("a store");
+    let store = RedisStore::sentinel("unknown", group.sentinel_urls()).expect("a store");
     let stranger = limiter(store, 9);
     let decision = stranger.check(key()).await;
     assert!(

@@ -237,7 +237,7 @@ impl Dice {
     }
 
     fn step(&mut self, policies: &[Counted], cache: bool) -> Step {
-        let (wait, told) = match self.below(20) {
+        let (wait, after_wait) = match self.below(20) {
             0..=8 => (0, false),
             // The microsecond before, the instant itself, and the one after.
             9..=11 => (self.below(3) as i64 - 1, true),
@@ -254,7 +254,7 @@ impl Dice {
         };
         Step {
             wait,
-            told,
+            after_wait,
             op: self.op(policies),
             peek: self.below(3) > 0,
         }

@@ -76,7 +76,7 @@ pub(crate) struct Step {
     /// How far the clock moves before it, in microseconds.
     pub(crate) wait: i64,
     /// Whether that counts from the end of the last rejection's wait.
-    pub(crate) told: bool,
+    pub(crate) after_wait: bool,
     pub(crate) op: Op,
     /// Whether the keys are peeked at afterwards.
     pub(crate) peek: bool,

@@ -13,6 +13,7 @@
 
 use std::{env, time::Instant};
 
+mod answer;
 #[expect(dead_code, reason = "the soak test waits, too")]
 #[path = "../soak/dice.rs"]
 mod dice;
@@ -23,7 +24,6 @@ mod model;
 mod regressions;
 mod run;
 mod shrink;
-mod told;
 
 /// What is set in the environment, or else a number.
 fn number(name: &str, otherwise: u64) -> u64 {

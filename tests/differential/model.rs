@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use crate::{
+    answer::{Answer, Under},
     history::{Counted, Rate, Request},
-    told::{Told, Under},
 };
 
 /// Of 50 ns.
@@ -152,17 +152,17 @@ impl Model {
         }
     }
 
-    fn answer(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> Told {
+    fn answer(&mut self, request: &Request, cost: u64, admitted: Option<u64>) -> Answer {
         let cells = self.cells(request);
         let under = cells.into_iter().enumerate().map(|(policy, cells)| {
             let ahead = self.ahead((policy, request.key(policy)), cells);
             Some(cells.under(ahead, cost))
         });
         let under: Vec<_> = under.collect();
-        Told::new(admitted, under)
+        Answer::new(admitted, under)
     }
 
-    pub(crate) fn check(&mut self, request: &Request) -> Told {
+    pub(crate) fn check(&mut self, request: &Request) -> Answer {
         let cost = request.cost.unwrap_or(1);
         let all = self.cells(request);
         let mut admitted = i128::from(request.times.min(u32::MAX.into()));
@@ -217,7 +217,7 @@ impl Model {
         self.charged.push(receipts);
     }
 
-    pub(crate) fn peek(&mut self, request: &Request) -> Told {
+    pub(crate) fn peek(&mut self, request: &Request) -> Answer {
         self.answer(request, request.cost.unwrap_or(1), None)
     }
 

@@ -375,7 +375,7 @@ fn counted(by: By, quotas: Vec<Rate>) -> Counted {
 fn step(wait: i64, op: Op) -> Step {
     Step {
         wait,
-        told: false,
+        after_wait: false,
         op,
         peek: false,
     }

@@ -111,7 +111,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     };
     with(&|step| std::mem::take(&mut step.peek));
     with(&|step| std::mem::take(&mut step.wait) != 0);
-    with(&|step| std::mem::take(&mut step.told));
+    with(&|step| std::mem::take(&mut step.after_wait));
     for round in [DAY, 60_000_000, 1_000_000, 1_000] {
         with(&|step| {
             let rounded = step.wait / round * round;

@@ -300,7 +300,7 @@ async fn wrongpass() {
     is_well_again(&limiter, 1).await;
 }
 
-/// A server that wants a password from those who bring none.
+/// A server that wants a password from a client that sends none.
 #[tokio::test]
 async fn noauth() {
     let server = Server::start();

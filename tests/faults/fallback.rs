@@ -210,13 +210,13 @@ fn a_fallback_across_no_processes_is_a_mistake() {
         let limiter = Limiter::builder().policy(policy);
         limiter.on_store_error(answer).build()
     };
-    let nobody = LocalFallback::shared_by(0);
-    let error = build(policy(1), nobody.into()).unwrap_err();
+    let no_share = LocalFallback::shared_by(0);
+    let error = build(policy(1), no_share.into()).unwrap_err();
     assert_eq!(
         (error.policy(), error.value()),
         (None, "a local fallback shared by 0 processes")
     );
-    let policy = policy(1).on_store_error(nobody);
+    let policy = policy(1).on_store_error(no_share);
     let error = build(policy, OnStoreError::Admit).unwrap_err();
     assert_eq!(error.policy(), Some("p"));
 }

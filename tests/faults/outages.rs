@@ -23,7 +23,7 @@ fn two(url: &str) -> [Limiter; 2] {
     })
 }
 
-/// Whether the store answers nothing while it is at fault, or still refuses those who have used up their quota.
+/// Whether the store answers nothing while it is at fault, or still rejects keys whose quota is used up.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
     Nothing,

@@ -359,8 +359,8 @@ async fn errors_of_calls_are_responses_and_never_500() {
             "application/problem+json"
         );
         assert_eq!(response.headers()["cache-control"], "no-store");
-        let told = response.headers().get("retry-after");
-        assert_eq!(told.and_then(|value| value.to_str().ok()), retry_after);
+        let shown = response.headers().get("retry-after");
+        assert_eq!(shown.and_then(|value| value.to_str().ok()), retry_after);
     }
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn no_client_chooses_its_key(peer: IpAddr, lines: &Lines) {
     assert_eq!(extract::peer().key(&head), Some(Key::ip(peer)));
 }
 
-/// A client behind our own proxies is counted by its address, whatever it sends. `proxies` is who they are, outermost
+/// A client behind our own proxies is counted by its address, whatever it sends. `proxies` are their addresses, outermost
 /// first.
 pub(crate) fn a_client_behind_proxies_is_itself(
     client: IpAddr,

@@ -55,15 +55,15 @@ pub(crate) fn says(extractor: &ClientIp, name: &str, value: &str, expected: &str
 fn no_proxy_is_trusted_unless_named() {
     let forged = [(XFF, "198.51.100.9"), ("forwarded", "for=198.51.100.9")];
     counts(&extract::client_ip(), "192.0.2.1", &forged, "192.0.2.1");
-    let nobody = extract::client_ip().trusted_proxies([""; 0]);
-    counts(&nobody, "192.0.2.1", &forged, "192.0.2.1");
+    let untrusting = extract::client_ip().trusted_proxies([""; 0]);
+    counts(&untrusting, "192.0.2.1", &forged, "192.0.2.1");
     counts(&trusting(), "192.0.2.1", &forged, "192.0.2.1");
     counts(&trusting(), "2001:db8:fffe::1", &forged, "2001:db8:fffe::1");
     for read in [
         trusting().forwarded(),
         trusting().hops(1),
         trusting().header("x-real-ip"),
-        nobody.hops(1),
+        untrusting.hops(1),
         trusting().trusted_proxies(["192.0.2.0/32"]),
     ] {
         counts(&read, "192.0.2.1", &forged, "192.0.2.1");

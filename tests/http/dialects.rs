@@ -33,10 +33,10 @@ const ALL: [&str; 8] = [
 
 /// All fields about limits, as `name: value`.
 fn limit_fields(answer: &Answer) -> Vec<String> {
-    let told = ALL
+    let fields = ALL
         .iter()
         .filter_map(|name| Some(format!("{name}: {}", answer.field(name)?)));
-    told.collect()
+    fields.collect()
 }
 
 /// A burst that is soon used up and soon back, and a day's worth that isn't.
@@ -180,14 +180,14 @@ async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
     ] {
         let (layer, _) = layer(headers, [shared("burst", "10/s burst 30")]);
         let answer = send(&hello(&layer), to("/")).await;
-        let told = limit_fields(&answer);
+        let fields = limit_fields(&answer);
         assert!(
-            told.iter().any(|field| field.ends_with("limit: 30")),
-            "{told:?}"
+            fields.iter().any(|field| field.ends_with("limit: 30")),
+            "{fields:?}"
         );
         assert!(
-            told.iter().any(|field| field.ends_with("remaining: 29")),
-            "{told:?}"
+            fields.iter().any(|field| field.ends_with("remaining: 29")),
+            "{fields:?}"
         );
     }
 }

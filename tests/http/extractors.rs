@@ -1,4 +1,4 @@
-//! Who is counted: each extractor finds the key that the constructor documented beside it makes.
+//! Keys of requests: each extractor finds the key that the constructor documented beside it makes.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -11,7 +11,7 @@ use crate::checks::{
     is_trusted, no_client_chooses_its_key, nothing_panics,
 };
 
-/// What lists are made of, and what breaks those who read them.
+/// What lists are made of, and what breaks their parsers.
 const SCRAPS: &[&str] = &[
     ",",
     ", ",

@@ -130,8 +130,8 @@ async fn a_policy_that_both_ask_is_shown_once() {
     // The third of its units is the layer's, and there is none for the handler.
     let answer = send(&app, to("/")).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    let told = answer.field("ratelimit").expect("a field");
-    assert_eq!(told.matches("burst").count(), 1, "{told}");
+    let shown = answer.field("ratelimit").expect("a field");
+    assert_eq!(shown.matches("burst").count(), 1, "{shown}");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Who is let in or kept out by lists, whatever the policies say.
+//! Clients that lists admit or deny, whatever the policies say.
 
 use std::{
     fs,

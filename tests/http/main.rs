@@ -1,4 +1,4 @@
-//! The layer as a web application meets it: its types, what it does to requests and responses, who it counts, and what
+//! The layer as a web application meets it: its types, what it does to requests and responses, what it counts by, and what
 //! it refuses to be built from.
 
 #![allow(missing_docs)]

@@ -68,13 +68,13 @@ async fn steady((layer, clock): (RateLimitLayer, ManualClock), time: Duration) -
                 StatusCode::OK => admitted += 1,
                 _ => rejected += 1,
             }
-            let told = answer.field("ratelimit").expect("a field");
+            let shown = answer.field("ratelimit").expect("a field");
             let number = |name: &str| {
-                let mut parts = told.split(';').filter_map(|part| part.strip_prefix(name));
+                let mut parts = shown.split(';').filter_map(|part| part.strip_prefix(name));
                 parts.next().and_then(|number| number.parse::<u64>().ok())
             };
             if sent + 1 >= r {
-                (r, t) = (number("r=").expect(&told), number("t=").expect(&told));
+                (r, t) = (number("r=").expect(&shown), number("t=").expect(&shown));
                 break;
             }
         }

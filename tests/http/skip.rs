@@ -132,8 +132,8 @@ async fn preflights_are_free_and_nothing_less_is() {
             preflight().method("options"),
         ] {
             let request = empty(less);
-            let told = format!("{request:?}");
-            assert_eq!(send(&app, request).await.status, 429, "{told}");
+            let text = format!("{request:?}");
+            assert_eq!(send(&app, request).await.status, 429, "{text}");
         }
         assert_eq!(send(&app, empty(preflight())).await.status, 200);
     }

@@ -72,7 +72,7 @@ async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_life() {
     }
 }
 
-/// Some places are free, so that those who ask after the step get one.
+/// Some permits are free, so that requests after the step get one.
 #[tokio::test]
 async fn a_permit_taken_after_a_step_back_ends_those_from_before_in_time() {
     for books in Books::both() {

@@ -1,4 +1,4 @@
-//! Who holds a permit, and for how long.
+//! What holds a permit, and for how long.
 
 use std::{
     convert::Infallible,

@@ -1,4 +1,4 @@
-//! Questions that travel together, and those who no longer wait for an answer.
+//! Requests of one batch, some of which are dropped before the answer.
 
 use std::collections::HashSet;
 
@@ -153,7 +153,7 @@ async fn an_answer_for_several_requests_whose_waiter_has_gone_gives_all_their_pe
     until_free(&limiter, PLACES).await;
 }
 
-/// Those who went and those who stayed share one trip.
+/// The dropped requests and the others share one batch.
 #[tokio::test]
 async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped() {
     let (server, limiter) = warm([places(LONG)]).await;

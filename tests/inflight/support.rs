@@ -115,14 +115,14 @@ impl Books {
 
     /// Waits until the heartbeats of `n` requests in flight have come, all of them after this was called.
     pub(crate) async fn beats(&self, n: u64) {
-        let told = || match self {
+        let seen = || match self {
             Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
             // The server's own count of what is done to each permit, renewals and releases only.
             Self::Redis(server, _) => server.calls("zscore"),
         };
         // One round may have begun before.
-        let enough = told() + 2 * n;
-        until("heartbeats come", async || told() >= enough).await;
+        let enough = seen() + 2 * n;
+        until("heartbeats come", async || seen() >= enough).await;
     }
 }
 
@@ -174,7 +174,7 @@ pub(crate) async fn free(limiter: &Limiter) -> u64 {
     left_of(limiter, "places").await
 }
 
-/// Waits until so many places are free: releases are not waited for by those who make them.
+/// Waits until so many places are free: a release is not awaited where it is made.
 #[track_caller]
 pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
     until("places are free", async move || {

@@ -1,4 +1,4 @@
-//! Those who are let in by one question.
+//! Waiters that are admitted by one call.
 
 use futures_util::future::join_all;
 use std::future::IntoFuture;
@@ -29,7 +29,7 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
         .into_iter()
         .map(|turn| turn.expect("a turn"))
         .collect();
-    let told = admissions.iter().map(|a| {
+    let shown = admissions.iter().map(|a| {
         let decision = &a.decisions()[0];
         assert_eq!(decision.admitted(), 1);
         let verdict = decision.policy("p").expect("its verdict");
@@ -39,7 +39,7 @@ async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
         )
     });
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        shown.collect::<Vec<_>>(),
         [(6, true), (3, true), (0, false)],
         "as if they had come one after the other"
     );
@@ -74,7 +74,7 @@ async fn the_charge_of_a_dropped_waiter_is_refunded() {
     assert_eq!(time.passed(), ms(1_000));
 }
 
-/// Each of those who come with a request of their own is recorded as the caller that the policy finds there.
+/// Each waiter with a request of its own is recorded as the caller that the policy finds there.
 #[tokio::test(start_paused = true)]
 async fn those_let_in_together_are_recorded_each_as_its_own_caller() {
     let list = policy("p", "3/s").strategy(ListWindow);

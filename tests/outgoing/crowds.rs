@@ -1,4 +1,4 @@
-//! Many at once, on several threads, who come and leave as they like.
+//! Many waiters at once, on several threads, that come and are dropped at random.
 
 use std::{
     sync::{

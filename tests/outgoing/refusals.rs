@@ -1,4 +1,4 @@
-//! Who is refused, and when.
+//! Waiters that are rejected, and when.
 
 use tollgate::{
     DecisionKind, DecisionSource, FixedWindow, Key, Limiter, OnStoreError, RedisStore, Rejected,

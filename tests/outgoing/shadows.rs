@@ -108,13 +108,13 @@ async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
         .into_iter()
         .map(|turn| turn.expect("a turn"))
         .collect();
-    let told = turns.iter().map(|admission| {
+    let shown = turns.iter().map(|admission| {
         let decisions = admission.decisions();
         let shadow = decisions[0].policy("new").expect("a verdict");
         (shadow.would_reject(), shadow.remaining())
     });
     assert_eq!(
-        told.collect::<Vec<_>>(),
+        shown.collect::<Vec<_>>(),
         [(false, 1), (false, 0), (true, 0)]
     );
     assert_eq!(stats(&limiter, "new"), (3, 1, 0));

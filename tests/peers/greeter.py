@@ -13,7 +13,7 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-# Whatever hangs is told where.
+# Whatever hangs prints where.
 faulthandler.dump_traceback_later(120, exit=True)
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -59,7 +59,7 @@ def refused(call):
     delay = info.retry_delay.ToNanoseconds()
     metadata = dict(call.trailing_metadata())
     pushback = int(metadata["grpc-retry-pushback-ms"])
-    # Rounded up: who comes back by either is in time.
+    # Rounded up: a retry by either is in time.
     assert pushback == -(-delay // 1_000_000), (pushback, delay)
     assert 0 < pushback <= PERIOD * 1_000, pushback
     return delay, pushback
@@ -75,7 +75,7 @@ def use_up(greeter, start, counted=0):
     except grpc.RpcError as error:
         call = error
     delay, _ = refused(call)
-    # Nobody has less, and nobody more, unless he took longer than the period.
+    # No caller has less, and none more, unless it took longer than the period.
     elapsed = time.monotonic() - start
     assert passed >= QUOTA and (counted <= QUOTA or elapsed > PERIOD), (passed, counted)
     # What came after `start` counts for a whole period.
@@ -84,7 +84,7 @@ def use_up(greeter, start, counted=0):
 
 
 def details(address):
-    """Five pass, and the sixth is told by all means when to come back."""
+    """Five pass, and the sixth has all fields that say when to retry."""
     call = use_up(stub(address), time.monotonic())
     metadata = dict(call.trailing_metadata())
     assert metadata["ratelimit-policy"] == f'"greetings";q={QUOTA};w={PERIOD}', metadata

@@ -99,9 +99,9 @@ async fn reads(
     check: impl Future<Output = Decision>,
 ) -> (DecisionSource, Option<Duration>) {
     let reads = server.calls("get");
-    let told = source_and_wait(check.await);
+    let answer = source_and_wait(check.await);
     epoch_is_read(server, reads + 1).await;
-    told
+    answer
 }
 
 #[tokio::test]

@@ -183,9 +183,9 @@ async fn every_strategy_holds_while_connections_are_killed_at_random() {
         for (key, sum) in (0..).zip(&sums) {
             let used = used(&limiters[0], one(key)).await[0];
             // A charge whose answer was lost stays, and no request was admitted by it.
-            let told = sum.admitted..=sum.admitted + sum.failed;
+            let charged = sum.admitted..=sum.admitted + sum.failed;
             assert!(
-                used == LIMIT && told.contains(&LIMIT),
+                used == LIMIT && charged.contains(&LIMIT),
                 "{by:?}: {used}, {sum:?}"
             );
             assert!(sum.refused > 0, "{by:?}: {sum:?}");

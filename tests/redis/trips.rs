@@ -124,7 +124,7 @@ impl Question {
     ];
 
     /// The answer about the key.
-    async fn ask(self, limiter: &Limiter, key: &str) -> (Told, Duration) {
+    async fn ask(self, limiter: &Limiter, key: &str) -> (Seen, Duration) {
         let key = Key::new(key);
         let status = match self {
             Self::Take(cost) => {
@@ -186,11 +186,11 @@ impl Before {
 }
 
 /// What a caller sees, except for how long it takes for all to be free again: later requests move that.
-fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Told {
+fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Seen {
     (counted(answer), verdict.remaining(), verdict.retry_after())
 }
 
-type Told = (bool, u64, RetryAfter);
+type Seen = (bool, u64, RetryAfter);
 
 #[test]
 fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {

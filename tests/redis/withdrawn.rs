@@ -100,7 +100,7 @@ async fn a_request_dropped_when_it_is_answered_costs_nothing() {
     }
 }
 
-/// Layers stack: who is refused further in has cost nothing further out.
+/// Layers stack: a request that is rejected further in costs nothing further out.
 #[tokio::test]
 async fn a_request_rejected_by_an_inner_layer_costs_an_outer_one_nothing() {
     let (_clock, server) = on_a_clock();

@@ -140,7 +140,7 @@ impl Now {
             .clone()
     }
 
-    /// Begins another one, and returns the one that is over once all who asked in it have their answers.
+    /// Begins another one, and returns the one that is over once all of its requests have their answers.
     pub(crate) async fn turn(&self, number: u64) -> Arc<Epoch> {
         let next = Arc::new(Epoch::new(number));
         let over = std::mem::replace(

@@ -17,7 +17,7 @@ pub(crate) enum Strike {
     Stopped,
     /// Made a replica of a server that is not there.
     ReadOnly,
-    /// Paused for those who write.
+    /// Paused for clients that write.
     Paused,
     /// Out of memory.
     Full,
@@ -44,7 +44,7 @@ pub(crate) struct Fault {
     pub(crate) change: Option<Change>,
 }
 
-/// What happens to the network, for those who are reached through it.
+/// What happens to the network, for servers that are reached through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Weather {
     /// Everything is swallowed.

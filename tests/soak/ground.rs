@@ -37,11 +37,11 @@ impl Ground {
             .command(&["CONFIG", "SET", "cluster-announce-port", &port])
             .ok();
         until("all nodes tell of the proxy", || {
-            let told = |node: &Server| {
+            let agrees = |node: &Server| {
                 let nodes = node.command(&["CLUSTER", "NODES"]).text();
                 nodes.contains(&format!(":{port}@"))
             };
-            cluster.nodes().iter().all(told)
+            cluster.nodes().iter().all(agrees)
         });
         Self::Cluster(cluster, proxy)
     }

@@ -176,7 +176,7 @@ pub(crate) const SERVER_STREAMING: &str = "/test.Calls/ServerStreaming";
 pub(crate) const CLIENT_STREAMING: &str = "/test.Calls/ClientStreaming";
 pub(crate) const BIDI: &str = "/test.Calls/Bidi";
 
-/// Who serves it.
+/// The server that serves it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Host {
     /// tonic's own server, with the layer around all its services.
@@ -390,6 +390,6 @@ pub(crate) async fn cable(to: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
 
 /// Whether the layer refused it. tonic's client would make UNAVAILABLE of a bare 429.
 pub(crate) fn is_refusal(status: &Status) -> bool {
-    let told = status.metadata().contains_key("grpc-retry-pushback-ms");
-    status.code() == Code::ResourceExhausted && told
+    let has_pushback = status.metadata().contains_key("grpc-retry-pushback-ms");
+    status.code() == Code::ResourceExhausted && has_pushback
 }

@@ -100,14 +100,14 @@ impl World {
 
     /// Waits until the heartbeats of `n` permits have come, all of them after this was called.
     pub(crate) async fn beats(&self, n: u64) {
-        let told = || match self {
+        let seen = || match self {
             Self::Memory(_, watch) => watch.reads.load(Ordering::SeqCst),
             // The server's own count of renewals and releases.
             Self::Redis(_, server, _) => server.calls("zscore"),
         };
         // One round may have begun before.
-        let enough = told() + 2 * n;
-        until("heartbeats come", async || told() >= enough).await;
+        let enough = seen() + 2 * n;
+        until("heartbeats come", async || seen() >= enough).await;
     }
 }
 

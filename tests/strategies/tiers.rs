@@ -186,8 +186,8 @@ async fn the_deepest_debt_is_no_room() {
                     0,
                     "{case}"
                 );
-                let told = limiter.peek(KEY).await.expect("an answer").retry_after();
-                assert_eq!(told, limiter.check(KEY).await.retry_after(), "{case}");
+                let answers = limiter.peek(KEY).await.expect("an answer").retry_after();
+                assert_eq!(answers, limiter.check(KEY).await.retry_after(), "{case}");
                 let _ = limiter.reset(KEY).await.expect("an answer");
             }
         }
@@ -201,7 +201,7 @@ async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores()
     for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {
         for by in [By::Gcra, By::Bucket] {
             for text in ["10/min", "1000/day", "100000/month", "3/400days"] {
-                let mut told = Vec::new();
+                let mut answers = Vec::new();
                 for world in World::both() {
                     let limiter = world.single(by, text);
                     let capacity = quota(text).capacity();
@@ -218,9 +218,9 @@ async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores()
                         admitted <= capacity + days,
                         "{by:?} {text} {start}: {seen:?}"
                     );
-                    told.push(seen);
+                    answers.push(seen);
                 }
-                assert_eq!(told[0], told[1], "{by:?} {text} {start}");
+                assert_eq!(answers[0], answers[1], "{by:?} {text} {start}");
             }
         }
     }

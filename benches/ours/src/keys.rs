@@ -1,4 +1,4 @@
-//! Who asks, and how much each may: the same for all contenders.
+//! Callers and their quota: the same for all contenders.
 
 use std::{
     fmt::Write,
@@ -35,7 +35,7 @@ impl Rule {
         }
     }
 
-    /// So little that who has asked once is refused from then on.
+    /// So little that a key is rejected after its first request.
     pub fn scarce() -> Self {
         Self::new(1, 1)
     }
@@ -76,7 +76,7 @@ impl Rule {
     }
 }
 
-/// Those who ask.
+/// The callers of requests.
 #[derive(Debug)]
 pub enum Callers {
     /// Any of these, by the dice.
@@ -98,7 +98,7 @@ impl Callers {
         Self::Each(AtomicUsize::new(0))
     }
 
-    /// Who asks now.
+    /// The caller of the next request.
     pub fn pick(&self, dice: &mut Dice) -> Key {
         match self {
             Self::Kept(keys) => keys[dice.roll(keys.len())],

@@ -1,6 +1,6 @@
 //! Chance that can be had again.
 
-/// Who is random, and the same again for the same seed.
+/// Random numbers, the same again for the same seed.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 

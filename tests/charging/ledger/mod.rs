@@ -2,7 +2,7 @@
 //! about, at random, and one process is killed in the middle of it. What the store holds is then what both have written
 //! down that they did, to the unit; only what the killed one was about in its last moment may be there or not.
 //!
-//! A failure names its seed; `TOLLGATE_SEED=…` tries that one alone. The seed decides what each task does, not who comes
+//! A failure names its seed; `TOLLGATE_SEED=…` tries that one alone. The seed decides what each task does, not which comes
 //! first.
 
 use std::{

@@ -14,11 +14,11 @@ use tollgate::{
 };
 
 use crate::{
+    answer::Answer,
     generate::LAST,
     history::{By, Counted, History, KEYS, Op, Request, Role, Step, key_named, policy_name},
     keys::{Keys, Place},
     model::Model,
-    told::Told,
 };
 
 mod operations;
@@ -76,7 +76,7 @@ struct Telling<'a> {
     /// One for each policy, by which the memory store forgets a key's state.
     single: Vec<Limiter>,
     /// The last rejection's wait.
-    told: Duration,
+    last_wait: Duration,
     /// When a request was admitted last.
     changed: u64,
 }
@@ -106,7 +106,7 @@ impl Ground {
         }
         let mut step = 0;
         let (runtime, server, clock) = (&self.runtime, &self.server, &self.clock);
-        let told = catch_unwind(AssertUnwindSafe(|| {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
             runtime.block_on(async {
                 let mut telling = Telling::new(history, server, clock);
                 while step < history.steps.len() {
@@ -116,7 +116,7 @@ impl Ground {
                 telling.end()
             })
         }));
-        let outcome = told.unwrap_or_else(|panic| {
+        let outcome = caught.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
             Err(format!("a panic: {}", text.unwrap_or_default()))
@@ -212,7 +212,7 @@ impl<'a> Telling<'a> {
             redis: Side::new(Limiter::builder().store(redis)),
             model: (policies.iter().all(modelled)).then(|| Model::new(policies)),
             keys: Keys::default(),
-            told: Duration::ZERO,
+            last_wait: Duration::ZERO,
             changed: 0,
         }
     }
@@ -248,8 +248,8 @@ impl<'a> Telling<'a> {
 
     /// What the clock shows at a step.
     fn then(&self, step: &Step) -> u64 {
-        let told = self.told.as_micros() as i64;
-        let wait = step.wait + if step.told { told } else { 0 };
+        let last_wait = self.last_wait.as_micros() as i64;
+        let wait = step.wait + if step.after_wait { last_wait } else { 0 };
         let policies = &self.history.policies;
         // Times to live that are a millisecond or two too long are left as they are.
         let lax = policies.iter().any(Counted::is_ban);
@@ -306,18 +306,18 @@ impl<'a> Telling<'a> {
     }
 
     /// Notes what Redis answered about the keys.
-    fn note(&mut self, request: &Request, told: &Told, alone: bool) {
+    fn note(&mut self, request: &Request, answer: &Answer, alone: bool) {
         let policies = &self.history.policies;
         for (place, policy) in policies.iter().enumerate() {
             let (tier, key) = (request.tier(policies, place), request.key(place));
-            let repairs = alone && told.admitted.is_none_or(|admitted| admitted == 0);
-            match told.under.get(&policy_name(place)) {
+            let repairs = alone && answer.admitted.is_none_or(|admitted| admitted == 0);
+            match answer.under.get(&policy_name(place)) {
                 Some(under) => self.keys.note(
                     (place, key),
                     policy,
                     tier,
                     under,
-                    (self.now, repairs, told.admitted.is_some()),
+                    (self.now, repairs, answer.admitted.is_some()),
                 ),
                 None => self.keys.change((place, key)),
             }

@@ -7,8 +7,8 @@ use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
 
 use super::{BOUND, Outcome, Telling, UNUSED};
 use crate::{
+    answer::{Answer, Under, is_cached},
     history::{By, Counted, KEYS, Request, Role, key_named, key_of, policy_name},
-    told::{Told, Under, is_cached},
 };
 
 /// All tasks that are ready have run after so many, and those that they wake.
@@ -121,17 +121,17 @@ impl Telling<'_> {
         request: &Request,
         redis: &Decision,
         memory: &Decision,
-        model: Option<&Told>,
+        model: Option<&Answer>,
         alone: bool,
     ) -> Outcome {
-        let (mut by_redis, mut by_memory) = (Told::of(redis, true)?, Told::of(memory, true)?);
+        let (mut by_redis, mut by_memory) = (Answer::of(redis, true)?, Answer::of(memory, true)?);
         let mut by_model = model.cloned();
         if let Some(wait) = memory
             .policies()
             .filter_map(|v| v.retry_after().duration())
             .max()
         {
-            self.told = if wait.is_zero() { self.told } else { wait };
+            self.last_wait = if wait.is_zero() { self.last_wait } else { wait };
         }
         if is_cached(redis) {
             let agree = by_memory.admitted == Some(0) && by_redis.admitted == Some(0);
@@ -150,11 +150,11 @@ impl Telling<'_> {
             let policies = &self.history.policies;
             let counting = |policy: &Counted| policy.is_ban() || policy.role != Role::Live;
             let all = [&mut by_redis, &mut by_memory].into_iter();
-            for told in all.chain(&mut by_model) {
+            for answer in all.chain(&mut by_model) {
                 if policies.iter().any(counting) {
-                    told.under.clear();
+                    answer.under.clear();
                 }
-                for under in told.under.values_mut() {
+                for under in answer.under.values_mut() {
                     under.reset = Duration::ZERO;
                 }
             }
@@ -163,7 +163,7 @@ impl Telling<'_> {
     }
 
     /// Whether all times that the cache tells are true, unless something was admitted within its bound.
-    fn tells_the_time(&self, cached: &Told, memory: &Told) -> bool {
+    fn tells_the_time(&self, cached: &Answer, memory: &Answer) -> bool {
         let times = |under: &Under| (under.wait, under.reset, under.rejects);
         self.changed + BOUND.as_micros() as u64 >= self.now
             || cached
@@ -179,8 +179,8 @@ impl Telling<'_> {
             self.dress(limiter.charge(self.keys_of(request.key), cost), request)
                 .into_future()
         };
-        let by_redis = Told::of_status(&ask(&redis).await)?;
-        let by_memory = Told::of_status(&ask(&memory).await)?;
+        let by_redis = Answer::of_status(&ask(&redis).await)?;
+        let by_memory = Answer::of_status(&ask(&memory).await)?;
         if let Some(model) = &mut self.model {
             model.charge(request);
         }
@@ -196,8 +196,8 @@ impl Telling<'_> {
             self.dress(limiter.peek(self.keys_of(request.key)), request)
                 .into_future()
         };
-        let by_redis = Told::of_status(&ask(&redis).await)?;
-        let by_memory = Told::of_status(&ask(&memory).await)?;
+        let by_redis = Answer::of_status(&ask(&redis).await)?;
+        let by_memory = Answer::of_status(&ask(&memory).await)?;
         let model = self.model.as_mut().map(|model| model.peek(request));
         self.note(request, &by_redis, true);
         compare(&by_redis, &by_memory, model.as_ref())?;
@@ -219,12 +219,12 @@ impl Telling<'_> {
     pub(super) async fn reset(&mut self, key: usize) -> Outcome {
         let request = Request::of(key);
         let [redis, memory] = self.limiters(&request);
-        let by_redis = Told::of_status(&redis.reset(self.keys_of(key)).await)?;
-        let by_memory = Told::of_status(&memory.reset(self.keys_of(key)).await)?;
+        let by_redis = Answer::of_status(&redis.reset(self.keys_of(key)).await)?;
+        let by_memory = Answer::of_status(&memory.reset(self.keys_of(key)).await)?;
         let model = self.model.as_mut().map(|model| {
-            let told = model.peek(&request);
+            let answer = model.peek(&request);
             model.reset(key);
-            told
+            answer
         });
         for place in 0..self.history.policies.len() {
             self.keys.remove((place, key_of(key, place)));
@@ -362,7 +362,7 @@ impl Telling<'_> {
     }
 }
 
-fn compare(redis: &Told, memory: &Told, model: Option<&Told>) -> Outcome {
+fn compare(redis: &Answer, memory: &Answer, model: Option<&Answer>) -> Outcome {
     if redis != memory {
         return Err(format!("on Redis {redis:?}\nin process {memory:?}"));
     }

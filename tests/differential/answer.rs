@@ -6,7 +6,7 @@ use tollgate::{CallError, Decision, DecisionKind, DecisionSource, LimitStatus, P
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Answer {
     /// How many were admitted; of a check alone.
     pub(crate) admitted: Option<u64>,
     /// By policy.
@@ -39,7 +39,7 @@ impl Under {
     }
 }
 
-impl Told {
+impl Answer {
     pub(crate) fn new(admitted: Option<u64>, under: Vec<Option<Under>>) -> Self {
         let under = under.into_iter().enumerate();
         let under =
