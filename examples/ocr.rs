@@ -1,8 +1,7 @@
 //! An OCR service that calls a paid provider: five successes a minute for each user.
 //!
-//! By default it counts as the articles' service did: it checks on arrival, and counts when the provider has succeeded, so
-//! that requests under way together can exceed the limit. With `RESERVE=1` it charges on arrival and gives back what
-//! failed, so that they can't.
+//! By default it checks on arrival, and charges when the provider has succeeded, so that requests in flight together can
+//! exceed the limit. With `RESERVE=1` it charges on arrival and refunds requests that failed, so that they can't.
 //!
 //! ```text
 //! PORT=3000 cargo run --example ocr
@@ -50,7 +49,7 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
         println!("Reserving: charged on arrival, refunded on failure.");
         per_user.refund_unless(outcome::success)
     } else {
-        println!("The articles' way: checked on arrival, charged on success.");
+        println!("Checking: checked on arrival, charged on success.");
         per_user.charge_after(outcome::success)
     };
     let layer = RateLimitLayer::builder().policy(per_user);

@@ -176,7 +176,8 @@ pub enum StoreError {
     /// No answer within the timeout. The request may still have been charged.
     #[error("the store did not answer within the timeout")]
     Timeout,
-    /// No connection could be had, or it broke while an answer was awaited.
+    /// No connection could be had, or it broke while an answer was awaited. It has the client's error as text, so that no type
+    /// of a dependency is in this API.
     #[error("no connection to the store: {0}")]
     Connection(Arc<str>),
     /// The circuit breaker is open: recent calls failed, none is made, and the store is probed in the background.

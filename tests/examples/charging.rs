@@ -63,7 +63,7 @@ fn ocr_that_reserves_never_has_more_than_five_successes_and_gives_failures_back(
 }
 
 #[test]
-fn ocr_in_the_articles_way_counts_successes_and_lets_those_pass_that_come_together() {
+fn ocr_that_checks_counts_successes_and_admits_too_many_that_come_together() {
     each_store("ocr", &[], |ocr| {
         for _ in 0..6 {
             assert_eq!(ocr.post("/ocr?user=alice&fail=1", "").status, 502);
