@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use ::tonic::{Code, Status, metadata::MetadataMap};
-use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
+use ::tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::{
     admission::Rejected,
     error::{CallError, StoreError, UnknownPolicy},
-    respond::{Delay, Problem, Unavailable, grpc::PUSHBACK},
+    respond::{Delay, Problem, Unavailable, grpc},
 };
 
 /// The same as the layer's own rejection: `RESOURCE_EXHAUSTED` with `google.rpc.RetryInfo`, `google.rpc.QuotaFailure` and
@@ -28,43 +28,10 @@ impl From<Rejected> for Status {
     fn from(refused: Rejected) -> Self {
         let decision = refused.decision();
         let delay = Delay::of(decision, refused.fields());
-        let mut status = status(&Problem::of(decision), delay);
+        let mut status = grpc::status(&Problem::of(decision), delay);
         status.set_source(Arc::new(refused));
         status
     }
-}
-
-/// The status of a refusal.
-pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
-    let mut details = ErrorDetails::new();
-    if let Some(wait) = delay.wait() {
-        details.set_retry_info(Some(wait));
-    }
-    let violated: Vec<_> = problem
-        .violated()
-        .map(|verdict| QuotaViolation {
-            quota_id: verdict.policy().to_owned(),
-            quota_value: i64::try_from(verdict.quota().amount()).unwrap_or(i64::MAX),
-            ..QuotaViolation::new(
-                verdict.policy(),
-                format!("quota exceeded: {}", verdict.quota()),
-            )
-        })
-        .collect();
-    if !violated.is_empty() {
-        details.set_quota_failure(violated);
-    }
-    let mut metadata = MetadataMap::new();
-    if let Some(ms) = delay.pushback_ms() {
-        metadata.insert(PUSHBACK, ms.into());
-    }
-    let message = problem.sentence(delay);
-    Status::with_error_details_and_metadata(
-        Code::from_i32(problem.code),
-        message,
-        details,
-        metadata,
-    )
 }
 
 /// `UNAVAILABLE`, with `google.rpc.RetryInfo` if the store failed. A mistake of the application, such as an unknown policy, is

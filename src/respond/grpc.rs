@@ -15,6 +15,10 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE},
     request::Parts,
 };
+#[cfg(feature = "tonic")]
+use tonic::{Code, Status, metadata::MetadataMap};
+#[cfg(feature = "tonic")]
+use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::{Delay, Problem, RateLimitHeaders, tell};
 use crate::decision::Decision;
@@ -23,7 +27,7 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 #[cfg(feature = "tonic")]
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-pub(crate) const PUSHBACK: &str = "grpc-retry-pushback-ms";
+const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 const WEB: &str = "application/grpc-web";
 const WEB_TEXT: &str = "application/grpc-web-text";
@@ -120,7 +124,7 @@ fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
     }
     #[cfg(feature = "tonic")]
     {
-        let status = crate::integrations::tonic::status(&problem, delay);
+        let status = status(&problem, delay);
         let details = base64::prelude::BASE64_STANDARD_NO_PAD.encode(status.details());
         if let Ok(details) = HeaderValue::try_from(details) {
             trailers.insert(DETAILS, details);
@@ -130,6 +134,40 @@ fn trailers(decision: &Decision, delay: Delay) -> HeaderMap {
         trailers.insert(PUSHBACK, HeaderValue::from(ms));
     }
     trailers
+}
+
+/// The status of a rejection: its code, its message and what `google.rpc` says in detail.
+#[cfg(feature = "tonic")]
+pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
+    let mut details = ErrorDetails::new();
+    if let Some(wait) = delay.wait() {
+        details.set_retry_info(Some(wait));
+    }
+    let violated: Vec<_> = problem
+        .violated()
+        .map(|verdict| QuotaViolation {
+            quota_id: verdict.policy().to_owned(),
+            quota_value: i64::try_from(verdict.quota().amount()).unwrap_or(i64::MAX),
+            ..QuotaViolation::new(
+                verdict.policy(),
+                format!("quota exceeded: {}", verdict.quota()),
+            )
+        })
+        .collect();
+    if !violated.is_empty() {
+        details.set_quota_failure(violated);
+    }
+    let mut metadata = MetadataMap::new();
+    if let Some(ms) = delay.pushback_ms() {
+        metadata.insert(PUSHBACK, ms.into());
+    }
+    let message = problem.sentence(delay);
+    Status::with_error_details_and_metadata(
+        Code::from_i32(problem.code),
+        message,
+        details,
+        metadata,
+    )
 }
 
 /// gRPC-Web's last frame: its flag, its length, and the trailers as lines.
