@@ -163,6 +163,15 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// The named policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    #[error(
+        "policy {policy:?} can't be credited: its strategy keeps each charge by itself; `reset` gives all back"
+    )]
+    #[non_exhaustive]
+    CreditUnsupported {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
 }
 
 /// Why a store failed. A rejection is a result, and no failure.

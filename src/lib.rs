@@ -180,8 +180,8 @@ pub use key::Key;
 #[doc(inline)]
 pub use layer::{RateLimit, RateLimitLayer};
 pub use limiter::{
-    Check, CheckFuture, Keys, LimitStatus, Limiter, LimiterBuilder, PolicyHandle, ShadowStats,
-    ShutdownError, Wait, WaitFuture,
+    Check, CheckFuture, Credit, CreditFuture, Credited, Keys, LimitStatus, Limiter, LimiterBuilder,
+    PolicyHandle, ShadowStats, ShutdownError, Wait, WaitFuture,
 };
 #[doc(inline)]
 pub use outcome::Outcome;

@@ -96,6 +96,12 @@ impl<T> Check<T> {
         self
     }
 
+    /// The same call with settings.
+    pub(super) fn with(mut self, own: Own) -> Self {
+        self.own = Some(Box::new(own));
+        self
+    }
+
     /// Asks; `None` if it has asked already.
     #[inline]
     fn judge(&mut self) -> Option<Judged> {

@@ -4,7 +4,10 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 
-use super::{Bound, Desk, Keys, judge::Own};
+use super::{
+    Bound, Desk, Keys,
+    judge::{Own, asks},
+};
 use crate::{
     access::{AddressList, Asker, Listed, Request},
     decision::DecisionKind,
@@ -107,7 +110,7 @@ impl Desk {
         if has_parts || matches!(op, Op::Reset) {
             return None;
         }
-        let asks = matches!(op, Op::Acquire(_) | Op::Peek);
+        let asks = asks(op, own);
         let lacks = |bound: &&Bound| {
             let policy = &bound.policy;
             let name = policy.name();

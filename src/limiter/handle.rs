@@ -1,17 +1,15 @@
 //! One policy of a limiter, found once by its name.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::task::coop::consume_budget;
 
-use super::{Bound, Check, LimitStatus, Limiter};
+use super::{Bound, Check, Desk, LimitStatus, Limiter};
 use crate::{
-    decision::{Counted, Decision, DecisionKind, Part, Standing},
+    decision::Counted,
     error::{CallError, StoreError, UnknownPolicy},
     key::Key,
     policy::Policy,
-    store::{CounterOp, Op, OpResult, StoreResponse, Units},
-    strategy::ChargeReceipt,
 };
 
 /// A handle to one policy of a [`Limiter`], from [`Limiter::policy`]. Cheap to clone.
@@ -136,76 +134,16 @@ impl PolicyHandle {
         store.callers(&self.bound().limit, &key).await
     }
 
-    /// Adds `units`, at most until the full quota is available, and returns how the key stands then. For goodwill, not
-    /// for a charge of one's own, which is [refunded](crate::Decision::refund).
-    ///
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) give them back from all that is in use,
-    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) from the window at hand.
-    ///
-    /// # Errors
-    ///
-    /// If the store can't answer, or the strategy is another one: it keeps each charge by itself. [`reset`](PolicyHandle::reset)
-    /// gives all of them back.
-    pub async fn credit(&self, key: Key, units: u64) -> Result<LimitStatus, CallError> {
-        consume_budget().await;
-        let (inner, bound) = (self.limiter.desks.inner(), self.bound());
-        let (limit, rule) = (&bound.limit, bound.limit.rule());
-        if !rule.credits() {
-            return Err(StoreError::Unsupported("the strategy can't credit units").into());
-        }
-        let plain = CounterOp::plain(limit, key);
-        let seen = self.ask(Op::Peek, plain).await?;
-        let line = seen.counters.first().ok_or(NO_LINES)?;
-        let at = seen.at_line(line);
-        // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
-        // not lessen it.
-        let most = rule.capacity().saturating_mul(2);
-        let units = units.min(most);
-        let receipt = ChargeReceipt {
-            charged_at: at,
-            remaining: units.saturating_add(most),
-            window_id: rule.window_id(&line.snapshot, at),
-        };
-        let plain = CounterOp::plain(limit, key);
-        let line = CounterOp {
-            units: Units::new(units),
-            receipt,
-            ..plain
-        };
-        let answer = self.ask(Op::Refund, line).await?;
-        let line = answer.counters.first().ok_or(NO_LINES)?;
-        let at = answer.at_line(line);
-        let policy = self.index as u32;
-        inner.queues.lift(&[(policy, key)]);
-        let cost = bound.cost_of(None);
-        let counted = Counted {
-            standing: Standing::Snapshot(line.snapshot),
-            receipts: ChargeReceipt {
-                charged_at: at,
-                remaining: 0,
-                window_id: rule.window_id(&line.snapshot, at),
-            }
-            .into(),
-            ..Counted::unasked((policy, Part::Live), key, cost, None, None)
-        };
-        Ok(LimitStatus::new(Decision {
-            books: self.limiter.desk(),
-            kind: DecisionKind::Admitted,
-            source: answer.source,
-            admitted: 0,
-            counted: [counted].into(),
-            permit: Default::default(),
-        }))
+    pub(super) fn desk(&self) -> Arc<Desk> {
+        self.limiter.desk()
     }
 
-    async fn ask(&self, op: Op, line: CounterOp<'_>) -> Result<OpResult, StoreError> {
-        match self.limiter.desks.inner().store.execute(op, &[line]) {
-            StoreResponse::Ready(answer) => answer,
-            StoreResponse::Pending(answer) => answer.await,
-        }
+    /// Whether a request was counted by this policy.
+    pub(super) fn is_of(&self, counted: &Counted) -> bool {
+        counted.policy as usize == self.index
     }
 
-    fn bound(&self) -> &Bound {
+    pub(super) fn bound(&self) -> &Bound {
         &self.limiter.desks.inner().policies[self.index]
     }
 
@@ -213,5 +151,3 @@ impl PolicyHandle {
         [(self.policy().name().to_owned(), key)]
     }
 }
-
-const NO_LINES: StoreError = StoreError::Unsupported("an answer without lines");

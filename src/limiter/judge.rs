@@ -36,6 +36,8 @@ pub(crate) struct Own {
     pub(super) waits: bool,
     /// Whether it is a part of a request's check, whatever is asked: a failed store is answered as the policies say.
     pub(super) in_check: bool,
+    /// Whether it is about a key alone: lists, conditions and what requests cost are not asked for.
+    pub(super) unconditional: bool,
 }
 
 impl Own {
@@ -155,7 +157,7 @@ impl Desk {
 
     fn draft_keys(&self, draft: &mut Draft, keys: &Keys, own: Option<&Own>) -> Option<Waits> {
         let ask = draft.ask;
-        let asks = matches!(ask, Op::Acquire(_) | Op::Peek);
+        let asks = asks(ask, own);
         let ruled = self.find_misuse(ask, keys, own);
         let ruled = ruled.or_else(|| self.rule_keys(keys, own).filter(|_| asks));
         if let Some(kind) = ruled {
@@ -286,6 +288,11 @@ impl Desk {
         };
         draft.rule(kind, DecisionSource::NotChecked);
     }
+}
+
+/// Whether a call is about a request: lists, conditions and what requests cost count.
+pub(super) fn asks(op: Op, own: Option<&Own>) -> bool {
+    matches!(op, Op::Acquire(_) | Op::Peek) && !own.is_some_and(|own| own.unconditional)
 }
 
 fn of<T: Copy>(own: &[(String, T)], policy: &str) -> Option<T> {

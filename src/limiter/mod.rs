@@ -26,6 +26,7 @@ use crate::{
 mod bans;
 mod builder;
 mod check;
+mod credit;
 mod decide;
 mod desk;
 mod door;
@@ -53,6 +54,7 @@ use shadow::Comparison;
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, CheckFuture};
+pub use credit::{Credit, CreditFuture, Credited};
 use draft::Judged;
 pub use handle::PolicyHandle;
 pub(crate) use judge::Judgement;

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// How keys stand with each policy: what [`Limiter::peek`](crate::Limiter::peek),
-/// [`Limiter::charge`](crate::Limiter::charge) and [`Limiter::reset`](crate::Limiter::reset) return.
+/// [`Limiter::charge`](crate::Limiter::charge) and [`Limiter::reset`](crate::Limiter::reset) return, and what a
+/// [`Credited`](crate::Credited) holds.
 ///
 /// It is nothing that admits a request: it holds no charge, and can't become an [`Admission`](crate::Admission).
 #[derive(Clone)]
@@ -20,6 +21,10 @@ pub struct LimitStatus(Decision);
 impl LimitStatus {
     pub(super) fn new(decision: Decision) -> Self {
         Self(decision)
+    }
+
+    pub(super) fn into_decision(self) -> Decision {
+        self.0
     }
 
     /// Whether a request of this cost would be admitted now.

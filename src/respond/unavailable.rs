@@ -18,7 +18,9 @@ impl Unavailable {
     pub(crate) fn of(error: &CallError) -> Self {
         let retry_after = match error {
             CallError::Store(error) => Some(after_failure(error)),
-            CallError::UnknownPolicy(_) | CallError::PartsRequired { .. } => {
+            CallError::UnknownPolicy(_)
+            | CallError::PartsRequired { .. }
+            | CallError::CreditUnsupported { .. } => {
                 static MISUSE: Seldom = Seldom::new();
                 MISUSE.then(|suppressed| {
                     tracing::error!(%error, suppressed, "a handler answers with a mistake of the application");

@@ -109,8 +109,8 @@ impl Rule for Fixed {
         "f1"
     }
 
-    fn credits(&self) -> bool {
-        true
+    fn units_in_use(&self, &[count, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+        Some(count.max(0) as u64)
     }
 
     fn snapshot_ignores_cost(&self) -> bool {

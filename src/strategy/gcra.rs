@@ -139,8 +139,8 @@ impl Rule for Cells {
         "g3"
     }
 
-    fn credits(&self) -> bool {
-        true
+    fn units_in_use(&self, &[ahead, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+        Some(self.0.in_use(ahead))
     }
 
     fn snapshot_ignores_cost(&self) -> bool {

@@ -80,6 +80,11 @@ impl Meter {
         (held, held.div_ceil(self.interval))
     }
 
+    /// How many units are in use while `used` units of time are.
+    pub(super) fn in_use(&self, used: i64) -> u64 {
+        (used.max(0) as u64).div_ceil(self.interval)
+    }
+
     /// How many units there is room for while `used` of the tolerance is in use.
     pub(super) fn available(&self, used: u64) -> i64 {
         (self.tolerance as i64 - used as i64).div_euclid(self.interval as i64)

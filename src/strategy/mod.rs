@@ -171,10 +171,12 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Whether a refund takes units from all that is in use, or from the window at hand, whichever charge they are of, so that
-    /// units can be [credited](crate::PolicyHandle::credit). False, unless a rule says otherwise.
-    fn credits(&self) -> bool {
-        false
+    /// How many units of a key are in use, debts included, by its snapshot at `now`, if a refund takes units from all of them,
+    /// whichever charge they are of: then units can be [credited](crate::PolicyHandle::credit). `None`, unless a rule says
+    /// otherwise: a refund takes units from the charge of its receipt.
+    fn units_in_use(&self, snapshot: &Snapshot, now: Timestamp) -> Option<u64> {
+        let _ = (snapshot, now);
+        None
     }
 
     /// The permit TTL, if charges are permits, which a request holds and then gives back: how long one lives without renewal.

@@ -116,8 +116,8 @@ impl Rule for Tokens {
         "t2"
     }
 
-    fn credits(&self) -> bool {
-        true
+    fn units_in_use(&self, &[missing, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+        Some(self.0.in_use(missing))
     }
 
     fn snapshot_ignores_cost(&self) -> bool {

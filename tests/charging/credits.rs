@@ -1,6 +1,7 @@
 //! Units that are given back by hand.
 
-use tollgate::{CallError, StoreError};
+use http::{Request, request::Parts};
+use tollgate::{CallError, Key, Policy, Quota, RetryAfter};
 
 use crate::{
     by::By,
@@ -18,24 +19,117 @@ async fn a_credit_gives_back_what_is_in_use_also_of_a_debt_and_no_more() {
             let _ = policy.charge(KEY, 7).await.expect("an answer");
             let credited = match policy.credit(KEY, 3).await {
                 Ok(credited) => credited,
-                Err(CallError::Store(StoreError::Unsupported(_))) => {
+                Err(error @ CallError::CreditUnsupported { .. }) => {
                     assert!(matches!(by, By::Log | By::List | By::Sliding(_)), "{name}");
+                    assert_eq!(
+                        error.to_string(),
+                        "policy \"p\" can't be credited: its strategy keeps each charge by itself; `reset` gives all back"
+                    );
                     assert_eq!(used(&limiter, "p").await, 7, "{name}");
                     continue;
                 }
                 Err(error) => panic!("{name}: {error}"),
             };
-            assert_eq!(credited.policy("p").expect("p").remaining(), 6, "{name}");
+            let left = |credited: &tollgate::Credited| {
+                credited.status().policy("p").expect("p").remaining()
+            };
+            assert_eq!((credited.units(), left(&credited)), (3, 6), "{name}");
+            assert!(credited.status().would_admit(), "{name}");
             assert_eq!(used(&limiter, "p").await, 4, "{name}");
-            policy.credit(KEY, u64::MAX).await.expect("an answer");
+            let credited = policy.credit(KEY, u64::MAX).await.expect("an answer");
+            assert_eq!((credited.units(), left(&credited)), (4, 10), "{name}");
             assert_eq!(used(&limiter, "p").await, 0, "{name}");
             // A debt of one capacity.
             let _ = policy.charge(KEY, 20).await.expect("an answer");
-            policy.credit(KEY, 12).await.expect("an answer");
+            let credited = policy.credit(KEY, 10).await.expect("an answer");
+            assert_eq!((credited.units(), left(&credited)), (10, 0), "{name}");
+            assert!(!credited.status().would_admit(), "{name}");
+            let credited = policy.credit(KEY, 2).await.expect("an answer");
+            assert_eq!((credited.units(), left(&credited)), (2, 2), "{name}");
             assert_eq!(used(&limiter, "p").await, 8, "{name}");
             world.advance(secs(300));
-            policy.credit(KEY, 5).await.expect("an answer");
+            let credited = policy.credit(KEY, 5).await.expect("an answer");
+            assert_eq!((credited.units(), left(&credited)), (0, 10), "{name}");
             assert_eq!(used(&limiter, "p").await, 0, "{name}");
         }
+    }
+}
+
+/// The head of a request of a plan.
+fn head(plan: &str) -> Parts {
+    let request = Request::get("/").header("x-plan", plan);
+    request.body(()).expect("a request").into_parts().0
+}
+
+fn pro() -> Quota {
+    Quota::units(20_000).per_minute()
+}
+
+#[tokio::test]
+async fn a_credit_goes_by_the_quota_of_the_callers_tier() {
+    for world in World::both() {
+        for by in [By::Gcra, By::Bucket, By::Fixed, By::Calendar] {
+            let name = format!("{by:?} on {}", world.name());
+            let policy = together(by, "tokens", "1000/min").tier_quotas([pro()]);
+            let limiter = world.limiter([policy]);
+            let tokens = limiter.policy("tokens").expect("a policy");
+            let _ = tokens.reset(KEY).await.expect("an answer");
+            let charged = tokens.charge(KEY, 15_000).quota_for("tokens", pro()).await;
+            let charged = charged.expect("an answer");
+            assert_eq!(charged.policy("tokens").expect("it").remaining(), 5_000);
+            let credited = tokens.credit(KEY, 500).quota_for("tokens", pro()).await;
+            let credited = credited.expect("an answer");
+            let seen = credited.status().policy("tokens").expect("it");
+            assert_eq!((seen.limit(), seen.remaining()), (20_000, 5_500), "{name}");
+            assert_eq!(credited.units(), 500, "{name}");
+            let peeked = tokens.peek(KEY).quota_for("tokens", pro()).await;
+            let peeked = peeked.expect("an answer");
+            let left = peeked.policy("tokens").expect("it").remaining();
+            assert_eq!(left, 5_500, "{name}");
+            world.advance(secs(120));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
+    for world in World::both() {
+        let policy = Policy::new("tokens", Quota::units(1_000).per_minute())
+            .cost_with(|_| 50)
+            .only_path("/chat")
+            .quota_with(|parts| (parts.headers.get("x-plan")? == "pro").then(pro));
+        let limiter = world.limiter([policy]);
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let alice = Key::new("alice");
+        let _ = tokens.reset(alice).await.expect("an answer");
+        let error = tokens.credit(alice, 500).await.expect_err("no quota");
+        assert!(
+            matches!(&error, CallError::PartsRequired { policy, .. } if &**policy == "tokens"),
+            "{error}"
+        );
+        let unknown = tokens.credit(alice, 5).quota_for("token", pro()).await;
+        assert!(matches!(unknown, Err(CallError::UnknownPolicy(_))));
+        let charged = tokens.charge(alice, 15_000).parts(&head("pro")).await;
+        let _ = charged.expect("an answer");
+        // A condition of requests is none of a credit, nor is what a request costs.
+        let credited = tokens.credit(alice, 500).parts(&head("pro")).await;
+        let credited = credited.expect("an answer");
+        let seen = credited.status().policy("tokens").expect("it");
+        assert_eq!((credited.units(), seen.remaining()), (500, 5_500));
+        assert_eq!(seen.retry_after(), RetryAfter::Now, "{}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_in_the_shadow_of_a_policy_is_credited_with_it() {
+    for world in World::both() {
+        let next = together(By::Fixed, "next", "500/min").shadow_of("tokens");
+        let limiter = world.limiter([together(By::Gcra, "tokens", "1000/min"), next]);
+        let tokens = limiter.policy("tokens").expect("a policy");
+        let _ = tokens.charge(KEY, 300).await.expect("an answer");
+        let credited = tokens.credit(KEY, 100).await.expect("an answer");
+        assert_eq!(credited.units(), 100, "{}", world.name());
+        assert_eq!(used(&limiter, "tokens").await, 200, "{}", world.name());
+        assert_eq!(used(&limiter, "next").await, 200, "{}", world.name());
     }
 }

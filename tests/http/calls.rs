@@ -485,7 +485,11 @@ async fn a_handle_does_to_its_policy_alone_what_a_limiter_does() {
     assert_eq!(left().await, [2, 1]);
     let credited = account.credit(alice, 2).await.expect("an answer");
     assert_eq!(
-        credited.policy("account").expect("a verdict").remaining(),
+        credited
+            .status()
+            .policy("account")
+            .expect("a verdict")
+            .remaining(),
         3
     );
     assert_eq!(left().await, [2, 3]);

@@ -276,7 +276,8 @@ impl Process {
             Action::Credit(units) => {
                 let policy = limiter.policies().next().expect("a policy").name();
                 let policy = limiter.policy(policy).expect("a policy");
-                policy.credit(call.key(), units).await
+                let credited = policy.credit(call.key(), units).await;
+                credited.map(|credited| credited.status().clone())
             }
             Action::Charge(units) => limiter.charge(call.keys(), units).await,
             Action::Reset => limiter.reset(call.keys()).await,

@@ -1,0 +1,217 @@
+//! Units that are given back by hand.
+
+use std::{
+    fmt,
+    future::{Future, IntoFuture},
+    pin::Pin,
+};
+
+use http::request::Parts;
+use smallvec::SmallVec;
+
+use super::{Check, Desk, LimitStatus, PolicyHandle, judge::Own};
+use crate::{
+    decision::{Adjust, Books, Counted, DecisionKind, Standing, retry},
+    error::CallError,
+    key::Key,
+    quota::Quota,
+    store::Op,
+    strategy::{ChargeReceipt, RetryAfter},
+};
+
+/// A call of [`PolicyHandle::credit`], made when it is awaited.
+#[must_use = "nothing is credited until this is awaited"]
+#[derive(Clone, Debug)]
+pub struct Credit {
+    policy: PolicyHandle,
+    peek: Check<Result<LimitStatus, CallError>>,
+    units: u64,
+}
+
+/// What a [credit](PolicyHandle::credit) gave back.
+#[derive(Clone, Debug)]
+pub struct Credited {
+    units: u64,
+    status: LimitStatus,
+}
+
+impl Credited {
+    /// How many units were given back: fewer than were asked for if fewer were in use. The rest of a unit that time had begun
+    /// to give back counts as one.
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// How the key stands since then.
+    pub fn status(&self) -> &LimitStatus {
+        &self.status
+    }
+}
+
+impl PolicyHandle {
+    /// Adds `units`, at most until the full quota is available; [`Credited`] says how many were added, and how the key stands
+    /// then. It can't lift a caller above the full quota: a caller that has used 100 units is credited 100 of 500. For
+    /// goodwill, not for a charge of one's own, which is [refunded](crate::Decision::refund).
+    ///
+    /// The caller's quota counts: under a policy with [`quota_with`](crate::Policy::quota_with),
+    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of its tier
+    /// by [`quota_for`](Credit::quota_for), or pass a request of its own by [`parts`](Credit::parts). A policy in the
+    /// [shadow](crate::Policy::shadow_of) of this one is credited with it.
+    ///
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) give units back from all that is in use,
+    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) from the window at hand.
+    /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
+    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) keep each charge by itself, and credit nothing:
+    /// [`reset`](PolicyHandle::reset) gives all back.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let pro = Quota::units(20_000).per_minute();
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).tier_quotas([pro]))
+    ///     .build()?;
+    /// let (tokens, alice) = (limiter.policy("tokens")?, Key::new("alice"));
+    /// let charged = tokens.charge(alice, 15_000).quota_for("tokens", pro).await?;
+    /// assert_eq!(charged.policy("tokens").unwrap().remaining(), 5_000);
+    /// let credited = tokens.credit(alice, 500).quota_for("tokens", pro).await?;
+    /// assert_eq!(credited.units(), 500);
+    /// assert_eq!(credited.status().policy("tokens").unwrap().remaining(), 5_500);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store can't answer, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its quota
+    /// from requests and the call says neither ([`CallError::PartsRequired`]).
+    pub fn credit(&self, key: Key, units: u64) -> Credit {
+        let own = Own {
+            unconditional: true,
+            ..Own::default()
+        };
+        Credit {
+            policy: self.clone(),
+            peek: self.peek(key).with(own),
+            units,
+        }
+    }
+}
+
+impl Credit {
+    /// Credits by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
+    /// [`Check::quota_for`].
+    pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
+        self.peek = self.peek.quota_for(policy, quota);
+        self
+    }
+
+    /// The head of a request of the caller's, which its quota is taken from: see [`Check::parts`]. Conditions and the cost of
+    /// requests are not asked for.
+    pub fn parts(mut self, parts: &Parts) -> Self {
+        self.peek = self.peek.parts(parts);
+        self
+    }
+
+    async fn send(self) -> Result<Credited, CallError> {
+        let mut seen = self.peek.await?.into_decision();
+        let desk = self.policy.desk();
+        let own = seen.counted.iter().find(|item| self.policy.is_of(item));
+        let Some(in_use) = own.and_then(|own| desk.units_in_use(own)) else {
+            let policy = self.policy.policy().shared_name();
+            return Err(CallError::CreditUnsupported { policy });
+        };
+        let credited = seen.counted.iter().enumerate();
+        let credited = credited.filter_map(|(place, counted)| {
+            let line = desk.credit_of(counted, self.units)?;
+            Some((place, line))
+        });
+        let (places, lines): (SmallVec<[_; 2]>, SmallVec<[Adjust<'_>; 2]>) = credited.unzip();
+        // One line needs no other to be done with it.
+        let op = match lines.len() {
+            1 => Op::Refund,
+            _ => Op::Settle,
+        };
+        let adjusted = desk.adjust(op, &lines);
+        drop(lines);
+        let mut units = 0;
+        for (place, adjusted) in places.into_iter().zip(adjusted.await?) {
+            let counted = &mut seen.counted[place];
+            counted.adjusted(&adjusted);
+            if self.policy.is_of(counted) {
+                // Where time gives units back, a refund counts what it would have given back of more.
+                units = adjusted.units.min(in_use);
+            }
+        }
+        let under = seen.counted.iter();
+        let under = under.map(|counted| (counted.policy, counted.key));
+        desk.queues.lift(&under.collect::<SmallVec<[_; 2]>>());
+        seen.kind = match retry(&*desk, &seen.counted) {
+            RetryAfter::Now => DecisionKind::Admitted,
+            _ => DecisionKind::Rejected,
+        };
+        let status = LimitStatus::new(seen);
+        Ok(Credited { units, status })
+    }
+}
+
+impl Desk {
+    /// The refund of up to `units` of all that a key has used under a policy; `None` if its strategy can't credit.
+    fn credit_of<'a>(&self, counted: &'a Counted, units: u64) -> Option<Adjust<'a>> {
+        self.units_in_use(counted)?;
+        let rule = self.limit(counted).rule();
+        // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
+        // not lessen it.
+        let most = rule.capacity().saturating_mul(2);
+        let units = units.min(most);
+        Some(Adjust {
+            counted,
+            receipt: ChargeReceipt {
+                remaining: units.saturating_add(most),
+                ..counted.receipts.first()
+            },
+            units,
+        })
+    }
+
+    /// How many units a key was seen to use under a policy; `None` if its strategy can't credit.
+    fn units_in_use(&self, counted: &Counted) -> Option<u64> {
+        let Standing::Snapshot(snapshot) = &counted.standing else {
+            return None;
+        };
+        let at = counted.receipts.first().charged_at;
+        self.limit(counted).rule().units_in_use(snapshot, at)
+    }
+}
+
+impl IntoFuture for Credit {
+    type Output = Result<Credited, CallError>;
+    type IntoFuture = CreditFuture;
+
+    fn into_future(self) -> CreditFuture {
+        CreditFuture(Box::pin(self.send()))
+    }
+}
+
+/// The future of a [`Credit`].
+#[must_use = "futures do nothing unless polled"]
+pub struct CreditFuture(Pin<Box<dyn Future<Output = Result<Credited, CallError>> + Send>>);
+
+impl Future for CreditFuture {
+    type Output = Result<Credited, CallError>;
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for CreditFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CreditFuture")
+    }
+}
