@@ -1,7 +1,10 @@
-//! Exact rate limits for [tower], axum and tonic: in one process, or across any number of them on Redis.
+//! Exact rate limits for [tower], axum and tonic: in one process, or across any number of processes on Redis.
 //!
-//! A [`RateLimitLayer`] goes around any tower service that speaks [`http`]. [Policies](Policy) say how much may pass,
-//! [extractors](extract) whose request it is, [strategies](strategy) how it is counted and [stores](store) where.
+//! A [`RateLimitLayer`] wraps any tower service that speaks [`http`]. [Policies](Policy) define the limits, [key
+//! extractors](extract) identify the caller, [strategies](strategy) define how units are counted, and [stores](store) keep the
+//! counts. The words of these pages are listed under [terms](#terms).
+//!
+//! # The layer
 //!
 //! ```
 //! # #[cfg(not(feature = "axum"))]
@@ -15,15 +18,15 @@
 //! use tollgate::{Policy, Quota, RateLimitLayer, extract};
 //!
 //! let layer = RateLimitLayer::builder()
-//!     // Ten a second for each client address,
+//!     // Ten requests per second for each client address,
 //!     .policy(Policy::new("burst", Quota::requests(10).per_second()))
-//!     // and two a day on each route, all clients together. A request that one rejects is charged under none.
+//!     // and two per day for each route, all clients together. A request that one policy rejects is charged under none.
 //!     .policy(Policy::new("daily", Quota::requests(2).per_day()).key(extract::matched_path()))
 //!     .build()?;
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
 //!
 //! # let app = app.layer(MockConnectInfo(std::net::SocketAddr::from(([192, 0, 2, 1], 4321))));
-//! // Three requests, by whatever sends them.
+//! // Three requests.
 //! let mut statuses = Vec::new();
 //! for _ in 0..3 {
 //!     let request = Request::get("/").body(Body::empty())?;
@@ -34,16 +37,24 @@
 //! # }
 //! ```
 //!
-//! So that axum knows its clients' addresses, it is served as
-//! `app.into_make_service_with_connect_info::<SocketAddr>()`. On Redis, for any number of processes, it is the same
-//! with one line more: `.store(RedisStore::open("redis://127.0.0.1:6379")?)`.
+//! axum reports client addresses if the application is served as `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//! [`layer`] describes what happens to a request and its response, and what rejections look like over HTTP and gRPC.
 //!
-//! [`layer`] says what happens to a request and its response, and what a rejection looks like over HTTP and gRPC.
+//! # Keys and policies
 //!
-//! # Without HTTP
+//! A policy counts by the peer's address unless [`Policy::key`] names another [extractor](extract): a header, a user that a
+//! middleware verified, a client behind trusted proxies, several of them together. [`Policy`] has the rest: the strategy, the cost
+//! of a request, when it is charged, which requests it applies to.
 //!
-//! A [`Limiter`] is policies over a store, for keys that only a handler or a job knows. A layer has one too
-//! ([`RateLimitLayer::limiter`]), and the [`Rejected`] that it returns is the same response.
+//! # Redis and several processes
+//!
+//! With `.store(RedisStore::open("redis://127.0.0.1:6379")?)` any number of processes count together. [`RedisStore`] describes
+//! connections, timeouts, Cluster and Sentinel; [`operations`] is about production.
+//!
+//! # In handlers and jobs
+//!
+//! A [`Limiter`] is a set of policies over a store, for keys that only a handler or a job knows. A layer has one too
+//! ([`RateLimitLayer::limiter`]), and its [`Rejected`] is the same response.
 //!
 //! ```
 //! use tollgate::{Limiter, Policy, Quota};
@@ -66,28 +77,27 @@
 //!
 //! # Exemptions, access lists, bans and shadow policies
 //!
-//! | | what it does |
+//! | | |
 //! |---|---|
-//! | [`Policy::skip_path`], [`Policy::only_path`] and their likes, also of [`LimiterBuilder`] | says which requests one policy applies to, or all |
-//! | [`AddressList`], [`KeyList`] | clients that are [denied](LimiterBuilder::deny), 403, or [allowed](LimiterBuilder::allow) whatever the policies say |
-//! | [`Ban`] | blocks keys that are rejected too often, in all processes; [`Limiter::block`] does it by hand |
+//! | [`Policy::skip_path`], [`Policy::only_path`] and the like, also of [`LimiterBuilder`] | the requests that one policy, or all, apply to |
+//! | [`AddressList`], [`KeyList`] | callers that are [denied](LimiterBuilder::deny) (403) or [allowed](LimiterBuilder::allow) without evaluating a policy |
+//! | [`Ban`] | blocks a key that is rejected too often, in all processes; [`Limiter::block`] does so by hand |
 //! | [`Policy::shadow`], [`Policy::shadow_of`] | evaluated and reported, not enforced |
 //!
 //! # Outgoing calls
 //!
-//! An [`OutgoingLayer`] goes around clients, whatever their requests are. It rejects only requests that would wait
-//! for longer than the timeout; all others get their turn, first come, first served. See [`outgoing`]; [`Limiter::wait`]
-//! does the same without tower.
+//! An [`OutgoingLayer`] wraps clients with any request type. Calls wait for their turn, first come, first served, and are
+//! rejected only if they would wait for longer than their timeout. [`Limiter::wait`] does the same without tower.
 //!
 //! # When the store fails
 //!
-//! [`OnStoreError`] says what happens in an outage, for all policies or for one: requests pass, are rejected, or are limited in
-//! process by a [share](LocalFallback) of each quota. While the store is misconfigured they are rejected, unless
-//! [`OnMisconfiguration`] says otherwise. Timeouts, the circuit breaker, and what is done about each error are in [`operations`].
+//! In an outage requests are admitted, rejected, or limited in process by a [share](LocalFallback) of each quota, as
+//! [`OnStoreError`] says for all policies or for one. While the store is misconfigured they are rejected, unless
+//! [`OnMisconfiguration`] says otherwise. [`operations`] describes timeouts, the circuit breaker, and each error.
 //!
 //! # Testing
 //!
-//! In tests a limiter counts in a [`MemoryStore`] of its own, on a clock that the test sets:
+//! A test gives its limiter a [`MemoryStore`] of its own, on a clock that the test sets:
 //!
 //! ```
 //! use std::time::Duration;
@@ -123,7 +133,32 @@
 //! | `tonic-tls` | no | the peers of tonic's connections under TLS |
 //! | `time-zones` | no | a copy of the IANA time zone database for [`CalendarWindow`], for machines without one |
 //!
-//! Without any, the layer and the limiter count in process.
+//! Without features, there are the layer, the limiter, and counts in process.
+//!
+//! # Terms
+//!
+//! | term | meaning |
+//! |---|---|
+//! | request | an HTTP request, or one call of [`Limiter::check`] |
+//! | quota, burst, period, cost, unit | so many units per period, with a burst; a request costs units |
+//! | strategy, rule | how units are counted; a strategy bound to a quota |
+//! | policy | a named limit: quota, strategy, key extractor, cost, charge mode, conditions |
+//! | admit, reject, deny | the policies allow a request; a policy rejects it; a deny list forbids it |
+//! | charge, refund, credit, settle | take units; give a charge's units back; add units by hand; correct a charge to the true cost. A dropped request is rolled back by a refund |
+//! | decision, policy decision | the result for a request; for one policy of it: limit, remaining, retry-after, reset-after |
+//! | receipt | what was charged where, so that it can be refunded once |
+//! | admission | a handler's handle to its request's decision |
+//! | snapshot, state format | a key's state as read from the store; the version of its encoding, two characters in every key |
+//! | shadow policy, ban | evaluated and reported, not enforced; blocks a key that is rejected too often |
+//! | permit, permit TTL, heartbeat | one slot of an in-flight limit; how long it lives without renewal; its renewal |
+//! | store, op, counter op | keeps the counts; an operation for one request; its part for one policy |
+//! | worker, batch, in flight, pending request | the task that owns a connection; one script call; sent and not answered; queued or sent |
+//! | rejection cache, epoch, staleness | remembered rejections; the key whose change invalidates them; how old one may be |
+//! | circuit breaker, probe | stops calls to a store that failed; a background call that finds out whether it is back |
+//! | local fallback, write-back | limiting in process while the store fails; charging that to the store afterwards |
+//! | leader, waiter | the first in the queue of [`Limiter::wait`], which calls the store; the others |
+//! | hash tag, slot map, redirect | Redis Cluster, as its documentation and redis-rs call them |
+//! | timeout, deadline | a `Duration`; an `Instant` |
 //!
 //! [tower]: https://docs.rs/tower
 #![cfg_attr(docsrs, feature(doc_cfg))]
