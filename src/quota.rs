@@ -4,6 +4,9 @@ use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
 use crate::error::InvalidValue;
 
+/// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).
+pub(crate) const MAX_CAPACITY: u64 = 999_999_999_999_999;
+
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;

@@ -6,8 +6,7 @@ use super::Policy;
 use crate::{
     charge::When,
     error::InvalidValue,
-    quota::Quota,
-    store::units::MAX_CAPACITY,
+    quota::{MAX_CAPACITY, Quota},
     strategy::{Rule, TierRefills, format},
 };
 

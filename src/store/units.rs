@@ -1,8 +1,5 @@
 //! How many units a store is asked for.
 
-/// The largest capacity of a quota: fifteen digits, which is what a structured field holds (RFC 9651, section 3.3.1).
-pub(crate) const MAX_CAPACITY: u64 = 999_999_999_999_999;
-
 /// A number of units that a store is asked to charge or give back: at most [`Units::MAX`], which is more than any quota
 /// holds.
 ///

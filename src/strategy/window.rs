@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use super::{QuotaStatus, RetryAfter};
-use crate::{clock::Timestamp, error::InvalidValue, quota::Quota, store::units::MAX_CAPACITY};
+use crate::{
+    clock::Timestamp,
+    error::InvalidValue,
+    quota::{MAX_CAPACITY, Quota},
+};
 
 /// The most that is counted; twice that (a debt) is still exact in Lua.
 pub(super) const MOST: u64 = MAX_CAPACITY;
