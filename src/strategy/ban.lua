@@ -1,13 +1,14 @@
--- Ban. State: five integers: since when it stands so, until when the key is banned, when the window of refusals ends (both
--- in us since the epoch, 0 for none), how many refusals it holds, and how often the key was banned.
+-- Ban. State: five integers: when it was written, until when the key is banned, when the window of rejections ends (all in us
+-- since the epoch, 0 for none), how many rejections the window holds, and how often the key was banned.
 --
--- p: 1 refusals, 2 period in us, 3 the first ban in us, 4 the longest, 5 a ban by hand in us (0: none)
--- state: till, marks (100 x refusals + times banned), ends
+-- p: 1 rejections, 2 period in us, 3 the first ban in us, 4 the longest, 5 a ban by hand in us (0: none)
+-- state: banned_until, packed_counts (100 x rejections + bans), window_ends
 -- luacheck: read globals call format now now_ms floor ceil min max abs match foreign number expiry
 
-local function length(p, times)
+-- How long the last of so many bans is.
+local function ban_length(p, bans)
   local us = p[3]
-  for _ = 2, times do
+  for _ = 2, bans do
     if us >= p[4] then
       break
     end
@@ -16,12 +17,12 @@ local function length(p, times)
   return min(us, p[4])
 end
 
--- When nothing is left to be known of a key.
-local function gone(p, till, times, ends)
-  if till == 0 then
-    return ends
+-- When a key expires, in us since the epoch.
+local function expires_at(p, banned_until, bans, window_ends)
+  if banned_until == 0 then
+    return window_ends
   end
-  return max(ends, till + max(times > 0 and length(p, times) or 0, p[2]))
+  return max(window_ends, banned_until + max(bans > 0 and ban_length(p, bans) or 0, p[2]))
 end
 
 local function available(key, p)
@@ -29,76 +30,76 @@ local function available(key, p)
   if not value then
     return p[1], 0, 0, 0
   end
-  local since, till, ends, count, times = match(value, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  if not since then
+  local updated_at, banned_until, window_ends, rejections, bans = match(value, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  if not updated_at then
     foreign(key, 'not five whole numbers')
   end
-  till, ends = number(key, till, 16), number(key, ends, 16)
-  count, times = number(key, count, 7), number(key, times, 2)
-  -- the clock stepped back: what was still to come then is so now
-  local ahead = max(0, number(key, since, 16) - now)
-  till, ends = max(0, till - ahead), min(ends - ahead, now + p[2])
-  if till > now then
-    return 0, till, times, 0
+  banned_until, window_ends = number(key, banned_until, 16), number(key, window_ends, 16)
+  rejections, bans = number(key, rejections, 7), number(key, bans, 2)
+  -- The clock stepped back: what was still to come then is still to come.
+  local ahead = max(0, number(key, updated_at, 16) - now)
+  banned_until, window_ends = max(0, banned_until - ahead), min(window_ends - ahead, now + p[2])
+  if banned_until > now then
+    return 0, banned_until, bans, 0
   end
-  if ends <= now then
-    count, ends = 0, 0
+  if window_ends <= now then
+    rejections, window_ends = 0, 0
   end
-  if gone(p, till, times, 0) <= now then
-    -- not 0: there is a key, that may have to be ended
-    till, times = 1, 0
+  if expires_at(p, banned_until, bans, 0) <= now then
+    -- Not 0: there is a key, which may have to expire.
+    banned_until, bans = 1, 0
   end
-  return max(1, p[1] - count), till, count * 100 + times, ends
+  return max(1, p[1] - rejections), banned_until, rejections * 100 + bans, window_ends
 end
 
-local function last_ms(p, till, marks, ends)
-  return max(ceil(gone(p, till, marks % 100, ends) / 1000), now_ms + 1)
+local function expires_ms(p, banned_until, packed_counts, window_ends)
+  return max(ceil(expires_at(p, banned_until, packed_counts % 100, window_ends) / 1000), now_ms + 1)
 end
 
-local function write(key, p, till, marks, ends)
-  local value = format('%d %d %d %d %d', now, till, ends, floor(marks / 100), marks % 100)
-  call('SET', key, value, 'PXAT', format('%d', last_ms(p, till, marks, ends)))
+local function write(key, p, banned_until, packed_counts, window_ends)
+  local value = format('%d %d %d %d %d', now, banned_until, window_ends, floor(packed_counts / 100), packed_counts % 100)
+  call('SET', key, value, 'PXAT', format('%d', expires_ms(p, banned_until, packed_counts, window_ends)))
 end
 
-local function repair(key, p, till, marks, ends)
-  if till > 0 or ends > 0 then
-    local at = expiry(key)
-    -- a key that was moved ends a millisecond or two later
-    if at ~= -2 and abs(at - last_ms(p, till, marks, ends)) > 2 then
-      write(key, p, till, marks, ends)
+local function repair(key, p, banned_until, packed_counts, window_ends)
+  if banned_until > 0 or window_ends > 0 then
+    local expires = expiry(key)
+    -- A key that was moved expires a ms or two later.
+    if expires ~= -2 and abs(expires - expires_ms(p, banned_until, packed_counts, window_ends)) > 2 then
+      write(key, p, banned_until, packed_counts, window_ends)
     end
   end
 end
 
-local function charge(key, p, till, marks, ends, units)
-  local count, times = floor(marks / 100) + units, marks % 100
+local function charge(key, p, banned_until, packed_counts, window_ends, units)
+  local rejections, bans = floor(packed_counts / 100) + units, packed_counts % 100
   if p[5] > 0 then
-    till, count, ends = now + p[5], 0, 0
-  elseif till > now then
-    -- Nothing is charged; what is written may date from before the clock stepped back.
-    pcall(repair, key, p, till, marks, ends)
-    return till, marks, ends
-  elseif count < p[1] then
-    ends = ends > 0 and ends or now + p[2]
+    banned_until, rejections, window_ends = now + p[5], 0, 0
+  elseif banned_until > now then
+    -- Nothing is charged, but the key may be of a time before the clock stepped back.
+    pcall(repair, key, p, banned_until, packed_counts, window_ends)
+    return banned_until, packed_counts, window_ends
+  elseif rejections < p[1] then
+    window_ends = window_ends > 0 and window_ends or now + p[2]
   else
-    if times == 0 or length(p, times) < p[4] then
-      times = times + 1
+    if bans == 0 or ban_length(p, bans) < p[4] then
+      bans = bans + 1
     end
-    till, count, ends = now + length(p, times), 0, 0
+    banned_until, rejections, window_ends = now + ban_length(p, bans), 0, 0
   end
-  marks = count * 100 + times
-  write(key, p, till, marks, ends)
-  return till, marks, ends
+  packed_counts = rejections * 100 + bans
+  write(key, p, banned_until, packed_counts, window_ends)
+  return banned_until, packed_counts, window_ends
 end
 
--- A ban that has begun is lifted by a reset alone.
-local function refund(key, p, till, marks, ends, _, _, remaining, want)
-  local back = till > now and 0 or min(want, remaining, floor(marks / 100))
-  if back > 0 then
-    marks = marks - back * 100
-    write(key, p, till, marks, ends)
+-- Only a reset ends a ban that has begun.
+local function refund(key, p, banned_until, packed_counts, window_ends, _, _, remaining, want)
+  local refunded = banned_until > now and 0 or min(want, remaining, floor(packed_counts / 100))
+  if refunded > 0 then
+    packed_counts = packed_counts - refunded * 100
+    write(key, p, banned_until, packed_counts, window_ends)
   end
-  return back, till, marks, ends
+  return refunded, banned_until, packed_counts, window_ends
 end
 
 return { available = available, charge = charge, refund = refund, repair = repair }

@@ -1,7 +1,8 @@
--- Concurrency. State: a sorted set of permits, one per unit in flight, by when each expires, in us since the epoch.
+-- Concurrency. State: a sorted set of permits, one per unit in flight, by when each expires, in us since the epoch. A permit is
+-- "caller:number", numbered for each caller from 1.
 --
--- p: 1 concurrent, 2 a permit's life in us
--- state: used, far (1: a permit expires later than one life from now)
+-- p: 1 concurrent, 2 the permit TTL in us
+-- state: used, far (1: a permit expires later than one TTL from now)
 -- luacheck: read globals call format now ceil max outlive
 
 local function available(key, p)
@@ -10,27 +11,27 @@ local function available(key, p)
   return p[1] - used, used, far
 end
 
--- The clock stepped back: what would live for longer than a life lives for one.
+-- The clock stepped back: permits that would live for longer than one TTL live for one.
 local function shorten(key, p)
-  local ends = format('%d', now + p[2])
-  for _, permit in ipairs(call('ZRANGEBYSCORE', key, '(' .. ends, '+inf')) do
-    call('ZADD', key, 'XX', ends, permit)
+  local expires_at = format('%d', now + p[2])
+  for _, permit in ipairs(call('ZRANGEBYSCORE', key, '(' .. expires_at, '+inf')) do
+    call('ZADD', key, 'XX', expires_at, permit)
   end
 end
 
-local function live(key, p)
+local function set_ttl(key, p)
   return call('PEXPIREAT', key, format('%d', ceil((now + p[2]) / 1000) + 1))
 end
 
 local function charge(key, p, used, far, _, units, callers, each)
-  local ends, permits, added, places = format('%d', now + p[2]), {}, {}, {}
+  local expires_at, permits, added, numbers = format('%d', now + p[2]), {}, {}, {}
   for unit = 1, units do
     local caller = callers[ceil(unit / each)]
-    local place = (places[caller] or 0) + 1
-    places[caller] = place
-    added[unit] = caller .. ':' .. place
-    permits[#permits + 1], permits[#permits + 2] = ends, added[unit]
-    -- more would not fit on the stack
+    local number = (numbers[caller] or 0) + 1
+    numbers[caller] = number
+    added[unit] = caller .. ':' .. number
+    permits[#permits + 1], permits[#permits + 2] = expires_at, added[unit]
+    -- More would not fit on the stack.
     if #permits == 1000 then
       call('ZADD', key, unpack(permits))
       permits = {}
@@ -39,9 +40,9 @@ local function charge(key, p, used, far, _, units, callers, each)
   if #permits > 0 then
     call('ZADD', key, unpack(permits))
   end
-  local ok, why = pcall(live, key, p)
+  local ok, why = pcall(set_ttl, key, p)
   if not ok then
-    -- permits that nobody knows of would hold their places for one life
+    -- No caller knows of these permits: they would be held for one TTL.
     for i = 1, #added do
       pcall(call, 'ZREM', key, added[i])
     end
@@ -55,32 +56,32 @@ local function charge(key, p, used, far, _, units, callers, each)
 end
 
 local function refund(key, p, used, far, _, charged_at, window_id, remaining, want, caller)
-  local back = 0
-  for place = remaining, max(1, remaining - want + 1), -1 do
-    local permit = caller .. ':' .. place
-    local ends = call('ZSCORE', key, permit)
-    if ends then
+  local refunded = 0
+  for number = remaining, max(1, remaining - want + 1), -1 do
+    local permit = caller .. ':' .. number
+    local expires_at = call('ZSCORE', key, permit)
+    if expires_at then
       call('ZREM', key, permit)
-      if tonumber(ends) > now then
-        back = back + 1
+      if tonumber(expires_at) > now then
+        refunded = refunded + 1
       end
     end
   end
-  return back, used - back, far
+  return refunded, used - refunded, far
 end
 
 local function renew(key, p, used, far, _, remaining, caller)
-  local ends, renewed = format('%d', now + p[2]), 0
-  for place = 1, remaining do
-    local permit = caller .. ':' .. place
-    local was = call('ZSCORE', key, permit)
-    if was and tonumber(was) > now then
-      call('ZADD', key, 'XX', ends, permit)
+  local expires_at, renewed = format('%d', now + p[2]), 0
+  for number = 1, remaining do
+    local permit = caller .. ':' .. number
+    local old = call('ZSCORE', key, permit)
+    if old and tonumber(old) > now then
+      call('ZADD', key, 'XX', expires_at, permit)
       renewed = renewed + 1
     end
   end
   if renewed > 0 then
-    live(key, p)
+    set_ttl(key, p)
   end
   return renewed, used, far
 end

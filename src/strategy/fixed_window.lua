@@ -1,8 +1,7 @@
--- Fixed window. State: a counter, and a time to live that is the window: it is over when the key's last millisecond begins.
+-- Fixed window. State: a counter, and a TTL that is the window: it is over when the key's last millisecond begins.
 --
 -- p: 1 requests, 2 period in ms
--- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
---   has to be set)
+-- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its TTL has to be set)
 -- luacheck: read globals call format now now_ms next_ms min max abs number expiry
 
 local function available(key, p)
@@ -10,15 +9,14 @@ local function available(key, p)
   local value = call('GET', key)
   if value then
     count = number(key, value, 16)
-    local expiry = expiry(key)
-    if expiry < 0 or expiry > next_ms + p[2] then
-      -- a counter that would never end, or outlast its window, ends one period from now
+    local expires_ms = expiry(key)
+    if expires_ms < 0 or expires_ms > next_ms + p[2] then
+      -- A counter that would never expire, or outlast its window, expires one period from now.
       return p[1] - count, count, (next_ms + p[2]) * 1000, 2
-    else
-      ends = expiry * 1000
-      if ends <= now then
-        count, ends = 0, 0
-      end
+    end
+    ends = expires_ms * 1000
+    if ends <= now then
+      count, ends = 0, 0
     end
   end
   if ends == 0 then
@@ -29,7 +27,7 @@ end
 
 local function write(key, count, ends, fresh)
   if fresh > 0 then
-    -- a time to live that ends at once would delete the key
+    -- A TTL that is over would delete the key.
     call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000, now_ms + 1)))
   else
     call('SET', key, format('%d', count), 'KEEPTTL')
@@ -42,20 +40,20 @@ local function charge(key, p, count, ends, fresh, units)
 end
 
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want)
-  -- A key that was moved ends a millisecond or two later. So a window that opens within 2 ms of one that was reset is taken
-  -- for that one: the key's end is all that names a window. No window_id means the window at hand.
+  -- A key that was moved expires a ms or two later. So a window that opens within 2 ms of one that was reset is taken for that
+  -- one: only its end names a window. No window_id means the current window.
   if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
-  local back = min(want, remaining, count)
-  if back > 0 then
-    write(key, count - back, ends, fresh)
+  local refunded = min(want, remaining, count)
+  if refunded > 0 then
+    write(key, count - refunded, ends, fresh)
   end
-  return back, count - back, ends, fresh
+  return refunded, count - refunded, ends, fresh
 end
 
 local function repair(key, p, count, ends, fresh)
-  -- a window that is over is left to end
+  -- A window that is over expires by itself.
   if fresh == 2 then
     call('PEXPIREAT', key, format('%d', ends / 1000))
   end

@@ -1,6 +1,6 @@
 -- Generic cell rate algorithm. State: the theoretical arrival time (TAT) in units of 50 ns, modulo a round of
 -- 225,000,000 s, as an integer from 1 to the round: never 0, so that the result of an INCRBY says whether there was a key.
--- A key ends at the first multiple of a lap (60 s, a divisor of the round) at or after its TAT.
+-- A key expires at the first multiple of a lap (60 s, a divisor of the round) at or after its TAT.
 --
 -- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
 --    more than twice the tolerance
@@ -11,14 +11,14 @@
 local round, lap = 4500000000000000, 1200000000
 local at, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 
--- When a key ends whose TAT lies so far ahead, in ms since the epoch.
-local function ends(ahead)
+-- When a key expires whose TAT lies so far ahead, in ms since the epoch, as text.
+local function expires_ms(ahead)
   local tat = at + ahead
   return format('%d', round_ms + (tat + -tat % lap) / 20000)
 end
 
 local function write(key, ahead)
-  call('SET', key, format('%d', (at + ahead - 1) % round + 1), 'PXAT', ends(ahead))
+  call('SET', key, format('%d', (at + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
 end
 
 local function available(key, p)
@@ -53,17 +53,17 @@ local function charge(key, p, ahead, _, _, units)
   return ahead, 1
 end
 
--- Gives back what time has not, to the fraction of a unit.
+-- Refunds what time has not, to the fraction of a unit.
 local function refund(key, p, ahead, found, _, charged_at, _, remaining, want)
-  local back = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
-  if back >= ahead and ahead > 0 then
+  local refunded = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+  if refunded >= ahead and ahead > 0 then
     call('DEL', key)
     ahead, found = 0, 0
-  elseif back > 0 and ahead > 0 then
-    ahead, found = ahead - back, 1
+  elseif refunded > 0 and ahead > 0 then
+    ahead, found = ahead - refunded, 1
     write(key, ahead)
   end
-  return ceil(back / p[2]), ahead, found
+  return ceil(refunded / p[2]), ahead, found
 end
 
 local function repair(key, p, ahead, found)
@@ -72,8 +72,8 @@ local function repair(key, p, ahead, found)
   elseif found == 1 and ahead == 0 then
     call('DEL', key)
   elseif found == 1 then
-    local at_ms, last = expiry(key), ends(ahead)
-    if at_ms == -1 or at_ms > tonumber(last) then
+    local expires, last = expiry(key), expires_ms(ahead)
+    if expires == -1 or expires > tonumber(last) then
       call('PEXPIREAT', key, last)
     end
   end

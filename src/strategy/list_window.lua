@@ -1,9 +1,9 @@
--- List window: a fixed window that remembers who called. State: a list, of a header and one entry per charged unit, and a
--- time to live that is the window. With the header the window stays open when all is given back.
+-- List window: a fixed window that records callers. State: a list, of a header and one caller per charged unit, and a TTL
+-- that is the window. With the header the window stays open when all units are refunded.
 --
 -- p: 1 requests, 2 period in ms
--- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its time to live
---   has to be set, 3: its list is over)
+-- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its TTL has to be set,
+--   3: one is over, and its list is still there)
 -- luacheck: read globals call format now now_ms next_ms ceil min max abs foreign expiry
 
 local header = '='
@@ -17,20 +17,20 @@ local function available(key, p)
   if not first then
     return p[1], 0, opened, 1
   end
-  local count, expiry = call('LLEN', key) - 1, expiry(key)
-  if expiry < 0 or expiry > next_ms + p[2] then
-    -- a list that would never end, or outlast its window, ends one period from now
+  local count, expires_ms = call('LLEN', key) - 1, expiry(key)
+  if expires_ms < 0 or expires_ms > next_ms + p[2] then
+    -- A list that would never expire, or outlast its window, expires one period from now.
     return p[1] - count, count, opened, 2
   end
-  local ends = expiry * 1000
+  local ends = expires_ms * 1000
   if ends <= now then
     return p[1], 0, opened, 3
   end
   return p[1] - count, count, ends, 0
 end
 
--- When the key ends. A time to live that ends at once would delete the key.
-local function last(ends)
+-- When the key expires, in ms since the epoch. A TTL that is over would delete the key.
+local function expires_ms(ends)
   return max(ends / 1000, now_ms + 1)
 end
 
@@ -44,7 +44,7 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
   end
   for unit = 1, units do
     entries[#entries + 1] = callers[ceil(unit / each)]
-    -- more would not fit on the stack
+    -- More would not fit on the stack.
     if #entries == 1000 then
       call('RPUSH', key, unpack(entries))
       entries = {}
@@ -54,9 +54,9 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
     call('RPUSH', key, unpack(entries))
   end
   if fresh > 0 then
-    local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', last(ends)))
+    local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', expires_ms(ends)))
     if not ok then
-      -- a list that never ends would lock its callers out
+      -- A list that never expires would lock its callers out.
       pcall(call, 'LTRIM', key, 0, -1 - units)
       error(why, 0)
     end
@@ -65,21 +65,21 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
 end
 
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want, caller)
-  -- A key that was moved ends a millisecond or two later. So a window that opens within 2 ms of one that was reset is taken
-  -- for that one: the key's end is all that names a window. No window_id means the window at hand.
+  -- A key that was moved expires a ms or two later. So a window that opens within 2 ms of one that was reset is taken for that
+  -- one: only its end names a window. No window_id means the current window.
   if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
-  local back = min(want, remaining, count)
-  if back > 0 then
-    back = call('LREM', key, -back, caller)
+  local refunded = min(want, remaining, count)
+  if refunded > 0 then
+    refunded = call('LREM', key, -refunded, caller)
   end
-  return back, count - back, ends, fresh
+  return refunded, count - refunded, ends, fresh
 end
 
 local function repair(key, p, count, ends, fresh)
   if fresh == 2 then
-    call('PEXPIREAT', key, format('%d', last(ends)))
+    call('PEXPIREAT', key, format('%d', expires_ms(ends)))
   end
 end
 

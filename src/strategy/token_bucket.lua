@@ -1,58 +1,58 @@
--- Token bucket. State: how much is missing of a full bucket, in units of 50 ns of refilling, and when that was so, in us
--- since the epoch: "missing:stamp". Both stand in one key, so that they can't part.
+-- Token bucket. State: the deficit, which is what a full bucket has more, in units of 50 ns of refilling, and when that was
+-- so, in us since the epoch: "deficit:stamp". Both are one value, so that neither expires alone.
 --
 -- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
 --    more than twice the tolerance
--- state: missing; off (1: the stamp lies ahead, or more is missing than any debt)
+-- state: deficit; off (1: the stamp lies ahead, or the deficit is deeper than any debt)
 -- luacheck: read globals call format now now_s now_us next_ms floor ceil min max match foreign outlive
 
 local function available(key, p)
-  local missing, off = 0, 0
+  local deficit, off = 0, 0
   local value = call('GET', key)
   if value then
-    local was, stamp = match(value, '^(%d+):(%d+)$')
-    if not was or #was > 16 or #stamp > 16 then
+    local value_deficit, stamp = match(value, '^(%d+):(%d+)$')
+    if not value_deficit or #value_deficit > 16 or #stamp > 16 then
       foreign(key, 'not a bucket, "missing:stamp"')
     end
     local elapsed = now - tonumber(stamp)
     if elapsed < 0 then
-      -- the clock stepped back: what is missing refills from now on
+      -- The clock stepped back: the bucket refills from now on.
       elapsed, off = 0, 1
     end
-    missing = max(0, tonumber(was) - elapsed * 20)
-    if missing > (p[4] or 2 * p[3]) then
-      missing, off = p[3], 1
+    deficit = max(0, tonumber(value_deficit) - elapsed * 20)
+    if deficit > (p[4] or 2 * p[3]) then
+      deficit, off = p[3], 1
     end
   end
-  return floor((p[3] - missing) / p[2]), missing, off
+  return floor((p[3] - deficit) / p[2]), deficit, off
 end
 
-local function write(key, missing)
-  local value = format('%d:%d%06d', missing, now_s, now_us)
-  call('SET', key, value, 'PXAT', format('%d', next_ms + ceil(missing / 20000)))
+local function write(key, deficit)
+  local value = format('%d:%d%06d', deficit, now_s, now_us)
+  call('SET', key, value, 'PXAT', format('%d', next_ms + ceil(deficit / 20000)))
 end
 
-local function charge(key, p, missing, _, _, units)
-  missing = missing + units * p[2]
-  write(key, missing)
-  return missing, 0
+local function charge(key, p, deficit, _, _, units)
+  deficit = deficit + units * p[2]
+  write(key, deficit)
+  return deficit, 0
 end
 
--- Gives back what time has not, to the fraction of a unit.
-local function refund(key, p, missing, off, _, charged_at, _, remaining, want)
-  local back = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
-  if back > 0 and missing > 0 then
-    missing, off = max(0, missing - back), 0
-    write(key, missing)
+-- Refunds what time has not, to the fraction of a unit.
+local function refund(key, p, deficit, off, _, charged_at, _, remaining, want)
+  local refunded = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+  if refunded > 0 and deficit > 0 then
+    deficit, off = max(0, deficit - refunded), 0
+    write(key, deficit)
   end
-  return ceil(back / p[2]), missing, off
+  return ceil(refunded / p[2]), deficit, off
 end
 
-local function repair(key, p, missing, off)
+local function repair(key, p, deficit, off)
   if off == 1 then
-    write(key, missing)
+    write(key, deficit)
   else
-    outlive(key, ceil(missing / 20000))
+    outlive(key, ceil(deficit / 20000))
   end
 end
 

@@ -1,7 +1,7 @@
--- Which of a policy's commands the user may not run: a script that pcalls one never tells. Each is tried on a key that nobody
--- uses, with arguments that make little sense; what comes of it is removed.
+-- Returns the commands of a policy that the user may not run, which a script that pcalls them would not show. Each is tried on a
+-- key of its own with arguments that make little sense; the key is deleted.
 --
--- KEYS: the key. ARGV: the commands. Answers those that are refused.
+-- KEYS: the key. ARGV: the commands.
 
 local key, lacking = KEYS[1], {}
 
@@ -13,10 +13,10 @@ end
 
 for _, command in ipairs(ARGV) do
   if command == 'PEXPIRETIME' and not redis.REDIS_VERSION_NUM then
-    -- before 7.0
+    -- Before 7.0.
     command = 'PTTL'
   end
-  -- what makes a key of another kind finds this one in its place, and what makes none has one that ends
+  -- A command for another type finds a key of the wrong one, and a command that makes no key finds one with a TTL.
   redis.pcall('SET', key, '0', 'PX', '1000')
   local refused = false
   if command == 'TIME' then
@@ -24,7 +24,7 @@ for _, command in ipairs(ARGV) do
   elseif command == 'SET' then
     refused = is_refused(command, key, '0', 'PX', '1000')
   else
-    -- as many as it wants: they are counted before rights are looked at
+    -- As many arguments as it wants: the server counts them before it checks rights.
     local args = {}
     for more = 0, 4 do
       refused = refused or is_refused(command, key, unpack(args))

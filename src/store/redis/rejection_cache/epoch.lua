@@ -1,9 +1,9 @@
 -- Reads the epoch (see epoch.rs): the server's replication id, and the value of a key, behind its time in microseconds.
 --
--- KEYS: the key. ARGV: a value that no key ever had, and for how many milliseconds it lives. Answers nothing where the user
+-- KEYS: the key. ARGV: a value that no key ever had, and its TTL in milliseconds. Returns nil where the user
 -- may not run INFO.
 
--- Missing, or never to end.
+-- It is missing, or has no TTL.
 if redis.call('PTTL', KEYS[1]) < 0 then
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 end

@@ -5,11 +5,8 @@
 local call, try, tonumber, type, format = redis.call, redis.pcall, tonumber, type, string.format
 
 -- One instant for the whole batch, by the server's clock.
-local now_s, now_us
-do
-  local time = call('TIME')
-  now_s, now_us = time[1] + 0, time[2] + 0
-end
+local time = call('TIME')
+local now_s, now_us = time[1] + 0, time[2] + 0
 local now = now_s * 1000000 + now_us
 -- The current ms, and the first that begins at or after now: a key that is to live until then may expire when it begins.
 local now_ms, next_ms = (now - now % 1000) / 1000, (now + -now % 1000) / 1000

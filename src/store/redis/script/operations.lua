@@ -168,20 +168,10 @@ local function refund_all()
   end
 end
 
--- Only reads: see delete_all.
+-- Only reads: the keys are deleted after the reply is made.
 local function reset_all()
   for i = 1, policy_count do
     read(i).moved = 0
-  end
-end
-
-local function delete_all()
-  for i = 1, policy_count do
-    local key = KEYS[keys_done + i]
-    call('DEL', key)
-    if repairs then
-      repairs[key] = nil
-    end
   end
 end
 
@@ -287,8 +277,12 @@ local function judge_counters(last_key)
       end
       len = len + snapshot_len
     end
-    if operation == reset_all then
-      delete_all()
+    for i = 1, operation == reset_all and policy_count or 0 do
+      local key = KEYS[keys_done + i]
+      call('DEL', key)
+      if repairs then
+        repairs[key] = nil
+      end
     end
     reply_len, keys_done = len, keys_done + policy_count
   end

@@ -1,7 +1,7 @@
--- Whether this server counts now: writes as strategies do, on a key that is nobody's, and leaves nothing behind.
+-- Finds out whether the server can count now: writes as strategies do, to a key of its own, which it deletes.
 local answer = redis.pcall('SET', KEYS[1], '1', 'PX', '1000')
 if answer.err then
-  -- before 7.0 another word stands before the error's own
+  -- Before 7.0 other text precedes the error.
   return redis.error_reply(string.match(answer.err, '%u%u+ .*') or answer.err)
 end
 redis.pcall('DEL', KEYS[1])
