@@ -18,7 +18,7 @@ fn a_decision_on_redis_allocates_little() {
         let builder = policies.iter().fold(Limiter::builder().store(store), with);
         let limiter = builder.build().expect("a limiter");
         let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
-        // The lane is on the same thread, so what it does for the decision counts too.
+        // The worker is on the same thread, so what it does for the decision counts too.
         let each = each(
             &runtime,
             &format!("on Redis, {} policies", policies.len()),
@@ -40,7 +40,7 @@ fn a_cached_rejection_allocates_nothing() {
     assert!(runtime.block_on(check()).is_admitted());
     let refused = async || assert!(!check().await.is_admitted());
     let each = each(&runtime, "on Redis, known to be denied", refused);
-    // Not none: now and then Redis is asked whether the denial still holds.
+    // Not none: now and then Redis is asked whether the cached rejection still holds.
     assert!(each < 1.0, "{each}");
 }
 

@@ -56,7 +56,7 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
     let first = limiter.check(Key::new("key")).await;
     assert!(counted(&first));
     ends_are_right(first.policies());
-    // Each trip that found no script is two calls.
+    // Each batch that found no script is two calls.
     let asked = server.calls("evalsha") + server.calls("eval");
     assert!(asked <= 4, "asked again more than once: {asked} calls");
     server.reset_stats();
@@ -148,7 +148,7 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
     let limiter = books.limiter(policies().map(|(policy, _)| policy));
     many_keys(&limiter, "years-").await;
     for (name, days) in [("back-", -300), ("forth-", 1_000)] {
-        // Somewhere else, so that the lanes' idea of the time is wrong, and back for the question.
+        // Somewhere else, so that the workers' idea of the time is wrong, and back for the request.
         books.step(days * DAY);
         assert!(counted(&limiter.check(Key::new(name)).await));
         books.step(-days * DAY);

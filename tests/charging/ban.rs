@@ -130,7 +130,7 @@ async fn asking_on_while_it_lasts_makes_no_ban_longer_and_writes_nothing() {
         }
         if let Some(server) = world.redis_server() {
             assert_eq!(server.calls("set"), 0);
-            assert_eq!(server.calls("evalsha"), 50, "one trip a request");
+            assert_eq!(server.calls("evalsha"), 50, "one call a request");
         }
         assert_eq!(banned(&limiter, KEY).await, Some(secs(599)));
         world.advance(secs(599));

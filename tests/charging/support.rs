@@ -22,7 +22,7 @@ pub(crate) use crate::{
     world::{KEY, World, ms, secs},
 };
 
-/// The keys under which something is counted: all but the one that tells when something was given back.
+/// The keys under which something is counted: all but the epoch.
 pub(crate) fn books(server: &Server) -> Vec<String> {
     let mut keys = server.keys();
     keys.retain(|key| key != "tg:gen");

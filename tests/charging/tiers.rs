@@ -38,7 +38,7 @@ fn two_tiers(name: &str) -> Policy {
     })
 }
 
-/// The status, and the header field that tells the quota.
+/// The status, and the header field with the quota.
 async fn send(layer: &RateLimitLayer, request: Request<()>) -> (u16, String) {
     let handler = |_| async { Ok::<_, Infallible>(text(200)) };
     let Ok(answer) = call(layer, request, handler).await;

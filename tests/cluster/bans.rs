@@ -59,7 +59,7 @@ async fn left(limiter: &Limiter, keys: &Keys) -> String {
     format!("{:?}", all.collect::<Vec<_>>())
 }
 
-/// Runs a history under policies whose keys are in these slots, and with all of them in one; both tell the same. Returns what
+/// Runs a history under policies whose keys are in these slots, and with all of them in one; both answer the same. Returns what
 /// is left.
 async fn in_slots_as_in_one<const N: usize>(
     name: &str,

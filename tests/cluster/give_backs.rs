@@ -151,7 +151,7 @@ async fn no_request_waits_past_its_deadline_for_others_on_the_node_of_its_refund
     sleep_until((start + DEADLINE * 3 / 4).into()).await;
     scene.proxies[0].hold();
     let beside = tokio::spawn(scene.ask_beside());
-    // The other's trip is under way. The second node refuses.
+    // The other's batch is in flight. The second node rejects.
     let asks = scene.proxies[0].asked();
     sleep_until((start + DEADLINE * 7 / 8).into()).await;
     assert_eq!(scene.proxies[0].asked(), asks);

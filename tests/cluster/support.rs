@@ -12,7 +12,7 @@ pub(crate) use crate::{
     until::{PATIENCE, until},
 };
 
-/// One for all tests that leave its nodes as they are. Their policies' names tell their keys apart.
+/// One for all tests that leave its nodes as they are. Their policies' names keep their keys apart.
 pub(crate) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
     CLUSTER.get_or_init(|| Cluster::start(3, 1))
@@ -43,7 +43,7 @@ pub(crate) fn keys(cluster: &Cluster, part: &str) -> Vec<(String, usize)> {
 pub(crate) struct Places(pub(crate) [(Key, String); 3]);
 
 impl Places {
-    /// `name` tells them from others.
+    /// `name` distinguishes them from others.
     pub(crate) async fn find(cluster: &Cluster, name: &str) -> Self {
         let probe = limiter(store(cluster), [By::Gcra.policy("q", "9/month")]);
         let mut found: [Option<(Key, String)>; 3] = Default::default();

@@ -122,7 +122,7 @@ fn even(period: Duration, options: &Value) -> CalendarWindow {
     let (period, offset) = (period.as_micros() as u64, options["offset"].as_u64());
     let offset = offset.unwrap_or(0);
     assert_eq!(offset % 1_000_000, 0, "an offset of {offset} µs");
-    // A week begins at midnight, of a day that the offset tells too.
+    // A week begins at midnight, of a day that the offset gives too.
     let within = if period == 7 * DAY { DAY } else { period };
     let behind = offset % within;
     let ahead = (within - behind) % within;

@@ -169,7 +169,7 @@ impl Keys {
         self.expected.insert(place, expected);
     }
 
-    /// Notes that a key was changed in a way that no answer tells.
+    /// Notes that a key was changed in a way that no answer shows.
     pub(crate) fn change(&mut self, place: Place) {
         let over = self
             .expected

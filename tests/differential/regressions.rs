@@ -5,7 +5,7 @@ use crate::{
     run::Ground,
 };
 
-/// Tells a history, which must not fail.
+/// Plays a history, which must not fail.
 #[track_caller]
 fn tell(history: &History) {
     if let Err(failure) = Ground::new().tell(history) {

@@ -32,7 +32,7 @@ impl Socket {
         }
     }
 
-    /// Opens one as soon as there is a place, which another socket's end may make a moment later.
+    /// Opens one as soon as there is a permit, which another socket's end may make a moment later.
     async fn opened(example: &Example) -> Self {
         let start = Instant::now();
         loop {
@@ -154,7 +154,7 @@ async fn websocket_has_three_places_and_keeps_them_for_the_sockets_lives() {
         sockets.push(Socket::opened(&example).await);
     }
     for _ in 0..2 {
-        // Each socket lives, and so there is no place.
+        // Each socket lives, and so there is no permit.
         for socket in &mut sockets {
             let ping = Message::Ping(vec![1].into());
             assert_eq!(socket.say(ping).await, Message::Pong(vec![1].into()));

@@ -123,7 +123,7 @@ async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
     assert!(check("fresh").await.is_admitted());
 }
 
-/// Questions that wait for a trip when it opens are answered, too.
+/// Requests that wait for a batch when it opens are answered, too.
 #[tokio::test]
 async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     let server = Server::start();
@@ -149,7 +149,7 @@ async fn a_request_queued_when_it_opens_does_not_wait_for_its_deadline() {
     }
 }
 
-/// A request that is sent late has less than half of its time left. The first trip takes most of the second one's time.
+/// A request that is sent late has less than half of its time left. The first call takes most of the second one's time.
 #[tokio::test]
 async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
     const TIME: Duration = Duration::from_secs(2);

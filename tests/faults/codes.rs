@@ -131,7 +131,7 @@ async fn readonly() {
     connection.is_dropped(&server).await;
 }
 
-/// A replica that has lost its master, and is not to tell what it had of it.
+/// A replica that has lost its master, and is not to serve stale data.
 #[tokio::test]
 async fn masterdown() {
     let server = Server::builder()

@@ -16,7 +16,7 @@ use crate::support::{Log, builder, opened, quota, resumed, seen_by_the_store, un
 
 const KEY: Key = Key::global();
 
-/// Places that are not free again by themselves within this test.
+/// Permits that are not free again by themselves within this test.
 fn places(store: RedisStore, many: u64) -> Limiter {
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let limiter = Limiter::builder()
@@ -54,7 +54,7 @@ async fn places_that_are_left_during_an_outage_are_free_after_it() {
     let held = take(&limiter, 300).await;
     proxy.cut();
     opened(&limiter).await;
-    // More than go on one trip.
+    // More than one batch holds.
     drop(held);
     proxy.pass();
     until("all are free", async || left(&limiter).await == 300).await;
@@ -75,7 +75,7 @@ async fn they_are_refunded_though_no_request_comes() {
     until("all are free", async || left(&other).await == 3).await;
 }
 
-/// They are in a trip that is never answered, or in the queue behind it.
+/// They are in a batch that is never answered, or in the queue behind it.
 #[tokio::test]
 async fn places_that_are_left_as_the_network_goes_are_free_after_it() {
     let (_server, proxy, store) = network();

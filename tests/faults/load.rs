@@ -135,7 +135,7 @@ impl Log {
     }
 
     fn slack(&self) -> Duration {
-        // A request is woken a few times: in its own task, in its lane's and in its connection's.
+        // A request is woken a few times: in its own task, in its worker's and in its connection's.
         SLACK + 4 * self.lag
     }
 

@@ -125,7 +125,7 @@ async fn what_a_response_decides_is_settled_in_process() {
     }
 }
 
-/// A place that is held in process is renewed there, and one on Redis is not given back twice.
+/// A permit that is held in process is renewed there, and one on Redis is not given back twice.
 #[tokio::test]
 async fn places_in_flight_live_where_they_were_taken() {
     let life = Duration::from_millis(600);

@@ -11,7 +11,7 @@ use tollgate::{
 
 use crate::support::{self, Answer, FailingStore, hello, send, shared, status, to};
 
-/// A layer that tells of these policies by these fields.
+/// A layer that shows these policies in these fields.
 fn layer(
     headers: RateLimitHeaders,
     policies: impl IntoIterator<Item = Policy>,

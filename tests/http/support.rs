@@ -179,7 +179,7 @@ pub(crate) fn redis(server: &testkit::Server) -> tollgate::RedisStore {
     store.expect("a store")
 }
 
-/// How many units of `policy` the books hold against `key`.
+/// How many units of `policy` are used under `key`.
 pub(crate) async fn used(limiter: &Limiter, policy: &str, key: Key) -> u64 {
     let seen = limiter
         .peek([(policy, key)])

@@ -26,7 +26,7 @@ async fn a_request_rejected_by_the_rate_leaves_no_permit_behind() {
             assert_eq!(free(&limiter).await, PLACES - 4, "{}", books.name());
             drop(held);
             until_free(&limiter, PLACES).await;
-            // Places come back; what the rate counted stays.
+            // Permits come back; what the rate counted stays.
             assert_eq!(left_of(&limiter, "rate").await, 0);
             let _ = limiter
                 .reset(tollgate::Key::global())

@@ -291,7 +291,7 @@ async fn a_layer_further_in_that_refuses_gives_the_outer_place_back() {
     }
 }
 
-/// Notes, when it is dropped, how many places were free then.
+/// Notes, when it is dropped, how many permits were free then.
 struct Witness {
     limiter: Limiter,
     seen: Arc<Mutex<Vec<u64>>>,
@@ -323,7 +323,7 @@ impl Future for Endless {
     }
 }
 
-/// What a request works with is let go before its place is: else there is one more at work than there are places.
+/// What a request works with is let go before its permit is: else there is one more at work than there are permits.
 #[tokio::test]
 async fn a_request_that_is_given_up_ends_its_work_before_it_gives_its_place_back() {
     let books = Books::memory();

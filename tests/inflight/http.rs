@@ -421,7 +421,7 @@ async fn ten_places_hold_under_five_hundred_requests_on_redis() {
     assert_eq!(server.keys(), [""; 0]);
 }
 
-/// Longer than its life in a stream, while others want its place.
+/// Longer than its life in a stream, while others want its permit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_outlasts_its_permits_life_keeps_its_place_to_the_end() {
     let server = Server::start();

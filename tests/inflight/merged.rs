@@ -9,7 +9,7 @@ use crate::support::{
     Books, LONG, PLACES, build, check, counted, free, permits, places, store, until, until_free,
 };
 
-/// Asks `n` times before the lane's next trip.
+/// Makes `n` requests before the worker's next batch.
 async fn at_once(limiter: &Limiter, n: usize) -> Vec<Decision> {
     let tasks: Vec<_> = (0..n)
         .map(|_| tokio::spawn(limiter.check(Key::global()).into_future()))
@@ -28,7 +28,7 @@ fn members(server: &Server) -> HashSet<String> {
     members.into_iter().map(testkit::Reply::text).collect()
 }
 
-/// On one thread, so that all ask before the lane goes.
+/// On one thread, so that all requests come before the worker runs.
 #[tokio::test]
 async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     let books = Books::redis();
@@ -39,8 +39,8 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
     free(&limiter).await;
     server.reset_stats();
     let decisions = at_once(&limiter, 50).await;
-    let trips = server.calls("evalsha") + server.calls("eval");
-    assert_eq!(trips, 1, "they were merged, or this test says nothing");
+    let calls = server.calls("evalsha") + server.calls("eval");
+    assert_eq!(calls, 1, "they were merged, or this test says nothing");
 
     let mut held: Vec<_> = decisions.into_iter().filter(counted).collect();
     assert_eq!(held.len() as u64, PLACES);

@@ -58,7 +58,7 @@ impl Slow {
         }
     }
 
-    /// A limiter of one place for each key.
+    /// A limiter of one permit for each key.
     fn limiter(&self) -> Limiter {
         let policy = Policy::new("places", Quota::concurrent(1));
         let policy = policy.strategy(Concurrency::with_ttl(LIFE));

@@ -20,7 +20,7 @@ pub(crate) use crate::{
     until::{PATIENCE, until},
 };
 
-/// Places for requests in flight.
+/// Permits for requests in flight.
 pub(crate) const PLACES: u64 = 10;
 
 /// How long a permit lives that is not renewed, by the store's clock.
@@ -169,12 +169,12 @@ pub(crate) async fn left_of(limiter: &Limiter, policy: &str) -> u64 {
     seen.policy(policy).expect("its verdict").remaining()
 }
 
-/// How many places are free.
+/// How many permits are free.
 pub(crate) async fn free(limiter: &Limiter) -> u64 {
     left_of(limiter, "places").await
 }
 
-/// Waits until so many places are free: a release is not awaited where it is made.
+/// Waits until so many permits are free: a release is not awaited where it is made.
 #[track_caller]
 pub(crate) fn until_free(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
     until("places are free", async move || {

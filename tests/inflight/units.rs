@@ -1,4 +1,4 @@
-//! Requests that take several places each.
+//! Requests that take several permits each.
 
 use tollgate::{Decision, Key, Refund, RetryAfter};
 
@@ -11,7 +11,12 @@ async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG).cost(3)]);
         let mut held = fill(&limiter).await;
-        assert_eq!(held.len(), 3, "{}: 9 of 10 places are theirs", books.name());
+        assert_eq!(
+            held.len(),
+            3,
+            "{}: 9 of 10 permits are theirs",
+            books.name()
+        );
         assert_eq!(free(&limiter).await, 1);
         if let Books::Redis(server, _) = &books {
             assert_eq!(permits(server), 9);

@@ -72,7 +72,7 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ask
         Policy::new("places", Quota::concurrent(1)).key(extract::global()),
         abuse(),
     ]);
-    // A place is looked for again and again.
+    // A permit is looked for again and again.
     let held = wait(&limiter).await.expect("a place");
     let _ = limiter
         .reset([("p", Key::global())])

@@ -52,7 +52,7 @@ async fn only_the_first_of_a_thousand_asks_the_store() {
         let _ = turn.expect("a turn");
     }
     assert_eq!(time.passed(), ms(9_990));
-    // One for each that is let in: what is left after it tells the next one how long to sleep.
+    // One for each that is admitted: the units left after it give the next one its wait.
     assert!(time.questions() <= 1_001, "{}", time.questions());
 }
 

@@ -20,7 +20,7 @@ fn banning(server: &Server, clock: &Clock) -> Limiter {
     limiter(store(server, clock), policies)
 }
 
-/// Where a rejection comes from, and the wait that it tells.
+/// Where a rejection comes from, and its wait.
 async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
     let decision = limiter.check(key()).await;
     let source = decision.source();

@@ -16,7 +16,7 @@ fn source_and_wait(rejected: Decision) -> (DecisionSource, Option<Duration>) {
     (source, error.retry_after().duration())
 }
 
-/// What the store tells at the same instant. A rejection changes nothing.
+/// What the store answers at the same instant. A rejection changes nothing.
 async fn in_the_store(server: &Server, by: By, quota: &str, cost: u64) -> Option<Duration> {
     let asking = limiter(forgetful(server), [by.policy("p", quota)]);
     source_and_wait(asking.check(key()).cost(cost).await).1
@@ -93,7 +93,7 @@ async fn a_policy_of_which_nothing_is_known_is_asked_about() {
     assert_eq!(rejected, (DecisionSource::RejectionCache, Some(ms(19_998))));
 }
 
-/// Has the epoch read by a check, and tells what that says.
+/// Has the epoch read by a check, and returns its answer.
 async fn reads(
     server: &Server,
     check: impl Future<Output = Decision>,

@@ -264,9 +264,9 @@ async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
     );
     let stop = Arc::new(AtomicBool::new(false));
     let tasks = traffic(&limiter, &stop);
-    six_for_the_application(&pool, "while lanes are busy").await;
+    six_for_the_application(&pool, "while workers are busy").await;
 
-    // Lanes of another runtime at the same time: theirs come on top.
+    // Workers of another runtime at the same time: their connections come on top.
     let other = std::thread::spawn({
         let limiter = limiter.clone();
         move || {
@@ -282,13 +282,13 @@ async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
         }
     });
     let other = tokio::task::block_in_place(|| other.join().expect("it ends well"));
-    six_for_the_application(&pool, "while two runtimes have lanes").await;
+    six_for_the_application(&pool, "while two runtimes have workers").await;
 
     for _ in 0..5 {
         server
             .command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
             .ok();
-        six_for_the_application(&pool, "after the lanes lost their connections").await;
+        six_for_the_application(&pool, "after the workers lost their connections").await;
     }
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
@@ -314,7 +314,7 @@ async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not()
     let decision = limiter.check(Key::new("key")).await;
     assert!(!decision.is_admitted(), "{decision:?}");
     drop(held);
-    crate::support::until("the lane has its connection", async || {
+    crate::support::until("the worker has its connection", async || {
         limiter.peek(Key::new("key")).await.is_ok()
     })
     .await;

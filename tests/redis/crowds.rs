@@ -1,4 +1,4 @@
-//! Limits hold with all that makes them fast at once: lanes, merged questions, refusals that are remembered; under 512 tasks,
+//! Limits hold with all that makes them fast at once: workers, merged requests, cached rejections; under 512 tasks,
 //! and while connections are killed at random.
 
 use std::{
@@ -19,10 +19,10 @@ const TASKS: u64 = 512;
 
 const LIMIT: u64 = 50;
 
-/// So few that most of the questions on a trip are equal ones.
+/// So few that most of the requests of a batch are equal ones.
 const KEYS: u64 = 30;
 
-/// As many as there are processes: each has lanes and a memory of its own.
+/// As many as there are processes: each has workers and a rejection cache of its own.
 fn limiters(server: &Server, policies: impl Fn() -> Vec<Policy>) -> [Limiter; 2] {
     [1, 2].map(|lanes| {
         let store = RedisStore::builder()

@@ -96,7 +96,7 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_may_pass() {
     // The epoch is read by a call of its own.
     epoch_is_read(&server, 1).await;
     server.reset_stats();
-    // The first denial was asked for before the epoch was known, and is asked for once more.
+    // The first rejection is from before the epoch was known, and is requested once more.
     clock.advance(ms(400));
     for _ in 0..100 {
         let refused = limiter.check(key()).await;

@@ -297,7 +297,7 @@ async fn a_key_that_counts_nothing_is_not_immortal_either() {
         let mut decision = limiter.check(Key::new("key")).cost(6).await;
         let given = decision.refund(6).await.expect("an answer");
         assert_eq!(given[0].units(), 6);
-        // Not the key that tells of refunds, which the next refund writes anew.
+        // Not the epoch, which the next refund deletes.
         for key in server.keys().iter().filter(|key| *key != "tg:gen") {
             server.command(&["PERSIST", key]).ok();
         }

@@ -39,7 +39,7 @@ fn impatient(server: &Server, answer: OnStoreError, quota: &str) -> Limiter {
 }
 
 async fn resumed(limiter: &Limiter) {
-    // Each lane may have to find out for itself.
+    // Each worker may have to find out for itself.
     for key in 0..16 {
         resumed_on(limiter, &key.to_string()).await;
     }
@@ -262,7 +262,7 @@ async fn a_redis_that_accepts_and_never_answers_holds_no_request_past_the_deadli
     }
 }
 
-/// Each request's deadline counts from its own arrival, not from its trip's.
+/// Each request's deadline counts from its own arrival, not from its batch's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_later_request_waits_no_longer_for_a_silent_redis() {
     let server = Server::start();

@@ -114,7 +114,7 @@ async fn a_flood_on_a_silent_redis_is_forgotten_with_its_deadline() {
         counted_or_fault(&limiter, Key::new("last")).await
     })
     .await;
-    // Full trips of 128 keys, a few of which may be under way when it falls silent, and one more for each deadline.
+    // Full batches of 128 keys, a few of which may be in flight when it falls silent, and one more for each deadline.
     let sent = server.keys().len();
     assert!(sent < 5_000, "{sent} of 20,000 questions were sent");
 }

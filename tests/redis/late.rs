@@ -80,7 +80,7 @@ async fn a_request_that_is_to_be_sent_again_fails_at_its_own_deadline() {
     until("it is to be sent again", async || proxy.delayed() > 0).await;
     server.pause();
     sleep(DEADLINE / 3).await;
-    // Enough for one more trip, and no third one.
+    // Enough for one more call, and no third one.
     let later = (0..40).map(|key| {
         let check = weekly.check(Key::new(key.to_string()));
         tokio::spawn(check.into_future())

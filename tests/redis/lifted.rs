@@ -135,7 +135,7 @@ async fn what_a_response_gives_back_is_had_at_once() {
     }
 }
 
-/// Of what shares a trip, takes are judged together, whatever is asked between them.
+/// Checks of one batch are judged together, whatever is called between them.
 #[tokio::test]
 async fn a_rejection_from_before_a_refund_is_not_cached_after_it() {
     let (clock, server) = world();
@@ -234,7 +234,7 @@ async fn a_refund_of_another_process_is_seen_by_the_epoch() {
     assert!(here.check(key()).await.is_admitted());
 }
 
-/// One read tells of all keys.
+/// One read is enough for all keys.
 #[tokio::test]
 async fn knowing_that_nothing_was_refunded_costs_two_reads_a_bound_however_many_are_rejected() {
     const KEYS: u64 = 50;

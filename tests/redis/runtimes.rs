@@ -187,7 +187,7 @@ fn poll_outside(limiter: &Limiter) -> tollgate::Decision {
     answer.try_recv().expect("an answer at once")
 }
 
-/// Dropping the last handle ends the lanes and closes their connections, in a runtime that goes on.
+/// Dropping the last handle ends the workers and closes their connections, in a runtime that goes on.
 #[tokio::test]
 async fn a_store_that_is_dropped_closes_its_connections() {
     let server = Server::start();
@@ -202,5 +202,8 @@ async fn a_store_that_is_dropped_closes_its_connections() {
     }
     assert!(connected() > before);
     drop(limiter);
-    crate::support::until("the lanes hang up", async || connected() == before).await;
+    crate::support::until("the workers close their connections", async || {
+        connected() == before
+    })
+    .await;
 }

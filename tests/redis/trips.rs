@@ -1,4 +1,4 @@
-//! Questions that share a trip are judged one after the other, and none undoes another.
+//! Requests of one batch are judged one after the other, and none undoes another.
 
 use std::{fmt::Debug, future::IntoFuture, time::Duration};
 
@@ -12,12 +12,12 @@ use crate::{
     support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used},
 };
 
-/// Asked from one task before its runtime's lanes run, questions share a trip, in this order.
-fn in_one_trip(server: &Server, trip: impl FnOnce()) {
+/// Requests that one task makes before its runtime's workers run share a batch, in this order.
+fn in_one_batch(server: &Server, requests: impl FnOnce()) {
     server.reset_stats();
-    trip();
+    requests();
     let calls = server.calls("evalsha") + server.calls("eval");
-    assert!(calls <= 2, "{calls} calls were no single trip");
+    assert!(calls <= 2, "{calls} calls were no single batch");
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_look_does_not_undo_what_is_charged_after_it() {
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "10/h");
-        in_one_trip(&server, || {
+        in_one_batch(&server, || {
             runtime.block_on(async {
                 let (seen, admitted) = join!(
                     limiter.peek(Key::new("key")),
@@ -50,7 +50,7 @@ fn a_refusal_does_not_undo_what_is_charged_after_it() {
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "10/h");
-        in_one_trip(&server, || {
+        in_one_batch(&server, || {
             runtime.block_on(async {
                 let check = |cost| limiter.check(Key::new("key")).cost(cost);
                 let (refused, admitted) = join!(check(11), check(3));
@@ -83,7 +83,7 @@ fn a_refusal_by_one_policy_does_not_shorten_what_others_share_with_it() {
         assert!(counted(
             &runtime.block_on(check(&limiter, "a", 4).into_future())
         ));
-        in_one_trip(&server, || {
+        in_one_batch(&server, || {
             runtime.block_on(async {
                 let (refused, admitted) = join!(check(&limiter, "a", 5), check(&limiter, "b", 5));
                 assert!(!counted(&refused) && counted(&admitted));
@@ -193,7 +193,7 @@ fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Seen {
 type Seen = (bool, u64, RetryAfter);
 
 #[test]
-fn two_questions_in_one_trip_are_judged_as_if_they_had_come_one_by_one() {
+fn two_questions_in_one_batch_are_judged_as_if_they_had_come_one_by_one() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     let mut failures = Vec::new();
@@ -247,7 +247,7 @@ fn a_hot_key_keeps_no_other_waiting() {
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "3/h");
-        in_one_trip(&server, || {
+        in_one_batch(&server, || {
             runtime.block_on(async {
                 let hot = (0..5_000).map(|_| limiter.check(Key::new("hot")).into_future());
                 let others = (0..127).map(|key| limiter.check(Key::new(format!("{key}"))));
@@ -262,12 +262,12 @@ fn a_hot_key_keeps_no_other_waiting() {
 }
 
 #[test]
-fn equal_requests_in_one_trip_are_served_first_come_first_served() {
+fn equal_requests_in_one_batch_are_served_first_come_first_served() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
         let limiter = single(&server, by, "3/h");
-        in_one_trip(&server, || {
+        in_one_batch(&server, || {
             runtime.block_on(async {
                 let check = || limiter.check(Key::new("key"));
                 let answers = join!(check(), check(), check(), check(), check());
@@ -298,7 +298,7 @@ fn a_check_for_more_requests_than_can_be_counted_gets_what_there_is() {
 }
 
 #[test]
-fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
+fn requests_of_many_kinds_in_one_batch_all_find_their_own_answers() {
     let server = Server::start();
     let runtime = current_thread();
     let store = store(&server);
@@ -307,7 +307,7 @@ fn requests_of_many_kinds_in_one_trip_all_find_their_own_answers() {
         [By::Gcra.policy("a", "100/h"), By::Fixed.policy("b", "50/h")],
     );
     let one = limiter(store, [By::Fixed.policy("b", "50/h")]);
-    in_one_trip(&server, || {
+    in_one_batch(&server, || {
         runtime.block_on(async {
             let (x, y, z, charged, seen) = join!(
                 both.check(Key::new("key")).cost_for("a", 7),

@@ -67,7 +67,7 @@ async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
         let after: Vec<_> = begun.iter().map(|key| contents(&server, key)).collect();
         assert_eq!(after, before, "{order:?}, {quota}");
 
-        // Whatever a trip frees, those after it may have; what they say is what was charged.
+        // Whatever a call frees, later ones may have; what they say is what was charged.
         let (reset, charged) = tokio::join!(
             both.reset(Key::new("gone")),
             both.check(Key::new("begun")).cost(2)

@@ -137,8 +137,8 @@ async fn a_request_dropped_while_the_script_runs_costs_nothing() {
         let tasks: Vec<_> = (0..100)
             .map(|_| tokio::spawn(limiter.check(Key::new("key")).cost(2).into_future()))
             .collect();
-        // Some are under way by now, some wait for the next trip.
-        until("the lane has sent what came first", async || {
+        // Some are in flight by now, some wait for the next batch.
+        until("the worker has sent what came first", async || {
             tokio::task::yield_now().await;
             true
         })
@@ -167,7 +167,7 @@ async fn a_dropped_check_of_several_requests_has_all_of_them_refunded() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
-        // The same trip carries a request that stays, so that it is known to be over.
+        // The same batch has a request that stays, so that it is known to be over.
         let several = limiter
             .check(Key::new("key"))
             .cost(3)

@@ -13,7 +13,7 @@ const SLACK: Duration = Duration::from_millis(50);
 /// A machine that wakes tasks so late may make calls late, too.
 const BUSY: Duration = Duration::from_millis(60);
 
-/// What the machine adds to any wait: a request is woken a few times, in its own task, in its lane's and in its connection's.
+/// What the machine adds to any wait: a request is woken a few times, in its own task, in its worker's and in its connection's.
 pub(crate) fn slack(lag: Duration) -> Duration {
     SLACK + 4 * lag
 }
@@ -32,7 +32,7 @@ pub(crate) struct Said {
     pub(crate) used: Option<[u64; 2]>,
     /// What is charged at once, or afterwards.
     pub(crate) owed: Option<u64>,
-    /// The most places that were held at once.
+    /// The most permits that were held at once.
     pub(crate) flying: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::PROCESSES;
 /// What one process's requests became.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Answers that the store gave, or a denial of its that was remembered.
+    /// Answers of the store, and its rejections that were cached.
     pub(crate) by_store: AtomicU64,
     /// Answers that were given in its place.
     pub(crate) in_process: AtomicU64,

@@ -1,4 +1,4 @@
-//! Places in flight, and the tasks that take them.
+//! Permits, and the tasks that take them.
 
 use std::{
     sync::{
@@ -13,7 +13,7 @@ use tollgate::{Key, Limiter};
 
 use crate::dice::Dice;
 
-/// The places that all processes hold together, as they know it: never more than the store has given.
+/// The permits that all processes hold together, as they know it: never more than the store has given.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     held: AtomicU64,
@@ -39,7 +39,7 @@ impl Flights {
     }
 }
 
-/// Takes a place, holds it for a while, and leaves it, again and again.
+/// Takes a permit, holds it for a while, and leaves it, again and again.
 pub(crate) async fn fly(
     limiter: Limiter,
     flights: Arc<Flights>,

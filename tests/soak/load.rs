@@ -22,7 +22,7 @@ use crate::{
 
 /// Tasks that ask, for each process.
 const TASKS: u64 = 5;
-/// Tasks that take places in flight, for each process: together more than there are places.
+/// Tasks that take permits in flight, for each process: together more than there are permits.
 const FLIERS: u64 = 3;
 /// How long each of them rests between two requests.
 const REST: Duration = Duration::from_millis(2);

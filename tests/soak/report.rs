@@ -30,7 +30,7 @@ pub(crate) struct Report {
     pub(crate) recovery: Duration,
     /// On each ground in kB, once warm and at the end.
     pub(crate) memory: Vec<(&'static str, [u64; 2])>,
-    /// Places that were taken, the most of them at once, and how long until all were free again at the end.
+    /// Permits that were taken, the most of them at once, and how long until all were free again at the end.
     pub(crate) places: u64,
     pub(crate) flying: u64,
     pub(crate) freed: Duration,

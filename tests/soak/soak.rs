@@ -186,7 +186,7 @@ impl Soak<'_> {
         }
     }
 
-    /// Begins a new epoch, and returns the one that is over, and the most places that were held at once in it.
+    /// Begins a new epoch, and returns the one that is over, and the most permits that were held at once in it.
     async fn turn(&mut self) -> (Arc<Epoch>, u64) {
         self.epochs += 1;
         let over = self.now.turn(self.epochs).await;

@@ -102,7 +102,7 @@ impl Api {
     }
 }
 
-/// What a page in a browser tells that asks each API four times.
+/// What a page in a browser reports that requests each API four times.
 async fn answers_in_a_browser(apis: &[(&str, &Api)]) -> HashMap<String, Vec<Answer>> {
     let (sender, mut answers) = mpsc::unbounded_channel();
     let tell = async move |text: String| {

@@ -92,7 +92,7 @@ async fn tonics_connections_under_tonics_tls_have_peers() {
     each_has_its_own_quota(server, endpoint).await;
 }
 
-/// Of a server that does TLS by itself, tonic tells less.
+/// Of a server that does TLS by itself, tonic knows less.
 #[cfg(feature = "tonic-tls")]
 #[tokio::test]
 async fn tonics_connections_under_tls_of_ones_own_have_peers() {

@@ -1,4 +1,4 @@
-//! Streams that come to their end: judged by their trailers, and holding their place until then.
+//! Streams that come to their end: judged by their trailers, and holding their permit until then.
 
 use futures_util::stream;
 use tollgate::{RateLimitLayer, outcome::RequestEnd};
@@ -129,7 +129,7 @@ async fn a_stream_in_both_directions_is_judged_by_its_trailers_and_not_before() 
     }
 }
 
-/// A server with two places and nothing else to count, and a client of it.
+/// A server with two permits and nothing else to count, and a client of it.
 async fn two_places(world: &World, host: Host) -> (tollgate::Limiter, Client) {
     let limiter = world.limiter([places(2, LIFE)]);
     let address = host.serve(RateLimitLayer::new(limiter.clone())).await;

@@ -131,7 +131,7 @@ pub(crate) async fn used(limiter: &Limiter, policy: &str) -> u64 {
     verdict.limit() - verdict.remaining()
 }
 
-/// Waits until so many places are taken.
+/// Waits until so many permits are taken.
 #[track_caller]
 pub(crate) fn until_taken(limiter: &Limiter, places: u64) -> impl Future<Output = ()> {
     until("so many places are taken", async move || {
@@ -160,7 +160,7 @@ const CHARGES: [&str; 4] = [
 /// How a request ended, with its HTTP status and its gRPC code.
 pub(crate) type Ended = (RequestEnd, Option<u16>, Option<i32>);
 
-/// A layer with a policy of every mode and judge, and a place, by which is seen when a request is over.
+/// A layer with a policy of every mode and judge, and a permit, by which is seen when a request is over.
 pub(crate) struct Books {
     pub(crate) layer: RateLimitLayer,
     ended: Arc<Mutex<Vec<Ended>>>,

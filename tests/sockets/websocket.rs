@@ -1,4 +1,4 @@
-//! WebSockets that hold the place of the request they began with, and WebSockets that don't.
+//! WebSockets that hold the permit of the request they began with, and WebSockets that don't.
 
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// Holds the request's place for the socket's life.
+/// Holds the request's permit for the socket's life.
 async fn hold(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     let held = admission.hold_permits();
     upgrade.on_upgrade(async move |socket| {
@@ -57,7 +57,7 @@ async fn kept(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     })
 }
 
-/// Holds the request's place for the life of a socket that is never opened.
+/// Holds the request's permit for the life of a socket that is never opened.
 async fn never(upgrade: WebSocketUpgrade, admission: Admission) -> Response {
     let _response = hold(upgrade, admission).await;
     std::future::pending().await
@@ -72,7 +72,7 @@ async fn serve_sockets(layer: RateLimitLayer) -> SocketAddr {
     serve(router.layer(layer)).await
 }
 
-/// A server with one place.
+/// A server with one permit.
 async fn one_place(world: &World) -> (Limiter, SocketAddr) {
     let limiter = world.limiter([places(1, LIFE)]);
     let address = serve_sockets(RateLimitLayer::new(limiter.clone())).await;

@@ -84,7 +84,7 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn equal_questions_are_merged_and_others_share_a_trip() {
+async fn equal_requests_are_merged_and_others_share_a_batch() {
     let world = World::redis();
     let policies = [trial("trial"), By::Gcra.policy("ours", "1000/s")];
     let limiter = world.limiter(policies);
@@ -106,7 +106,7 @@ async fn equal_questions_are_merged_and_others_share_a_trip() {
     assert_eq!(
         world.server().calls("evalsha"),
         1,
-        "64 requests share one trip"
+        "64 requests share one batch"
     );
     // One entry: one write under each policy.
     assert_eq!(world.server().calls("set"), 2);
@@ -117,8 +117,8 @@ async fn equal_questions_are_merged_and_others_share_a_trip() {
         tasks.spawn(limiter.check(fresh_key()).into_future());
     }
     assert!(tasks.join_all().await.iter().all(counted));
-    let trips = world.server().calls("evalsha");
-    assert!(trips <= 8, "64 keys took {trips} trips over four lanes");
+    let calls = world.server().calls("evalsha");
+    assert!(calls <= 8, "64 keys took {calls} calls of four workers");
 }
 
 /// Half a strategy, for Redis alone: it counts, and then fails for each request of cost two.

@@ -127,7 +127,7 @@ pub async fn drive<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
     }
 }
 
-/// Processor time that this process has used, where the system tells.
+/// Processor time that this process has used, where the system reports it.
 pub(crate) fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // After the name in brackets, which may hold anything: user and system time are the 12th and 13th field, in ticks.

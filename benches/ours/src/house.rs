@@ -23,7 +23,7 @@ pub const POLICIES: [&str; 3] = ["first", "second", "third"];
 
 /// Counting on the server at `url`, with the defaults of tollgate.
 pub fn on_redis(url: &str) -> LimiterBuilder {
-    // A machine that stalls for long must not end in a store fault: the p99 tells of stalls.
+    // A machine that stalls for long must not end in a store fault: the p99 shows stalls.
     let store = RedisStore::builder()
         .url(url)
         .timeout(Duration::from_secs(5));
@@ -63,7 +63,7 @@ impl House {
         self
     }
 
-    /// Denials that are known need not come from the store.
+    /// Rejections may come from the cache.
     #[must_use]
     pub fn cached(mut self) -> Self {
         self.cached = true;

@@ -1,4 +1,4 @@
-//! Every case works, and what it tells makes sense. No figure decides: those of so short a run are noise.
+//! Every case works, and its result makes sense. No figure decides: those of so short a run are noise.
 
 use serde_json::Value;
 use tollgate_bench::{

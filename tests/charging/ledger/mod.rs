@@ -111,7 +111,7 @@ async fn measure(limiter: &Limiter) -> i64 {
     2 * LIMIT - back.expect("an answer")[0].units() as i64
 }
 
-/// The store holds what the books say, and lets go of it in time.
+/// The store holds what the ledger says, and lets go of it in time.
 async fn compare(world: &World, limiter: &Limiter, books: &Books, scene: Scene) {
     let (least, most) = books.used();
     let used = measure(limiter).await;

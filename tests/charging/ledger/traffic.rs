@@ -77,7 +77,7 @@ struct Task {
 }
 
 impl Process {
-    /// `base` tells its requests from those of other processes.
+    /// `base` distinguishes its requests from those of other processes.
     pub(super) fn new(
         (by, kind, seed): (By, Kind, u64),
         limiter: impl Fn(Policy) -> Limiter,
@@ -92,7 +92,7 @@ impl Process {
         let shared = Shared {
             kind,
             modes: [
-                // Those that share a limiter share trips, and equal ones are asked about together.
+                // Those that share a limiter share batches, and equal ones are merged.
                 (Mode::Arrival, RateLimitLayer::new(plain.clone())),
                 layer(Mode::Reserve, reserve()),
                 layer(Mode::Lenient, reserve().charge_dropped(false)),

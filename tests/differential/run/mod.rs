@@ -96,7 +96,7 @@ impl Ground {
         }
     }
 
-    /// Tells a history from its beginning. A panic is a failure of the step at hand.
+    /// Plays a history from its beginning. A panic is a failure of the step at hand.
     pub(crate) fn tell(&mut self, history: &History) -> Result<(), Failure> {
         self.histories += 1;
         self.clock.set(history.start);
@@ -285,7 +285,7 @@ impl<'a> Telling<'a> {
         Ok(())
     }
 
-    /// Has all forget what is over: a store may or may not, and if the clock steps back it could tell.
+    /// Has all forget what is over: a store may or may not, and if the clock steps back it shows.
     async fn forget_what_is_over(&mut self) -> Outcome {
         for key in self.keys.unknown() {
             self.peek(&Request::of(key)).await?;

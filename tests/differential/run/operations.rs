@@ -162,7 +162,7 @@ impl Telling<'_> {
         compare(&by_redis, &by_memory, by_model.as_ref())
     }
 
-    /// Whether all times that the cache tells are true, unless something was admitted within its bound.
+    /// Whether all times from the cache are exact, unless something was admitted within its bound.
     fn tells_the_time(&self, cached: &Answer, memory: &Answer) -> bool {
         let times = |under: &Under| (under.wait, under.reset, under.rejects);
         self.changed + BOUND.as_micros() as u64 >= self.now

@@ -1,4 +1,4 @@
-//! A key that is known to be denied: Redis should hear nothing of it.
+//! A key whose rejection is cached: no call should reach Redis.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub(super) async fn known(plan: Plan) -> Vec<Outcome> {
     let server = Server::start();
     let ours = House::one(on_redis(&server.url()), Rule::scarce(), Callers::kept(1)).cached();
     let memory = House::one(in_process(), Rule::scarce(), Callers::kept(1));
-    // The one request that is admitted, and the one that makes the denial known.
+    // The one request that is admitted, and the one whose rejection is cached.
     for house in [&ours, &memory] {
         let mut dice = Dice::new(0);
         assert!(house.decide(&mut dice).await);
@@ -38,8 +38,8 @@ pub(super) async fn known(plan: Plan) -> Vec<Outcome> {
     vec![outcome]
 }
 
-/// What Redis hears while one is denied over and over, without the pauses of a bout, in which a denial grows too old to be
-/// believed unasked.
+/// What Redis hears while a key is rejected over and over, without the pauses of a bout, in which a cached rejection grows
+/// too old.
 async fn heard(server: &Server, house: Arc<House>, plan: &Plan) -> Vec<(String, u64)> {
     let mut load = busy(plan, 64);
     load.time *= u32::try_from(plan.rounds).unwrap_or(1);

@@ -45,7 +45,7 @@ pub(super) async fn limit() -> Vec<Outcome> {
     ]
 }
 
-/// Lets so many tasks ask so many times each, and tells how many were admitted.
+/// Sends so many requests from each of so many tasks, and returns how many were admitted.
 ///
 /// # Panics
 ///

@@ -137,7 +137,7 @@ fn busy(plan: &Plan, tasks: usize) -> Load {
     }
 }
 
-/// How many keys, as a title tells it.
+/// The number of keys, as text for a title.
 fn keys(keys: usize) -> String {
     match keys {
         1 => "one hot key".into(),

@@ -1,4 +1,4 @@
-//! limitador: a fixed window on one shared connection, read in one trip and counted in another.
+//! limitador: a fixed window on one shared connection, read in one round trip and counted in another.
 
 use std::collections::HashMap;
 
