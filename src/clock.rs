@@ -85,7 +85,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
 /// The machine's clock.
 ///
-/// Its [`now`](Clock::now) begins with what the wall clock shows when the process first asks, and counts on by a monotonic
+/// Its [`now`](Clock::now) begins with what the wall clock shows when the process first reads it, and counts on by a monotonic
 /// clock: wherever the wall clock steps, no quota is refilled or withheld. On Linux and macOS it stands still while the
 /// machine is suspended. Its [`wall`](Clock::wall) is the wall clock, or 1970 if that shows an earlier time.
 #[derive(Clone, Copy, Debug, Default)]

@@ -82,8 +82,8 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// If the store can't answer. Under the layers before the one that failed, units may have been refunded; what was
-    /// asked for under that one is not refunded later.
+    /// If the store can't answer. Under the layers before the one that failed, units may have been refunded; the
+    /// units of that one are not refunded later.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
         let mut refunds = Vec::new();

@@ -45,8 +45,8 @@ impl Decision {
     ///
     /// # Errors
     ///
-    /// If the store can't answer. Under the policies before the one that failed, units may have been refunded; what was
-    /// asked for under that one is not refunded later.
+    /// If the store can't answer. Under the policies before the one that failed, units may have been refunded; the
+    /// units of that one are not refunded later.
     ///
     /// # Cancellation
     ///

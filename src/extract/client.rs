@@ -3,7 +3,7 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc};
 use http::{HeaderName, header, request::Parts};
 
 use super::{
-    KeyExtractor, MissingKey, Peer,
+    KeyExtractor, MissingKey, Peer, field,
     forwarded::{self, List, MOST_ENTRIES, X_FORWARDED_FOR},
     networks::Networks,
     peer::{peer, peer_of},
@@ -252,10 +252,7 @@ impl KeyExtractor for ClientIp {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(self.prefixes.key_of(text.parse().ok()?))
+        Some(self.prefixes.key_of(field::text(texts)?.parse().ok()?))
     }
 
     fn on_missing_key(&self) -> MissingKey {

@@ -70,7 +70,7 @@ impl KeyExtractor for Cookie {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        field::key_from_text(texts, self.secret)
+        field::key(field::text(texts)?.as_bytes().trim_ascii(), self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {

@@ -51,7 +51,7 @@ impl KeyExtractor for Header {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        field::key_from_text(texts, self.secret)
+        field::key(field::text(texts)?.as_bytes(), self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
@@ -93,6 +93,13 @@ impl Bearer {
         self.hash_key = Some(hash_key);
         self
     }
+
+    fn key_of(&self, token: &[u8]) -> Key {
+        match &self.hash_key {
+            Some(hash_key) => Key::secret_with(hash_key, token),
+            None => Key::secret(token),
+        }
+    }
 }
 
 impl KeyExtractor for Bearer {
@@ -103,20 +110,12 @@ impl KeyExtractor for Bearer {
         if !scheme.eq_ignore_ascii_case(b"bearer ") || token.is_empty() {
             return None;
         }
-        Some(match &self.hash_key {
-            Some(hash_key) => Key::secret_with(hash_key, token),
-            None => Key::secret(token),
-        })
+        Some(self.key_of(token))
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        (!text.is_empty()).then(|| match &self.hash_key {
-            Some(hash_key) => Key::secret_with(hash_key, text),
-            None => Key::secret(text),
-        })
+        let token = field::text(texts)?.trim_ascii();
+        (!token.is_empty()).then(|| self.key_of(token.as_bytes()))
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {

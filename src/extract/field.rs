@@ -13,10 +13,10 @@ pub(super) fn key(value: &[u8], secret: bool) -> Option<Key> {
     (!value.is_empty()).then(|| make(value))
 }
 
-/// The key of a field that has this one text.
-pub(super) fn key_from_text(texts: &[&str], secret: bool) -> Option<Key> {
+/// The text of an extractor that takes one.
+pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
     match texts {
-        [text] => key(text.as_bytes(), secret),
+        [text] => (!text.is_empty()).then_some(*text),
         _ => None,
     }
 }

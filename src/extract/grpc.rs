@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::KeyExtractor;
+use super::{KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts each gRPC service by itself: `helloworld.Greeter` of the path `/helloworld.Greeter/SayHello`. The key is
@@ -32,10 +32,8 @@ impl KeyExtractor for GrpcService {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text))
+        let service = field::text(texts)?;
+        (!service.contains('/')).then(|| Key::new(service))
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
@@ -59,10 +57,9 @@ impl KeyExtractor for GrpcMethod {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text))
+        let path = format!("/{}", field::text(texts)?);
+        let (_, method) = full_name(&path)?;
+        (method.len() + 1 == path.len()).then(|| Key::new(method))
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use http::{header, request::Parts, uri::Authority};
 
-use super::KeyExtractor;
+use super::{KeyExtractor, field};
 use crate::key::Key;
 
 /// Counts each host by itself: the one that the request is for, in lower case, without a port and without the dot that
@@ -37,24 +37,30 @@ impl KeyExtractor for Host {
                 let mut lines = parts.headers.get_all(header::HOST).into_iter();
                 let line = lines.next()?.as_bytes();
                 let lone = lines.next().is_none();
-                // Users stand in URIs alone (RFC 9110, section 4.2.4).
-                let fits = lone && !line.contains(&b'@');
-                fits.then(|| Authority::try_from(line).ok())??
+                lone.then(|| authority(line))??
             }
         };
-        let host = named.host();
-        let host = host.strip_suffix('.').unwrap_or(host);
-        (!host.is_empty()).then(|| Key::new(host.to_ascii_lowercase()))
+        key_of(&named)
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text.to_ascii_lowercase()))
+        key_of(&authority(field::text(texts)?.as_bytes())?)
     }
 
     fn missing_key_name(&self, _parts: Option<&Parts>) -> Cow<'static, str> {
         "a host (Host header)".into()
     }
+}
+
+/// The authority that a `Host` header names.
+fn authority(line: &[u8]) -> Option<Authority> {
+    // Users stand in URIs alone (RFC 9110, section 4.2.4).
+    let fits = !line.contains(&b'@');
+    fits.then(|| Authority::try_from(line).ok())?
+}
+
+fn key_of(authority: &Authority) -> Option<Key> {
+    let host = authority.host();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    (!host.is_empty()).then(|| Key::new(host.to_ascii_lowercase()))
 }

@@ -5,7 +5,7 @@ use std::{
 
 use http::{Extensions, request::Parts};
 
-use super::{KeyExtractor, MissingKey};
+use super::{KeyExtractor, MissingKey, field};
 use crate::{error::InvalidValue, key::Key};
 
 /// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
@@ -63,10 +63,7 @@ impl KeyExtractor for Peer {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(self.key_of(text.parse().ok()?))
+        Some(self.key_of(field::text(texts)?.parse().ok()?))
     }
 
     fn on_missing_key(&self) -> MissingKey {

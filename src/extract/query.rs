@@ -65,7 +65,7 @@ impl KeyExtractor for Query {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        field::key_from_text(texts, self.secret)
+        field::key(field::text(texts)?.as_bytes(), self.secret)
     }
 
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {

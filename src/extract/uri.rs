@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::KeyExtractor;
+use super::{KeyExtractor, field};
 use crate::key::Key;
 #[cfg(feature = "axum")]
 use crate::log::Seldom;
@@ -26,10 +26,7 @@ impl KeyExtractor for Path {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text))
+        field::text(texts).map(Key::new)
     }
 }
 
@@ -65,10 +62,7 @@ impl KeyExtractor for Method {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text))
+        field::text(texts).map(Key::new)
     }
 }
 
@@ -104,10 +98,7 @@ impl KeyExtractor for RoutePath {
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        let [text] = texts else {
-            return None;
-        };
-        Some(Key::new(text))
+        field::text(texts).map(Key::new)
     }
 }
 

@@ -14,10 +14,10 @@ use crate::{
     respond::{Unavailable, refusal},
 };
 
-/// The rejection of a handler that asks for an [`Admission`] where no [`RateLimitLayer`](crate::RateLimitLayer) is
+/// The rejection of a handler that extracts an [`Admission`] where no [`RateLimitLayer`](crate::RateLimitLayer) is
 /// around it: a mistake of the application's, which is answered with 500, as axum does for a missing extension.
 ///
-/// Where there may be none, ask for an `Option<Admission>`.
+/// Where there may be none, extract an `Option<Admission>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no RateLimitLayer is around this handler, so there is no Admission")]
 pub struct MissingAdmission;

@@ -11,7 +11,7 @@ use super::in_flight::Ticket;
 use crate::{outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
-    /// The body of a response: the inner service's, or that of a refusal.
+    /// The body of a response: the inner service's, or that of a rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -121,7 +121,7 @@ impl RateLimitLayer {
         self.answering(|answers| answers.refunds_handler_rejections = refund)
     }
 
-    /// The limiter, to ask about keys that only a handler knows.
+    /// The limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
         &self.gates.any().limiter
     }

@@ -6,8 +6,8 @@ use axum::response::IntoResponse;
 
 use http::{Method, Request, request::Parts};
 use tollgate::{
-    Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, Policy, Quota,
-    RateLimitLayer, RetryAfter, StoreError,
+    Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, PeerAddr,
+    Policy, Quota, RateLimitLayer, RetryAfter, StoreError,
     extract::{self, KeyExtractor},
 };
 
@@ -469,6 +469,121 @@ async fn a_handle_makes_the_keys_that_its_policys_requests_are_counted_by() {
         let text = format!("{extractor:?} {texts:?}");
         assert_eq!(key(extractor, texts), expected, "{text}");
     }
+}
+
+/// The same text, in a request and by hand.
+#[test]
+fn a_handle_makes_the_key_that_a_request_with_the_text_has() {
+    let with = |uri: &str, name: &'static str, value: &str| {
+        let request = Request::get(uri).header(name, value);
+        request.body(()).expect("a request").into_parts().0
+    };
+    let from = |address: &str| {
+        let mut parts = with("/", "x-any", "thing");
+        let peer = format!("{address}:1").parse().expect("an address");
+        parts.extensions.insert(PeerAddr(peer));
+        parts
+    };
+    let token = || with("/", "authorization", "Bearer  sk_1 ");
+    let host = |host: &str| with("/", "host", host);
+    let cases: Vec<(Arc<dyn KeyExtractor>, Parts, &str)> = vec![
+        (
+            Arc::new(extract::header("x-tenant")),
+            with("/", "x-tenant", "acme"),
+            "acme",
+        ),
+        (
+            Arc::new(extract::header("x-api-key")),
+            with("/", "x-api-key", "sk_1"),
+            "sk_1",
+        ),
+        (Arc::new(extract::bearer()), token(), " sk_1 "),
+        (
+            Arc::new(extract::bearer().hash_key([7; 32])),
+            token(),
+            "sk_1",
+        ),
+        (
+            Arc::new(extract::cookie("id")),
+            with("/", "cookie", "a=b; id= 1 ;c=d"),
+            " 1 ",
+        ),
+        (
+            Arc::new(extract::query("q")),
+            with("/?q=a+b%C3%A9", "x-any", "thing"),
+            "a bé",
+        ),
+        (
+            Arc::new(extract::host()),
+            host("Example.COM"),
+            "Example.COM",
+        ),
+        (
+            Arc::new(extract::host()),
+            host("example.com:8080"),
+            "example.com:8080",
+        ),
+        (
+            Arc::new(extract::host()),
+            host("example.com.:80"),
+            "example.com.:80",
+        ),
+        (
+            Arc::new(extract::host()),
+            host("[2001:DB8::1]:80"),
+            "[2001:DB8::1]:80",
+        ),
+        (
+            Arc::new(extract::path()),
+            with("/a/b", "x-any", "thing"),
+            "/a/b",
+        ),
+        (
+            Arc::new(extract::method()),
+            with("/", "x-any", "thing"),
+            "GET",
+        ),
+        (
+            Arc::new(extract::grpc_service()),
+            with("/a.B/C", "x-any", "thing"),
+            "a.B",
+        ),
+        (
+            Arc::new(extract::grpc_method()),
+            with("/a.B/C", "x-any", "thing"),
+            "a.B/C",
+        ),
+        (
+            Arc::new(extract::peer()),
+            from("[2001:db8::1]"),
+            "2001:db8::2",
+        ),
+        (
+            Arc::new(extract::peer().ipv4_prefix(24)),
+            from("192.0.2.1"),
+            "192.0.2.9",
+        ),
+        (
+            Arc::new(extract::client_ip().ipv6_prefix(48)),
+            from("[2001:db8::1]"),
+            "2001:db8:0:1::1",
+        ),
+    ];
+    for (extractor, parts, text) in cases {
+        let name = format!("{extractor:?} {text:?}");
+        let found = extractor.key(&parts);
+        assert!(found.is_some(), "{name}");
+        let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
+        let policy = limiter([policy]).policy("p").expect("a policy");
+        assert_eq!(policy.key(text), found, "{name}");
+        let none = policy.key("").or(policy.keys([text, text]));
+        assert_eq!(none, None, "{name}");
+    }
+    // No request has such texts there.
+    let none = |extractor: Arc<dyn KeyExtractor>, text| extractor.key_from_text(&[text]);
+    assert_eq!(none(Arc::new(extract::host()), "a@b"), None);
+    assert_eq!(none(Arc::new(extract::grpc_service()), "a.B/C"), None);
+    assert_eq!(none(Arc::new(extract::grpc_method()), "a.B"), None);
 }
 
 #[tokio::test]
