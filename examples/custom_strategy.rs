@@ -97,7 +97,7 @@ impl LocalRule for Once {
 
     fn snapshot(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
         let kept = state.kept_until.since(now).as_micros();
-        [self.used(state, now) as i64, kept as i64, 0]
+        Snapshot::new([self.used(state, now) as i64, kept as i64])
     }
 }
 
@@ -111,23 +111,20 @@ impl Rule for Once {
         self.units
     }
 
-    fn status(&self, &[used, kept, _]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        let [used, kept] = snapshot.values();
         let left = self.units.saturating_sub(used as u64);
         let forgotten = Duration::from_micros(kept.max(0) as u64);
-        QuotaStatus {
-            remaining: left,
-            retry_after: match () {
-                () if cost > self.units => RetryAfter::Never,
-                () if cost <= left => RetryAfter::Now,
-                () => RetryAfter::In(forgotten),
-            },
-            reset_after: forgotten,
-        }
+        let retry_after = match () {
+            () if cost > self.units => RetryAfter::Never,
+            () if cost <= left => RetryAfter::Now,
+            () => RetryAfter::In(forgotten),
+        };
+        QuotaStatus::new(left, retry_after, forgotten)
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: r"
+        let source = r"
                 -- p: 1 units, 2 how long a key is kept, in ms
                 local function available(key, p)
                   local value = call('GET', key)
@@ -158,15 +155,13 @@ impl Rule for Once {
                 end
 
                 return { available = available, charge = charge, refund = refund, repair = repair }
-            ",
-            shortcut: None,
-            params: vec![self.units as i64, self.kept.as_millis() as i64],
-            snapshot_len: 3,
-        })
+            ";
+        let params = [self.units as i64, self.kept.as_millis() as i64];
+        Some(LuaScript::new(source, params).snapshot_len(2))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }
 

@@ -76,7 +76,7 @@ impl fmt::Display for ConfigError {
 
 impl error::Error for ConfigError {}
 
-/// Why a [`Strategy`](crate::strategy::Strategy) can't count a quota.
+/// Why a [`Strategy`](crate::strategy::Strategy) or a [`Store`](crate::store::Store) can't count a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidValue {
     value: String,
@@ -84,7 +84,7 @@ pub struct InvalidValue {
 }
 
 impl InvalidValue {
-    /// `value` is what can't be counted, `valid` says what could.
+    /// `value` is what can't be counted, `expected` says what could be.
     pub fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self {
             value: value.into(),

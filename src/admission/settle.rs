@@ -64,7 +64,7 @@ struct Line {
 }
 
 impl Admission {
-    /// Settles several policies at once, each to its true cost, as [`PolicyAdmission::settle`] settles one. A policy that is
+    /// Settles several policies at once, each to its true cost, as [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. A policy that is
     /// not named stays as it is; of one that is named twice, the last cost counts.
     ///
     /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster

@@ -62,7 +62,7 @@ impl Counted {
             key,
             by,
             tier,
-            standing: Standing::Snapshot([0; 3]),
+            standing: Standing::Snapshot(Snapshot::default()),
             receipts: ChargeReceipt::NONE.into(),
         }
     }

@@ -95,7 +95,7 @@ impl Limiter {
             return Err(NO_BANS.into());
         }
         let lines = limits.iter();
-        let lines = lines.map(|(limit, key)| CounterOp::plain(limit, *key));
+        let lines = lines.map(|(limit, key)| CounterOp::new(limit, *key));
         let reply = inner
             .store
             .execute(ask, &lines.collect::<SmallVec<[_; 1]>>());

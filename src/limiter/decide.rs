@@ -8,7 +8,7 @@ use super::{Desk, draft::Draft, permit::Taken};
 use crate::{
     decision::{Counted, DecisionKind, Part, Receipts, Standing, retry},
     error::StoreError,
-    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult},
+    store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, TOO_FEW_RESULTS},
     strategy::{ChargeReceipt, RetryAfter},
 };
 
@@ -17,6 +17,9 @@ impl Desk {
     #[inline(always)]
     pub(super) fn decide(&self, draft: &mut Draft, answer: Result<OpResult, StoreError>) {
         match answer {
+            Ok(answer) if answer.counters.len() < draft.items.len() => {
+                self.fault(draft, TOO_FEW_RESULTS);
+            }
             Ok(answer) => {
                 if draft.ask == Op::Reset {
                     // Before anything is written back, or what was reset would be charged again.

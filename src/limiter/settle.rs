@@ -9,10 +9,9 @@ use crate::{
     charge::When,
     clock::Timestamp,
     decision::{Adjust, Adjusted, Adjusting, AllAdjusted, Books, Counted, Said},
-    error::StoreError,
     outcome::Outcome,
     quota::Quota,
-    store::{CounterOp, Op, Store, StoreResponse, Units},
+    store::{CounterOp, Op, Store, StoreResponse, TOO_FEW_RESULTS, Units},
     strategy::{ChargeReceipt, QuotaStatus, Snapshot},
 };
 
@@ -91,7 +90,7 @@ impl Books for Desk {
                 Some(StoreResponse::Pending(answer)) => answer.await?,
             };
             if answer.counters.len() < counted.len() {
-                return Err(StoreError::Unsupported("an answer without lines"));
+                return Err(TOO_FEW_RESULTS);
             }
             let lines = answer.counters.iter().zip(counted);
             let adjusted = lines.map(|(line, (limit, cost))| {

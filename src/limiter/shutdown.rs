@@ -118,7 +118,7 @@ impl Inner {
         let Some(bound) = self.policies.first() else {
             return false;
         };
-        let op = CounterOp::plain(&bound.limit, Key::unique());
+        let op = CounterOp::new(&bound.limit, Key::unique());
         let answer = match self.store.execute(Op::Peek, &[op]) {
             StoreResponse::Ready(answer) => answer,
             StoreResponse::Pending(answer) => answer.await,

@@ -89,7 +89,7 @@ impl Shares {
 
     /// Notes what became of a line.
     fn note(&self, op: Op, line: &CounterOp<'_>, answer: &OpResult, answered: &CounterResult) {
-        match op.of_line(line) {
+        match op.for_counter(line) {
             Op::Acquire(times) => {
                 let refused = match line.mode {
                     CounterMode::ChargeRejectedToo => {
@@ -165,9 +165,8 @@ impl Shares {
 
     /// How many units count now under a key.
     fn used(&self, local: &LimitHandle, key: Key) -> u64 {
-        let StoreResponse::Ready(Ok(answer)) = self
-            .counts
-            .execute(Op::Peek, &[CounterOp::plain(local, key)])
+        let StoreResponse::Ready(Ok(answer)) =
+            self.counts.execute(Op::Peek, &[CounterOp::new(local, key)])
         else {
             return 0;
         };
@@ -254,7 +253,7 @@ impl Inner {
             if units > 0 {
                 let line = CounterOp {
                     units: Units::new(units),
-                    ..CounterOp::plain(whole, key)
+                    ..CounterOp::new(whole, key)
                 };
                 self.store.execute_detached(Op::ForceAcquire, &[line]);
             }
@@ -290,7 +289,7 @@ mod tests {
         let line = |units, receipt| CounterOp {
             units: Units::new(units),
             receipt,
-            ..CounterOp::plain(&limit, key)
+            ..CounterOp::new(&limit, key)
         };
         for (op, units, noted) in [
             (Op::Peek, 1, vec![]),
@@ -332,7 +331,7 @@ mod tests {
     fn permits_are_counted_in_process_alone() {
         let shares = Shares::default();
         let limit = share(&shares, &Concurrency::new(), Quota::concurrent(9));
-        shares.execute_detached(Op::Acquire(1), &[CounterOp::plain(&limit, Key::global())]);
+        shares.execute_detached(Op::Acquire(1), &[CounterOp::new(&limit, Key::global())]);
         assert!(unwritten(&shares).is_empty());
     }
 }

@@ -18,7 +18,7 @@ impl Policy {
     /// | [`only_with`](Policy::only_with) | if all of these functions are true |
     ///
     /// All of the conditions that are set have to hold. Paths are the original ones, also within a nested axum router,
-    /// where `parts.uri` is the rest of the path: functions read [`extract::original_path`].
+    /// where `parts.uri` is the rest of the path: functions read [`extract::original_path`](crate::extract::original_path).
     ///
     /// Where servers may differ in how they read a path, the policy applies. So a path is never skipped that has segments
     /// `.` or `..`, a `;`, a backslash, one of them or a `/`, `%` or NUL in percent-encoding, or percent-encoding that is no
@@ -54,7 +54,7 @@ impl Policy {
     }
 
     /// Doesn't apply to requests of which `condition` is true. See [`skip_path`](Policy::skip_path); within a
-    /// nested axum router the path is [`extract::original_path`], not that of `parts.uri`.
+    /// nested axum router the path is [`extract::original_path`](crate::extract::original_path), not that of `parts.uri`.
     #[must_use]
     pub fn skip_with<F>(mut self, condition: F) -> Self
     where
@@ -81,7 +81,7 @@ impl Policy {
     }
 
     /// Applies only to requests of which `condition` is true, and all others that are given so. See
-    /// [`skip_path`](Policy::skip_path); within a nested axum router the path is [`extract::original_path`], not
+    /// [`skip_path`](Policy::skip_path); within a nested axum router the path is [`extract::original_path`](crate::extract::original_path), not
     /// that of `parts.uri`.
     #[must_use]
     pub fn only_with<F>(mut self, condition: F) -> Self

@@ -78,7 +78,7 @@ impl Policy {
     /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::Check::quota_for). One that the strategy can't count
     /// is an error when the limiter is built, not a log line.
     ///
-    /// All tiers of a policy share a caller's count. [`Gcra`] and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
+    /// All tiers of a policy share a caller's count. [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
     /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
     /// the longest refill of the tiers that are declared here or that this process has met: one that is neither may lose a
     /// caller's debt when the caller is rejected or peeked at under a much shorter tier. Under every other strategy a tier has

@@ -10,18 +10,19 @@ use std::{
     time::Duration,
 };
 
-use super::Units;
+use super::units::Units;
 use crate::{
     clock::Timestamp,
     strategy::{QuotaStatus, RetryAfter, Rule, Snapshot},
 };
 
-/// What a policy's rule is known by in its store. Cheap to clone.
+/// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, and what the store
+/// has noted about it. Cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle(Arc<Registered>);
 
 struct Registered {
-    /// Told from every other's, also of limits that are no more.
+    /// Unique in this process.
     number: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
@@ -32,11 +33,11 @@ struct Registered {
 }
 
 impl LimitHandle {
-    /// A limit, and what its store needs to find it again.
+    /// The handle of a limit; `context` is what the store keeps with it, to be had by [`context`](LimitHandle::context).
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
-        static ACCOUNTS: AtomicU64 = AtomicU64::new(0);
+        static LIMITS: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Registered {
-            number: ACCOUNTS.fetch_add(1, Ordering::Relaxed),
+            number: LIMITS.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
             follows_wall_clock: rule.follows_wall_clock(),
             records_caller: rule.records_caller(),
@@ -51,13 +52,13 @@ impl LimitHandle {
         &self.0.policy
     }
 
-    /// How it is counted.
+    /// The rule that it is counted by.
     pub fn rule(&self) -> &dyn Rule {
         &*self.0.rule
     }
 
-    /// What a request of `cost` units may expect at `now`, by `snapshot` and the rule. A request that costs nothing waits for
-    /// nothing, also in debt.
+    /// What a request of `cost` units may expect, by the [rule](Rule::status) and the `snapshot` that was taken at `now`. A
+    /// request that costs nothing never waits, also in debt.
     pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
         let status = self.rule().status(snapshot, now, cost.get());
         let retry_after = if cost.is_zero() {
@@ -86,12 +87,12 @@ impl LimitHandle {
         self.0.permit_ttl
     }
 
-    /// What its store noted on it, if it is that store's.
+    /// What the store keeps with it. `None` if that is of another type, as for a handle from another store.
     pub fn context<T: Any>(&self) -> Option<&T> {
         self.0.context.downcast_ref()
     }
 
-    /// Tells this limit from every other.
+    /// Tells this limit from every other in this process.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }

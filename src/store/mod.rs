@@ -1,7 +1,8 @@
-//! Where counts live.
+//! Where counts live, and what a store of your own implements.
 //!
 //! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for
-//! any number of processes.
+//! any number of processes. Another store implements [`Store`]: it [registers](Store::register) a limit for each policy, and
+//! [executes](Store::execute) one [`Op`] for each request, on one [`CounterOp`] for each policy that applies to it.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -28,20 +29,188 @@ pub use handle::LimitHandle;
 pub use op::{CounterMode, CounterOp, Op};
 #[cfg(feature = "redis")]
 pub(crate) use response::PollResponse;
+pub(crate) use response::TOO_FEW_RESULTS;
 pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, StoreResponse};
 
-/// Where counts live. Built-in stores share their counts among their clones.
+/// Where counts live: what a [`Limiter`](crate::Limiter) needs of a store.
+///
+/// A store counts by the [`Rule`] of each limit, and by one clock of its own. It must be exact for concurrent calls: an
+/// [`Acquire`](Op::Acquire) reads and charges all its counters at one instant. The limiter does the rest: keys, costs, what
+/// happens when the store fails, responses, waiting, heartbeats of permits. Clones of a built-in store share its counts.
+///
+/// The methods are called on request paths, from any thread, inside and outside of tokio runtimes: they must not block.
+/// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none.
+///
+/// A store that counts in a map, for policies without bans, shadows and settlements:
+///
+/// ```
+/// use std::{
+///     collections::HashMap,
+///     sync::{Arc, Mutex, PoisonError},
+/// };
+///
+/// use tollgate::{
+///     Clock, InvalidValue, Key, Limiter, Policy, Quota, StoreError, SystemClock,
+///     store::{
+///         CallersFuture, CounterMode, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store,
+///         StoreResponse,
+///     },
+///     strategy::{ErasedLocalRule, LocalState, Rule},
+/// };
+///
+/// /// The policy, the state format and the caller's key.
+/// type Id = (String, &'static str, Key);
+///
+/// #[derive(Clone, Debug, Default)]
+/// struct MapStore(Arc<Mutex<HashMap<Id, LocalState>>>);
+///
+/// fn id(limit: &LimitHandle, key: &Key) -> Id {
+///     (limit.policy().to_owned(), limit.rule().state_format(), *key)
+/// }
+///
+/// /// How a counter is counted, and its state.
+/// fn open<'a>(
+///     states: &'a mut HashMap<Id, LocalState>,
+///     counter: &CounterOp<'a>,
+/// ) -> Result<(ErasedLocalRule<'a>, &'a mut LocalState), StoreError> {
+///     let unsupported = StoreError::Unsupported("a limit of another store");
+///     let rule = counter.limit.rule().local_rule().ok_or(unsupported)?;
+///     let state = states.entry(id(counter.limit, &counter.key));
+///     Ok((rule, state.or_insert_with(|| rule.new_state())))
+/// }
+///
+/// impl MapStore {
+///     fn run(&self, op: Op, counters: &[CounterOp<'_>]) -> Result<OpResult, StoreError> {
+///         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         let now = SystemClock.now();
+///         let mut admitted = match op {
+///             Op::Acquire(times) => u64::from(times),
+///             _ => 0,
+///         };
+///         // All counters are read before the first is charged.
+///         let mut available = Vec::new();
+///         for counter in counters {
+///             let (rule, state) = open(&mut states, counter)?;
+///             let units = rule.available(state, now);
+///             let fits = units.max(0).unsigned_abs().checked_div(counter.units.get());
+///             // A request that costs nothing always fits.
+///             admitted = admitted.min(fits.unwrap_or(admitted));
+///             available.push(units);
+///         }
+///         let mut results = Vec::new();
+///         for (counter, available) in counters.iter().zip(available) {
+///             let (rule, state) = open(&mut states, counter)?;
+///             let (cost, caller) = (counter.units.get(), &counter.caller);
+///             let most = available.saturating_add_unsigned(counter.limit.rule().capacity());
+///             let units = match op {
+///                 Op::Acquire(_) => cost * admitted,
+///                 Op::ForceAcquire => cost.min(most.max(0).unsigned_abs()),
+///                 Op::Refund => rule.refund(state, now, &counter.receipt, cost, caller),
+///                 Op::Renew => rule.renew(state, now, caller),
+///                 _ => 0,
+///             };
+///             if matches!(op, Op::Acquire(_) | Op::ForceAcquire) && units > 0 {
+///                 rule.charge(state, now, units, caller);
+///             }
+///             results.push(CounterResult::new(units, rule.snapshot(state, now, cost)));
+///             if op == Op::Reset {
+///                 states.remove(&id(counter.limit, &counter.key));
+///             }
+///         }
+///         Ok(OpResult::new(now, admitted, results))
+///     }
+/// }
+///
+/// impl Store for MapStore {
+///     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+///         if rule.local_rule().is_none() {
+///             let found = format!("{rule:?}, which does not count in process");
+///             return Err(InvalidValue::new(found, "a strategy that does"));
+///         }
+///         Ok(LimitHandle::new(policy, rule, ()))
+///     }
+///
+///     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+///         let charges = |counter: &CounterOp<'_>| counter.mode == CounterMode::Charge;
+///         let known = match op {
+///             Op::Acquire(_) => counters.iter().all(charges),
+///             Op::Peek | Op::ForceAcquire | Op::Refund | Op::Reset | Op::Renew => true,
+///             _ => false,
+///         };
+///         StoreResponse::Ready(match known {
+///             true => self.run(op, counters),
+///             false => Err(StoreError::Unsupported("this operation")),
+///         })
+///     }
+///
+///     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+///         // Done at once, and nothing waits for the result.
+///         drop(self.execute(op, counters));
+///     }
+///
+///     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
+///         let states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+///         let callers = states.get(&id(limit, key)).zip(limit.rule().local_rule());
+///         let callers = callers.map(|(state, rule)| rule.callers(state, SystemClock.now()));
+///         Box::pin(std::future::ready(Ok(callers.unwrap_or_default())))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::builder()
+///     .store(MapStore::default())
+///     .policy(Policy::new("burst", Quota::requests(2).per_second()))
+///     .policy(Policy::new("daily", Quota::requests(100).per_day()))
+///     .build()?;
+/// let decision = limiter.check("alice").times(3).await;
+/// assert_eq!(decision.admitted(), 2);
+/// assert_eq!(decision.policy("daily").map(|daily| daily.remaining()), Some(98));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// It never forgets a key: a store that is used drops the states that have
+/// [expired](crate::strategy::ErasedLocalRule::expires_at).
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Opens a limit for what `rule` counts under a policy's name. Rules of one policy (other quotas for other
-    /// callers, say) whose tags are equal share their keys.
+    /// Registers a limit: what `rule` counts under the name of a policy. The handle is passed with each operation on it.
+    ///
+    /// It is called when a limiter is built, for each policy and each of its quotas, and on request paths for quotas that
+    /// requests bring along. Limits whose policy and [state format](Rule::state_format) are equal share their keys, also those
+    /// of different limiters and processes: the quotas of a policy count the same units.
     ///
     /// # Errors
     ///
-    /// If this store can't count by that rule.
+    /// If this store can't count by that rule. It is the [`ConfigError`](crate::ConfigError) of the limiter; at a request, the
+    /// quota of the policy is used in place of the request's own.
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
 
-    /// Asks about one request: all of its lines at one instant, or none.
+    /// Does one operation for one request, and returns its result.
+    ///
+    /// `counters` has one entry for each policy that applies, one at least, whose limits are from
+    /// [`register`](Store::register) of this store. The result has
+    /// [one for each](OpResult::counters), in the same order; a result that has fewer is an error.
+    ///
+    /// An [`Acquire`](Op::Acquire) is all or nothing: it reads and charges all counters at one instant of the store's clock.
+    /// The other operations may treat each [shard](Store::shard) by itself.
+    ///
+    /// The store bounds the time of a [pending](StoreResponse::Pending) response itself: the limiter has no timeout of its
+    /// own. When such a response is dropped, the request was cancelled: what it charges is to be refunded, see
+    /// [`PendingResponse`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and whatever else keeps it from
+    /// counting. If it is not known whether the operation was done, it is an error too, and what was charged remains charged
+    /// until time returns it.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
+
+    /// Does what [`execute`](Store::execute) does, without a result that can be waited for: refunds and charges of requests
+    /// that have ended, or are dropped where nothing can be awaited.
+    ///
+    /// The store sees to it that they are done: it [queues](Store::queued) and repeats what it knows to have failed without
+    /// being done, and reports what it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
     /// Takes `units` for one request under one limit that doesn't [record callers](Rule::records_caller), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
@@ -51,46 +220,48 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Which server counts a key. What is asked of one server is done together or not at all; of several, each does its part.
+    /// The callers whose charges under a key count now, oldest first, one for each unit; none where the rule doesn't
+    /// [record them](Rule::records_caller). The key is not charged.
+    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
+
+    /// The shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]), those of several in one
+    /// call of [`execute`](Store::execute) each. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
         let _ = key;
         0
     }
 
-    /// The callers whose charges under a key count now, in order, one for each unit; none where the rule doesn't
-    /// [record them](Rule::records_caller).
-    fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
-
-    /// Looks at itself, and tries each limit on a key that nobody else uses, which it removes. A store that can't be wrong
-    /// about anything finds nothing.
+    /// Checks whether the store is reachable and configured as it must be, and tries each limit under a key of its own,
+    /// which it removes again. It is not called on request paths. Default: a report without issues.
     fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
         let _ = limits;
         Box::pin(std::future::ready(HealthReport::default()))
     }
 
-    /// A number that stores have in common if they share their counts, as clones do, and others don't; `None` if that is not
-    /// known. A request that is charged twice under one policy is found by it.
+    /// A number that tells this store from all others in this process: the same for stores that share their counts, as
+    /// clones do. A request that is charged twice under one policy, because two layers have it, is logged by it. Default:
+    /// `None`, not known.
     fn id(&self) -> Option<u64> {
         None
     }
 
-    /// What a wall clock showed at an instant of this store's clock: the same, for a store whose clock is a wall clock.
+    /// What a wall clock showed at the instant `at` of this store's clock, for dates in responses. Default: the same, for a
+    /// store whose clock is a wall clock.
     fn wall(&self, at: Timestamp) -> Timestamp {
         at
     }
 
-    /// Completes when nothing is [queued](Store::queued) any more, and sends what can be sent until then.
-    fn flush(&self) -> FlushFuture {
-        Box::pin(std::future::ready(()))
-    }
-
-    /// Refunds and charges that wait to be sent, or for the answer to their being sent.
+    /// How many operations of [`execute_detached`](Store::execute_detached) are not done yet, or wait to be repeated.
+    /// Default: 0, for a store that does them at once.
     fn queued(&self) -> u64 {
         0
     }
 
-    /// Does what [`execute`](Store::execute) does without an answer, and without waiting for one: what is given back when nobody can wait.
-    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
+    /// Completes when nothing is [queued](Store::queued), and until then repeats what can be repeated.
+    /// [`Limiter::shutdown`](crate::Limiter::shutdown) awaits it, and drops it at its timeout. Default: completes at once.
+    fn flush(&self) -> FlushFuture {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// What a [`glance`](Store::glance) takes.
@@ -104,11 +275,11 @@ pub struct Glance {
     pub snapshot: Snapshot,
 }
 
-/// The callers that a store is asked for.
+/// A future of the callers under a key: see [`Store::callers`].
 pub type CallersFuture = Pin<Box<dyn Future<Output = Result<Vec<Key>, StoreError>> + Send>>;
 
-/// That nothing is queued any more.
+/// A future that completes when nothing is queued: see [`Store::flush`].
 pub type FlushFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a store finds out about itself.
+/// A future of a store's health: see [`Store::health_check`].
 pub type HealthFuture = Pin<Box<dyn Future<Output = HealthReport> + Send>>;

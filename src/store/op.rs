@@ -1,39 +1,59 @@
 //! Operations on a store.
 
-use super::{LimitHandle, Units};
+use super::{handle::LimitHandle, units::Units};
 use crate::{key::Key, strategy::ChargeReceipt};
 
-/// What is asked about a request.
+/// What a store does with the [counters](CounterOp) of one request.
+///
+/// | op | charges | when |
+/// |---|---|---|
+/// | [`Acquire`](Op::Acquire) | as many of some equal requests as fit | a request's check |
+/// | [`Peek`](Op::Peek) | nothing | [`Limiter::peek`](crate::Limiter::peek) |
+/// | [`ForceAcquire`](Op::ForceAcquire) | into debt, if need be | a charge by a handler or after the response |
+/// | [`Refund`](Op::Refund) | | a refund, a rollback of a cancelled request, the end of a permit |
+/// | [`Settle`](Op::Settle) | into debt, or refunds | a settlement of several policies |
+/// | [`Reset`](Op::Reset) | nothing, and forgets | [`Limiter::reset`](crate::Limiter::reset) |
+/// | [`Renew`](Op::Renew) | | the heartbeat of a permit |
+///
+/// New operations may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
+/// doesn't know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Op {
-    /// Charge every line for as many of so many equal requests as there is room for under every one: one, as a rule.
+    /// Charges every counter for as many of so many equal requests as fit under all of them: most often 1, and 1 at least.
+    /// Counters that don't [`Charge`](CounterMode::Charge) are subject to their [mode](CounterOp::mode).
     Acquire(u32),
-    /// Charge nothing, and tell how it stands.
+    /// Charges nothing, and reports the state.
     Peek,
-    /// Charge every line, past what is left if need be: down to a debt of at most one capacity.
+    /// Charges every counter its units, also more than are available: down to a debt of at most one
+    /// [capacity](crate::strategy::Rule::capacity).
     ForceAcquire,
-    /// Give units of each line's receipt back, as far as time has not, parts of a unit included.
+    /// Refunds up to the counter's units of what its [receipt](CounterOp::receipt) says was charged, as far as time has not
+    /// returned them already, parts of a unit included.
     Refund,
-    /// Charge the lines without a receipt as [`ForceAcquire`](Op::ForceAcquire) does, and refund the others as
-    /// [`Refund`](Op::Refund) does: all lines of one [shard](Store::shard), or none.
+    /// Does [`Refund`](Op::Refund) for the counters whose receipt has units [remaining](ChargeReceipt::remaining), and
+    /// [`ForceAcquire`](Op::ForceAcquire) for the others: all counters of one [shard](super::Store::shard), or none of them.
     Settle,
-    /// Forget each line's key, and tell how it stood.
+    /// Removes each counter's key, and reports the state before.
     Reset,
-    /// Let the permit that each line's caller holds live on.
+    /// Extends the permits that each counter's [caller](CounterOp::caller) holds by one
+    /// [TTL](crate::strategy::Rule::permit_ttl).
     Renew,
 }
 
 impl Op {
-    /// What it does to one line.
-    pub(crate) fn of_line(self, line: &CounterOp<'_>) -> Self {
+    /// What it does to one counter: [`Settle`](Op::Settle) is a [`Refund`](Op::Refund) of some counters, and a
+    /// [`ForceAcquire`](Op::ForceAcquire) of others. Every other operation is itself.
+    #[must_use]
+    pub const fn for_counter(self, counter: &CounterOp<'_>) -> Self {
         match self {
-            Self::Settle if line.receipt.remaining > 0 => Self::Refund,
+            Self::Settle if counter.receipt.remaining > 0 => Self::Refund,
             Self::Settle => Self::ForceAcquire,
             other => other,
         }
     }
 
-    /// Whether the wait of a request that was rejected before may be another one after it.
+    /// Whether a request that was rejected before may be admitted sooner after it.
     #[cfg(feature = "redis")]
     pub(crate) fn lifts(self) -> bool {
         matches!(
@@ -43,26 +63,43 @@ impl Op {
     }
 }
 
-/// One policy's part of a request.
+/// One policy's part of an [operation](Op).
+///
+/// ```
+/// use tollgate::{
+///     Key, Quota, Timestamp,
+///     store::{CounterMode, CounterOp, LimitHandle, Units},
+///     strategy::{ChargeReceipt, Gcra, Strategy},
+/// };
+///
+/// let limit = LimitHandle::new("daily", Gcra.bind(&Quota::requests(5).per_day())?, ());
+/// let counter = CounterOp::new(&limit, Key::new("alice")).with_units(Units::new(3));
+/// assert_eq!(counter.limit.policy(), "daily");
+/// assert_eq!((counter.caller, counter.mode), (counter.key, CounterMode::Charge));
+/// assert_eq!(counter.receipt, ChargeReceipt::NONE);
+/// # Ok::<(), tollgate::InvalidValue>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct CounterOp<'a> {
-    /// What it is counted by.
+    /// The limit that counts, as the store [registered](super::Store::register) it.
     pub limit: &'a LimitHandle,
-    /// Who is asking.
+    /// The key that is counted under.
     pub key: Key,
-    /// How many units of each request: any number up to [`Units::MAX`], also more than there can be room for.
+    /// How many units of each request: from none to [`Units::MAX`], also more than the capacity.
     pub units: Units,
-    /// Only to give back: what was charged.
+    /// What was charged, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
     pub receipt: ChargeReceipt,
-    /// The caller to store with the charge, where the rule [records it](Rule::records_caller).
+    /// The caller to store with the charge, where the rule
+    /// [records callers](crate::strategy::Rule::records_caller); for a permit, its unique name.
     pub caller: Key,
-    /// What a [`Acquire`](Op::Acquire) does under this policy.
+    /// What [`Op::Acquire`] does under this policy.
     pub mode: CounterMode,
 }
 
 impl<'a> CounterOp<'a> {
-    /// The line of a request for one unit, signed with its own key.
-    pub(crate) fn plain(limit: &'a LimitHandle, key: Key) -> Self {
+    /// One unit under `key`, charged by the key's own caller, without a receipt.
+    pub const fn new(limit: &'a LimitHandle, key: Key) -> Self {
         Self {
             limit,
             key,
@@ -72,38 +109,91 @@ impl<'a> CounterOp<'a> {
             mode: CounterMode::Charge,
         }
     }
+
+    /// The same under another limit: for a store in front of another one, whose limits these are.
+    #[must_use]
+    pub const fn with_limit<'b>(&self, limit: &'b LimitHandle) -> CounterOp<'b> {
+        CounterOp { limit, ..*self }
+    }
+
+    /// With so many [units](CounterOp::units).
+    #[must_use]
+    pub const fn with_units(mut self, units: Units) -> Self {
+        self.units = units;
+        self
+    }
+
+    /// With a [receipt](CounterOp::receipt).
+    #[must_use]
+    pub const fn with_receipt(mut self, receipt: ChargeReceipt) -> Self {
+        self.receipt = receipt;
+        self
+    }
+
+    /// With a [caller](CounterOp::caller) other than the key.
+    #[must_use]
+    pub const fn with_caller(mut self, caller: Key) -> Self {
+        self.caller = caller;
+        self
+    }
+
+    /// With a [mode](CounterOp::mode).
+    #[must_use]
+    pub const fn with_mode(mut self, mode: CounterMode) -> Self {
+        self.mode = mode;
+        self
+    }
 }
 
-/// What a [`Acquire`](Op::Acquire) does under one policy.
+/// What [`Op::Acquire`] does under one policy.
+///
+/// *Fits* means: as many units are available as all requests that were admitted so far, and this one, cost. A request is
+/// admitted if it fits under all its counters but shadows; what is charged for it is charged under all of them or none.
+///
+/// New modes may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
+/// doesn't know, or doesn't support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CounterMode {
-    /// Charges what it admits.
+    /// Rejects what does not fit, and charges what is admitted.
     #[default]
     Charge,
-    /// Sees that there is room, and charges nothing.
+    /// Rejects if fewer units are available than one request costs, and charges nothing: for a policy that charges after the
+    /// response.
     Check,
-    /// Charges what it admits, and what it refuses for want of room under this policy too: down to a debt of at most one
-    /// capacity, or, where the rule [stores each unit](Rule::stores_each_unit), no debt.
+    /// As [`Charge`](CounterMode::Charge), and also charges those requests that this very policy rejects: down to a debt of
+    /// at most one capacity, or to none where the rule
+    /// [stores each unit](crate::strategy::Rule::stores_each_unit).
     ChargeRejectedToo,
-    /// Sees that there is room, and charges its units for each request that other lines refuse: under a rule that
-    /// [counts rejections](Rule::counts_rejections). Without room it refuses, whatever its units are, and nothing is charged
-    /// for what it refuses: of several requests at once, the refused ones count under all lines until its room is used up.
-    /// It has no units where a request will be asked about again, so that it isn't refused yet.
+    /// Charges its units for each request that *other* counters reject, under a rule that
+    /// [counts rejections](crate::strategy::Rule::counts_rejections): a ban.
     ///
-    /// Whatever answers in place of the store must not keep refusals from such a line, unless it was this line that
-    /// refused.
+    /// If no units are available (the key is banned) it rejects whatever the units are, and nothing is charged for that. Of
+    /// several requests at once, rejected ones are charged until its units are used up; a request that comes after that is
+    /// charged under no counter. The units are 0 for a request that waits and will be checked again.
+    ///
+    /// A cache of rejections in front of the store must not answer for a request with such a counter, unless that counter
+    /// rejected it: the rejection would not be counted.
     CountRejections,
-    /// Refuses nothing, and charges what it would admit if it stood in the place of another line, or beside them all.
+    /// Rejects nothing: a shadow policy, which is evaluated and not enforced. It fits and charges by its own units, as if it
+    /// stood in the place of another counter, or beside all others. The store reports in
+    /// [`CounterResult::units`](super::CounterResult::units) what it charged.
+    #[non_exhaustive]
     Shadow {
-        /// The place of the line that it would stand for.
+        /// The index of the counter in whose place it is evaluated; `None` to evaluate it beside all others.
         replaces: Option<usize>,
-        /// Whether it charges, or only sees that there is room.
+        /// Whether it charges what it would admit, or only checks, as [`Check`](CounterMode::Check) does.
         charges: bool,
     },
 }
 
 impl CounterMode {
-    /// Whether it refuses nothing, and counts by itself.
+    /// A [shadow](CounterMode::Shadow).
+    pub const fn shadow(replaces: Option<usize>, charges: bool) -> Self {
+        Self::Shadow { replaces, charges }
+    }
+
+    /// Whether it rejects nothing, and counts by itself.
     pub(crate) fn is_shadow(self) -> bool {
         matches!(self, Self::Shadow { .. })
     }

@@ -16,26 +16,33 @@ use tokio::runtime;
 
 use crate::{clock::Timestamp, error::StoreError, strategy::Snapshot};
 
-/// A store's answer, at once or later.
+/// The response of [`Store::execute`](super::Store::execute): the result, or a future of it.
+///
+/// An error means that the store could not do the operation, or does not know whether it was done. A request's check is then
+/// answered as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
 #[must_use]
 pub enum StoreResponse {
-    /// Known at once.
+    /// The operation was done, or failed, at once.
     Ready(Result<OpResult, StoreError>),
-    /// Being asked for. Dropping it withdraws the question; what it had charged is given back.
+    /// The operation is under way.
     Pending(PendingResponse),
 }
 
 impl StoreResponse {
-    /// What a future will answer.
+    /// A response that `result` completes, in a box. See [`PendingResponse`] for what it has to do when it is dropped.
     pub fn pending(
-        answer: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
+        result: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
     ) -> Self {
-        Self::Pending(PendingResponse(Pending::Boxed(Box::pin(answer))))
+        Self::Pending(PendingResponse(Pending::Boxed(Box::pin(result))))
     }
 }
 
-/// An answer that is being asked for.
-#[must_use = "dropping it withdraws the question"]
+/// A response that is under way: a future that any runtime, or none, may poll.
+///
+/// It is dropped when the request was cancelled, for example because the client hung up. What it has charged, or charges
+/// later, then has to be refunded by the store, since no one else knows of it. Operations other than
+/// [`Op::Acquire`](super::Op::Acquire) are not undone.
+#[must_use = "dropping it cancels the request"]
 pub struct PendingResponse(Pending);
 
 enum Pending {
@@ -137,63 +144,135 @@ impl fmt::Debug for StoreResponse {
     }
 }
 
-/// Where an answer came from.
+/// Where a decision, or the result of an operation, came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecisionSource {
     /// The store counted.
     Store,
-    /// A denial that the store gave before, and that still holds.
+    /// A cached rejection by the store, which still holds.
     RejectionCache,
-    /// Not from the store, which could not answer: what the limiter was told to do then.
+    /// Not the store, which failed: the limiter did what [`OnStoreError`](crate::OnStoreError) says.
     Fallback,
-    /// Nothing was asked: no policy applied, one found no key, or a list allows or denies it.
+    /// Nothing was counted: no policy applied, one found no key, or an access list allowed or denied the request.
     NotChecked,
 }
 
-/// What a store answers.
+/// The result of an [operation](super::Op).
+///
+/// ```
+/// use tollgate::{
+///     Timestamp,
+///     store::{CounterResult, OpResult},
+///     strategy::Snapshot,
+/// };
+///
+/// let used = Snapshot::new([3]);
+/// let result = OpResult::new(Timestamp::from_micros(7), 1, [CounterResult::new(3, used)]);
+/// assert_eq!(result.counters()[0].snapshot, used);
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct OpResult {
-    /// How many requests of a [`Acquire`](Op::Acquire) were charged.
+    /// How many requests of an [`Op::Acquire`](super::Op::Acquire) were admitted; for other operations it is not read.
     pub admitted: u64,
-    /// The instant it was judged at, on the store's clock.
+    /// The instant at which the operation was done, on the store's clock.
     pub at: Timestamp,
-    /// How long ago that is at least: zero, but from the [cache](DecisionSource::RejectionCache).
+    /// For how long the result has been cached, at least: zero, unless it is from a
+    /// [cache of rejections](DecisionSource::RejectionCache). Waits are reported that much shorter.
     pub age: Duration,
-    /// How many equal requests were admitted at the same instant after this one. What the lines saw is after these.
+    /// For a store that does equal requests together: how many more were admitted at the same instant, so that the
+    /// [snapshots](CounterResult::snapshot) include their units. 0 for a request that was rejected.
     pub admitted_after: u64,
-    /// Where the answer came from.
+    /// Where the result came from.
     pub source: DecisionSource,
-    /// One for each line, in order.
-    pub counters: SmallVec<[CounterResult; 1]>,
-}
-
-/// What a store answers about one line.
-#[derive(Clone, Copy, Debug)]
-pub struct CounterResult {
-    /// How many units were charged ([`Acquire`](Op::Acquire), [`ForceAcquire`](Op::ForceAcquire)), given back ([`Refund`](Op::Refund)) or renewed.
-    pub units: u64,
-    /// The key's state after it, or before a [`Reset`](Op::Reset).
-    pub snapshot: Snapshot,
-    /// How much later than [the answer's instant](OpResult::at) it was judged, in microseconds, by its own clock: several keys
-    /// may be on several servers, and a rule may [follow the wall clock](Rule::follows_wall_clock).
-    pub clock_skew_us: i64,
+    pub(crate) counters: SmallVec<[CounterResult; 1]>,
 }
 
 impl OpResult {
-    /// The instant at which a line was judged.
+    /// The result of an operation that the store did at the instant `at` of its clock: how many requests were admitted (of
+    /// an [`Op::Acquire`](super::Op::Acquire)), and the result of each counter, in the order of the operation's.
+    pub fn new(
+        at: Timestamp,
+        admitted: u64,
+        counters: impl IntoIterator<Item = CounterResult>,
+    ) -> Self {
+        Self {
+            admitted,
+            at,
+            age: Duration::ZERO,
+            admitted_after: 0,
+            source: DecisionSource::Store,
+            counters: counters.into_iter().collect(),
+        }
+    }
+
+    /// With an [age](OpResult::age).
+    #[must_use]
+    pub fn with_age(mut self, age: Duration) -> Self {
+        self.age = age;
+        self
+    }
+
+    /// With [equal requests](OpResult::admitted_after) that were admitted after this one.
+    #[must_use]
+    pub fn with_admitted_after(mut self, requests: u64) -> Self {
+        self.admitted_after = requests;
+        self
+    }
+
+    /// With another [source](OpResult::source) than the store.
+    #[must_use]
+    pub fn with_source(mut self, source: DecisionSource) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// The result of each counter, in the order of the operation's.
+    pub fn counters(&self) -> &[CounterResult] {
+        &self.counters
+    }
+
+    /// The instant at which a counter was counted, on its own clock.
     pub(crate) fn at_line(&self, line: &CounterResult) -> Timestamp {
         self.at.shifted(line.clock_skew_us)
     }
 }
 
+/// The error of a store whose result lacks that of a counter: there is no state to decide by.
+pub(crate) const TOO_FEW_RESULTS: StoreError =
+    StoreError::Unsupported("a result for each policy of a request");
+
+/// The result of an operation for one counter.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CounterResult {
+    /// How many units were charged ([`Acquire`](super::Op::Acquire), [`ForceAcquire`](super::Op::ForceAcquire)), refunded
+    /// ([`Refund`](super::Op::Refund)) or renewed ([`Renew`](super::Op::Renew)) for the admitted requests; 0 otherwise. What
+    /// rejected requests were charged is not in it.
+    pub units: u64,
+    /// The key's state after the operation, or before a [`Reset`](super::Op::Reset).
+    pub snapshot: Snapshot,
+    /// By how many microseconds the clock that this counter is counted by was ahead of [`OpResult::at`]; negative if it was
+    /// behind. It is that of another server, or the wall clock for a rule that
+    /// [follows it](crate::strategy::Rule::follows_wall_clock).
+    pub clock_skew_us: i64,
+}
+
 impl CounterResult {
-    /// What became of a line.
-    pub const fn of(units: u64, snapshot: Snapshot) -> Self {
+    /// So many units were charged, refunded or renewed, and the state afterwards; at the operation's own instant.
+    pub const fn new(units: u64, snapshot: Snapshot) -> Self {
         Self {
             units,
             snapshot,
             clock_skew_us: 0,
         }
+    }
+
+    /// With a [clock skew](CounterResult::clock_skew_us).
+    #[must_use]
+    pub const fn with_clock_skew_us(mut self, micros: i64) -> Self {
+        self.clock_skew_us = micros;
+        self
     }
 }

@@ -1,11 +1,10 @@
-//! How many units a store is asked for.
+//! The number of units of an operation.
 
-/// A number of units that a store is asked to charge or give back: at most [`Units::MAX`], which is more than any quota
-/// holds.
+/// The number of units of an operation on a store: at most [`Units::MAX`], which is more than any quota holds.
 ///
-/// What a request costs may be any `u64`, and is often up to the client: the length of its body, an estimate in its
-/// query. It becomes `Units` before a store is asked, so that no store, built in or not, meets a number that it would
-/// take for a negative one, or that Lua can't hold exactly. A cost that is cut to the maximum is still refused for ever.
+/// The cost of a request may be any `u64`, and often a client chooses it: the length of a body, an estimate in a query. It
+/// becomes `Units` before a store is called, so that no store meets a number that it would take for a negative one, or that
+/// Lua can't hold exactly. A cost that is cut to the maximum is still rejected for ever.
 ///
 /// ```
 /// use tollgate::store::Units;
@@ -17,14 +16,14 @@
 pub struct Units(u64);
 
 impl Units {
-    /// None.
+    /// No units.
     pub const ZERO: Self = Self(0);
 
-    /// One.
+    /// One unit.
     pub const ONE: Self = Self(1);
 
-    /// More than twice the largest capacity of a quota, so that a charge that is cut to it still makes the deepest debt;
-    /// four times as many are an exact number in Lua.
+    /// The most: over twice the largest capacity of a quota, so that a charge that is cut to it still makes the deepest debt.
+    /// Four times as many are an exact number in Lua.
     pub const MAX: Self = Self(2_000_000_000_000_000);
 
     /// So many units, or [`MAX`](Units::MAX) if they are more.

@@ -252,7 +252,7 @@ impl LocalRule for Bans {
 
     fn snapshot(&self, state: &Record, now: Timestamp, _cost: u64) -> Snapshot {
         let record = self.current(state, now);
-        [record.till, record.count * 100 + record.times, record.ends]
+        Snapshot::new([record.till, record.count * 100 + record.times, record.ends])
     }
 }
 
@@ -265,7 +265,12 @@ impl Rule for Bans {
         self.refusals
     }
 
-    fn status(&self, &[till, marks, ends]: &Snapshot, now: Timestamp, _cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([till, marks, ends]): &Snapshot,
+        now: Timestamp,
+        _cost: u64,
+    ) -> QuotaStatus {
         let banned = till > now.as_micros();
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         if banned {
@@ -298,15 +303,13 @@ impl Rule for Bans {
     fn script(&self) -> Option<LuaScript> {
         let refusals = self.refusals as i64;
         let bans = [self.first, self.longest, self.manual_ban];
-        Some(LuaScript {
-            source: include_str!("ban.lua"),
-            shortcut: None,
-            params: [&[refusals, self.period][..], &bans].concat(),
-            snapshot_len: 3,
-        })
+        Some(LuaScript::new(
+            include_str!("ban.lua"),
+            [&[refusals, self.period][..], &bans].concat(),
+        ))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

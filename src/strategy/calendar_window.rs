@@ -347,7 +347,7 @@ impl LocalRule for Calendar {
 
     fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let Counter { count, ends, .. } = self.current(state, now);
-        [count as i64, ends, 0]
+        Snapshot::new([count as i64, ends])
     }
 }
 
@@ -356,7 +356,7 @@ impl Rule for Calendar {
         "c1"
     }
 
-    fn units_in_use(&self, &[count, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+    fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(count.max(0) as u64)
     }
 
@@ -368,7 +368,12 @@ impl Rule for Calendar {
         self.requests
     }
 
-    fn status(&self, &[count, ends, _]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([count, ends, _]): &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -381,7 +386,7 @@ impl Rule for Calendar {
         status
     }
 
-    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -394,12 +399,13 @@ impl Rule for Calendar {
             Windows::Even { period, offset } => (period, offset),
             Windows::Calendar { .. } => (0, 0),
         };
-        Some(LuaScript {
-            source: include_str!("calendar_window.lua"),
-            shortcut: None,
-            params: vec![self.requests as i64, period, offset],
-            snapshot_len: 2,
-        })
+        Some(
+            LuaScript::new(
+                include_str!("calendar_window.lua"),
+                [self.requests as i64, period, offset],
+            )
+            .snapshot_len(2),
+        )
     }
 
     /// Lua knows no calendar: it is sent the window before, the one at hand and the one after.
@@ -413,7 +419,7 @@ impl Rule for Calendar {
         vec![before, starts, ends, after]
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

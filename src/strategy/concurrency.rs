@@ -110,7 +110,7 @@ impl LocalRule for Places {
             // The clock stepped back: what would live for longer than a life lives for one.
             permit.expires = permit.expires.min(now + self.life);
         }
-        let [used, ..] = LocalRule::snapshot(self, state, now, 0);
+        let [used] = LocalRule::snapshot(self, state, now, 0).values();
         self.concurrent as i64 - used
     }
 
@@ -155,7 +155,7 @@ impl LocalRule for Places {
     fn snapshot(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {
         let live = state.0.iter().filter(|permit| permit.expires > now);
         let used: u64 = live.map(|permit| permit.units).sum();
-        [used as i64, 0, 0]
+        Snapshot::new([used as i64])
     }
 }
 
@@ -168,7 +168,7 @@ impl Rule for Places {
         self.concurrent
     }
 
-    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &Snapshot([used, ..]): &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         let left = self.concurrent as i64 - used;
         QuotaStatus {
             remaining: left.max(0) as u64,
@@ -194,15 +194,16 @@ impl Rule for Places {
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("concurrency.lua"),
-            shortcut: None,
-            params: vec![self.concurrent as i64, self.life.as_micros() as i64],
-            snapshot_len: 1,
-        })
+        Some(
+            LuaScript::new(
+                include_str!("concurrency.lua"),
+                [self.concurrent as i64, self.life.as_micros() as i64],
+            )
+            .snapshot_len(1),
+        )
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

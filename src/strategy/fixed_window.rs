@@ -100,7 +100,7 @@ impl LocalRule for Fixed {
 
     fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
-        [count as i64, ends, i64::from(fresh)]
+        Snapshot::new([count as i64, ends, i64::from(fresh)])
     }
 }
 
@@ -109,7 +109,7 @@ impl Rule for Fixed {
         "f1"
     }
 
-    fn units_in_use(&self, &[count, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+    fn units_in_use(&self, &Snapshot([count, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(count.max(0) as u64)
     }
 
@@ -121,7 +121,12 @@ impl Rule for Fixed {
         self.requests
     }
 
-    fn status(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([count, ends, fresh]): &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -130,21 +135,19 @@ impl Rule for Fixed {
         window.status(now, cost)
     }
 
-    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("fixed_window.lua"),
-            shortcut: None,
-            params: vec![self.requests as i64, self.period / 1_000],
-            snapshot_len: 3,
-        })
+        Some(LuaScript::new(
+            include_str!("fixed_window.lua"),
+            [self.requests as i64, self.period / 1_000],
+        ))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }
 

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy, TierRefills,
-    local::try_charge,
     meter::{self, Meter},
+    rule::try_charge,
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -107,7 +107,7 @@ impl LocalRule for Cells {
         if fits && units > 0 || ahead == self.0.tolerance {
             *state = self.tat(ahead, now);
         }
-        (fits.into(), [ahead as i64, 0, 0])
+        (fits.into(), Snapshot::new([ahead as i64]))
     }
 
     fn refund(
@@ -130,7 +130,7 @@ impl LocalRule for Cells {
     }
 
     fn snapshot(&self, state: &Tat, now: Timestamp, _cost: u64) -> Snapshot {
-        [self.ahead(state, now) as i64, 0, 0]
+        Snapshot::new([self.ahead(state, now) as i64])
     }
 }
 
@@ -139,7 +139,7 @@ impl Rule for Cells {
         "g3"
     }
 
-    fn units_in_use(&self, &[ahead, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+    fn units_in_use(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(self.0.in_use(ahead))
     }
 
@@ -155,25 +155,24 @@ impl Rule for Cells {
         self.0.burst
     }
 
-    fn status(&self, &[ahead, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
         self.0.status(ahead, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("gcra.lua"),
-            shortcut: Some(include_str!("gcra_short.lua")),
-            params: self.0.params(),
-            snapshot_len: 1,
-        })
+        Some(
+            LuaScript::new(include_str!("gcra.lua"), self.0.params())
+                .with_fast_path(include_str!("gcra_short.lua"))
+                .snapshot_len(1),
+        )
     }
 
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.deepest_of_others()
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }
 

@@ -113,7 +113,7 @@ impl LocalRule for Listed {
 
     fn snapshot(&self, state: &Callers, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
-        [count as i64, ends, i64::from(fresh)]
+        Snapshot::new([count as i64, ends, i64::from(fresh)])
     }
 
     fn callers(&self, state: &Callers, now: Timestamp) -> Vec<Key> {
@@ -135,7 +135,12 @@ impl Rule for Listed {
         self.requests
     }
 
-    fn status(&self, &[count, ends, fresh]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([count, ends, fresh]): &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         let window = Window {
             requests: self.requests,
             count,
@@ -144,7 +149,7 @@ impl Rule for Listed {
         window.status(now, cost)
     }
 
-    fn window_id(&self, &[_, ends, _]: &Snapshot, _now: Timestamp) -> i64 {
+    fn window_id(&self, &Snapshot([_, ends, _]): &Snapshot, _now: Timestamp) -> i64 {
         ends
     }
 
@@ -157,15 +162,13 @@ impl Rule for Listed {
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("list_window.lua"),
-            shortcut: None,
-            params: vec![self.requests as i64, self.period / 1_000],
-            snapshot_len: 3,
-        })
+        Some(LuaScript::new(
+            include_str!("list_window.lua"),
+            [self.requests as i64, self.period / 1_000],
+        ))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

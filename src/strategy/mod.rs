@@ -3,33 +3,34 @@
 //! | strategy | counts | at once, at most | over one period, at worst | choose it |
 //! |---|---|---|---|---|
 //! | [`Gcra`] (default) | a theoretical arrival time | burst | requests + burst | almost always: smooth, and the smallest |
-//! | [`TokenBucket`] | what is missing of a bucket, and since when | burst | requests + burst | when others read the keys |
-//! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when people must be told "so many per window" |
-//! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for what people count by the calendar |
-//! | [`ListWindow`] | who called, for one period from the first request | requests | 2 x requests | when a limit that is hit must say by whom |
-//! | [`SlidingWindow`] | the newest buckets, the oldest weighted | requests | 2 x requests with one bucket, one bucket's worth more with several | for large limits that should slide |
+//! | [`TokenBucket`] | the units missing from a bucket, and when | burst | requests + burst | when others read the keys |
+//! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when the limit is documented as "so many per window" |
+//! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for quotas by the day, week or month |
+//! | [`ListWindow`] | the callers, for one period from the first request | requests | 2 x requests | when it must be known which callers used a limit up |
+//! | [`SlidingWindow`] | counters of time buckets, the oldest weighted | requests | 2 x requests with one bucket, one bucket's worth more with several | for large limits that should slide |
 //! | [`SlidingLog`] | the instant of every unit | requests | requests | for small limits that must hold in any period |
-//! | [`Concurrency`] | permits of what is in flight | concurrent | | for what is slow and dear |
+//! | [`Concurrency`] | permits of requests in flight | concurrent | | for slow, expensive requests |
 //!
-//! [`Ban`] counts what the others refuse, and blocks a key that is refused too often.
+//! [`Ban`] counts the requests that other policies reject, and blocks a key that is rejected too often.
 //!
 #![doc = include_str!("../../docs/changing-policies.md")]
 //!
-//! # One of your own
+//! # A strategy of your own
 //!
-//! A [`Strategy`] binds to a [`Quota`] and becomes a [`Rule`]; a rule answers for one key at one instant. It has two
-//! halves that do the same: [`LocalRule`] counts in process, and a piece of Lua ([`LuaScript`]) counts on Redis. Both know
+//! A [`Strategy`] bound to a [`Quota`] is a [`Rule`], which counts the units of one key at one instant. It has two halves
+//! that count alike: [`LocalRule`] in process, and a chunk of Lua ([`LuaScript`]) on Redis. Either may be left out. Both
+//! have three functions:
 //!
-//! - `available`: how many units could be charged now (negative in debt), and the state that was read;
-//! - `charge`: charges units, into debt if fewer were available;
-//! - `refund`: gives units of a [`ChargeReceipt`] back, only as far as time has not already given them back.
+//! - `available`: how many units can be charged now (negative in debt);
+//! - `charge`: charges units, into debt if fewer are available;
+//! - `refund`: refunds units of a [`ChargeReceipt`], only as far as time has not returned them already.
 //!
-//! So n equal requests at one instant are one `charge` of k x cost with k = min(n, available / cost), and a request under
-//! several rules is judged by the smallest k. Batches, merged questions and all-or-nothing over several rules need
-//! nothing more, and a rule of your own gets them for free. See `examples/custom_strategy.rs`.
+//! Stores need no more than these. Of n equal requests at one instant, k = min(n, available / cost) are admitted and charged
+//! in one step; of a request under several policies, the smallest k counts. So every strategy is batched, merged and charged
+//! all or nothing together with others. [`LocalRule`] has a complete example for one process, and
+//! `examples/custom_strategy.rs` one for both.
 
 use std::{
-    any::Any,
     fmt,
     sync::{
         Arc,
@@ -38,54 +39,58 @@ use std::{
     time::Duration,
 };
 
-use crate::{clock::Timestamp, error::InvalidValue, quota::Quota};
+use crate::{error::InvalidValue, quota::Quota};
 
 mod ban;
 mod calendar_window;
 mod concurrency;
-pub(crate) mod erased;
 mod fixed_window;
 pub(crate) mod format;
 mod gcra;
 mod list_window;
-mod local;
-mod lua;
 mod meter;
+pub(crate) mod rule;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
-mod types;
 mod window;
 
 pub use ban::Ban;
 pub use calendar_window::{CalendarWindow, Weekday};
 pub use concurrency::Concurrency;
-pub use erased::ErasedLocalRule;
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use list_window::ListWindow;
-pub use local::{LocalRule, State};
-pub use lua::LuaScript;
+pub use rule::{
+    ChargeReceipt, ErasedLocalRule, LocalRule, LocalState, LuaScript, QuotaStatus, RetryAfter,
+    Rule, Snapshot, State,
+};
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
-pub use types::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot};
 
-/// How a quota is counted: chosen in [`Policy::strategy`](crate::Policy::strategy).
+/// How a quota is counted: set by [`Policy::strategy`](crate::Policy::strategy).
+///
+/// A strategy holds settings and no counts. It is bound to each quota of its policies when a limiter is built, and to quotas
+/// that requests bring along, on their path.
 pub trait Strategy: fmt::Debug + Send + Sync + 'static {
-    /// This strategy's rule for `quota`.
+    /// The rule that counts `quota`.
     ///
     /// # Errors
     ///
-    /// If the quota is past what the strategy can count exactly, or has no meaning for it.
+    /// If the strategy can't count the quota exactly, or the quota has no meaning for it (such as a burst for a window). It is
+    /// the [`ConfigError`](crate::ConfigError) of the limiter; at a request, the policy's own quota is used in its place.
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue>;
 
-    /// This strategy's rule for `quota`, one of the [tiers](crate::Policy::tier_quotas) of a policy. Rules that keep time, not
-    /// units, note here how long they take to refill, and cut no debt that another tier allows.
+    /// The rule that counts `quota`, one of several quotas of a policy ([tiers](crate::Policy::tier_quotas)), which share keys.
+    ///
+    /// A state that is a time rather than a number of units, as that of [`Gcra`], may show a deeper debt than one quota
+    /// allows, because another one does. The rules of such a strategy [note](TierRefills::note) their refill time, and cut no
+    /// debt that is within the [longest](TierRefills::longest) of them. Default: [`bind`](Strategy::bind).
     ///
     /// # Errors
     ///
-    /// As of [`bind`](Strategy::bind), which it is unless a strategy says otherwise.
+    /// Those of [`bind`](Strategy::bind).
     fn bind_tier(
         &self,
         quota: &Quota,
@@ -95,115 +100,27 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
         self.bind(quota)
     }
 
-    /// Whether all tiers of a policy must have the policy's own period. They share a key, so that a request under a shorter
-    /// period would end or shrink what is counted under a longer one. True, unless a strategy's state is independent of
-    /// periods: that of [`Gcra`] and [`TokenBucket`] is.
+    /// Whether all quotas of a policy must have the policy's own period. They share keys, so that a request under a shorter
+    /// period would end or shrink what is counted under a longer one. Override it for a strategy whose state does not
+    /// depend on the period, as that of [`Gcra`] and [`TokenBucket`]. Default: true.
     fn tiers_share_period(&self) -> bool {
         true
     }
 }
 
-/// The longest refill among the quotas of a policy, which share its keys. Clones share it.
+/// The longest refill time among the quotas of a policy, which share its keys: see [`Strategy::bind_tier`]. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TierRefills(Arc<AtomicU64>);
 
 impl TierRefills {
-    /// Notes that the full burst of one of the quotas takes so long to refill, in whole microseconds.
+    /// Notes how long the full burst of one of the quotas takes to refill, in whole microseconds.
     pub fn note(&self, refill: Duration) {
         let micros = u64::try_from(refill.as_micros()).unwrap_or(u64::MAX);
         self.0.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// The longest that was noted.
+    /// The longest refill time that was noted; zero before the first.
     pub fn longest(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }
-}
-
-/// A strategy bound to a quota.
-pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
-    /// The state format: the strategy and the version of what it stores. It stands in every key, and state of one format
-    /// is never read as another.
-    ///
-    /// A lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved for these, used
-    /// or not: `c f g l p r s t x`. Any other text is a [`ConfigError`](crate::ConfigError).
-    fn state_format(&self) -> &'static str;
-
-    /// The most units that can be charged at once. A limiter can't be built if they are more than 999,999,999,999,999.
-    fn capacity(&self) -> u64;
-
-    /// What a request of `cost` units may expect at `now`, by `snapshot`. For a request that costs nothing only the remaining
-    /// units and the reset count: it passes at any time, also in debt (see [`LimitHandle::status`](crate::store::LimitHandle::status)).
-    fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
-
-    /// Whether used units come back one after the other, not all together at the end of a window: it decides what
-    /// [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread them over. False, unless a
-    /// rule says otherwise.
-    fn refills_gradually(&self) -> bool {
-        false
-    }
-
-    /// Names the window or bucket that a charge at `now` went into, if the strategy has such, for
-    /// [`ChargeReceipt::window_id`].
-    fn window_id(&self, _snapshot: &Snapshot, _now: Timestamp) -> i64 {
-        0
-    }
-
-    /// Whether the [`Snapshot`] is the same whatever a request costs, so that [`status`](Rule::status) answers for requests of
-    /// other costs too. `false` for a rule whose [script](LuaScript) has a `snapshot` function.
-    fn snapshot_ignores_cost(&self) -> bool {
-        false
-    }
-
-    /// Whether the rule counts by the [wall clock](crate::Clock::wall), in place of the store's own: its windows are those of
-    /// a calendar. A store whose clocks are one need not ask.
-    fn follows_wall_clock(&self) -> bool {
-        false
-    }
-
-    /// Whether the caller is stored with each charge.
-    fn records_caller(&self) -> bool {
-        false
-    }
-
-    /// Whether the state has an entry for each unit, so that rejected requests must not be charged.
-    fn stores_each_unit(&self) -> bool {
-        false
-    }
-
-    /// How many units of a key are in use, debts included, by its snapshot at `now`, if a refund takes units from all of them,
-    /// whichever charge they are of: then units can be [credited](crate::PolicyHandle::credit). `None`, unless a rule says
-    /// otherwise: a refund takes units from the charge of its receipt.
-    fn units_in_use(&self, snapshot: &Snapshot, now: Timestamp) -> Option<u64> {
-        let _ = (snapshot, now);
-        None
-    }
-
-    /// The permit TTL, if charges are permits, which a request holds and then gives back: how long one lives without renewal.
-    fn permit_ttl(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Whether it counts the requests that other policies reject, in place of those that are admitted: see
-    /// [`CounterMode::CountRejections`](crate::store::CounterMode::CountRejections).
-    fn counts_rejections(&self) -> bool {
-        false
-    }
-
-    /// For a ban: the rule over the same state whose every charge bans for `ban`.
-    fn manual_ban(&self, _ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
-        None
-    }
-
-    /// The half that counts on Redis; `None` if there is none.
-    fn script(&self) -> Option<LuaScript>;
-
-    /// More parameters, behind those of the script, for calls at about `now` by the server's clock: what Lua can't find
-    /// out. A half that is asked at another time than these are for raises the error `STALE`, and is asked once more.
-    fn time_params(&self, _now: Timestamp) -> Vec<i64> {
-        Vec::new()
-    }
-
-    /// The half that counts in process; `None` if there is none.
-    fn memory(&self) -> Option<&dyn ErasedLocalRule>;
 }

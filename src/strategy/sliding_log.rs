@@ -120,7 +120,7 @@ impl LocalRule for Log {
                 fits = self.ends(state, old + over as usize - 1, now);
             }
         }
-        [count as i64, fits, gone]
+        Snapshot::new([count as i64, fits, gone])
     }
 }
 
@@ -137,7 +137,12 @@ impl Rule for Log {
         self.requests
     }
 
-    fn status(&self, &[count, fits, gone]: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([count, fits, gone]): &Snapshot,
+        now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         let left = self.requests as i64 - count;
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         QuotaStatus {
@@ -160,15 +165,13 @@ impl Rule for Log {
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("sliding_log.lua"),
-            shortcut: None,
-            params: vec![self.requests as i64, self.period],
-            snapshot_len: 3,
-        })
+        Some(LuaScript::new(
+            include_str!("sliding_log.lua"),
+            [self.requests as i64, self.period],
+        ))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

@@ -288,11 +288,11 @@ impl LocalRule for Sliding {
         );
         let after = |most: i64| self.earliest(state, now, most) * self.grain - part;
         let most = self.requests as i64 - cost.min(self.requests) as i64;
-        [
+        Snapshot::new([
             used,
             if used > most { after(most) } else { 0 },
             if used > 0 { after(0) } else { 0 },
-        ]
+        ])
     }
 }
 
@@ -309,7 +309,12 @@ impl Rule for Sliding {
         self.requests
     }
 
-    fn status(&self, &[used, fits, free]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([used, fits, free]): &Snapshot,
+        _now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         let left = self.requests as i64 - used;
         let wait = |micros: i64| Duration::from_micros(micros.max(0) as u64);
         QuotaStatus {
@@ -328,21 +333,19 @@ impl Rule for Sliding {
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("sliding_window.lua"),
-            shortcut: None,
-            params: vec![
+        Some(LuaScript::new(
+            include_str!("sliding_window.lua"),
+            [
                 self.requests as i64,
                 self.buckets as i64,
                 self.width,
                 1_000 / self.grain,
                 self.grain,
             ],
-            snapshot_len: 3,
-        })
+        ))
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

@@ -107,7 +107,7 @@ impl LocalRule for Tokens {
     }
 
     fn snapshot(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
-        [self.missing(state, now).0 as i64, 0, 0]
+        Snapshot::new([self.missing(state, now).0 as i64])
     }
 }
 
@@ -116,7 +116,7 @@ impl Rule for Tokens {
         "t2"
     }
 
-    fn units_in_use(&self, &[missing, ..]: &Snapshot, _now: Timestamp) -> Option<u64> {
+    fn units_in_use(&self, &Snapshot([missing, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
         Some(self.0.in_use(missing))
     }
 
@@ -132,24 +132,24 @@ impl Rule for Tokens {
         self.0.burst
     }
 
-    fn status(&self, &[missing, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(
+        &self,
+        &Snapshot([missing, ..]): &Snapshot,
+        _now: Timestamp,
+        cost: u64,
+    ) -> QuotaStatus {
         self.0.status(missing, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {
-        Some(LuaScript {
-            source: include_str!("token_bucket.lua"),
-            shortcut: None,
-            params: self.0.params(),
-            snapshot_len: 1,
-        })
+        Some(LuaScript::new(include_str!("token_bucket.lua"), self.0.params()).snapshot_len(1))
     }
 
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
         self.0.deepest_of_others()
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }

@@ -112,8 +112,8 @@ impl Rule for HalfOf {
         self.0.script().filter(|_| !self.1)
     }
 
-    fn memory(&self) -> Option<&dyn tollgate::strategy::ErasedLocalRule> {
-        self.0.memory().filter(|_| self.1)
+    fn local_rule(&self) -> Option<tollgate::strategy::ErasedLocalRule<'_>> {
+        self.0.local_rule().filter(|_| self.1)
     }
 }
 

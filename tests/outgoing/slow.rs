@@ -57,24 +57,15 @@ impl Store for Slow {
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
         for line in counters {
             let (store, limit) = (self.inner.clone(), line.limit.clone());
-            let CounterOp {
-                key,
-                units,
-                receipt,
-                caller,
-                mode,
-                ..
-            } = *line;
+            let (key, receipt, caller) = (line.key, line.receipt, line.caller);
+            let (units, mode) = (line.units, line.mode);
             tokio::spawn(async move {
                 tokio::time::sleep(ms(30)).await;
-                let line = CounterOp {
-                    limit: &limit,
-                    key,
-                    units,
-                    receipt,
-                    caller,
-                    mode,
-                };
+                let line = CounterOp::new(&limit, key).with_units(units);
+                let line = line
+                    .with_receipt(receipt)
+                    .with_caller(caller)
+                    .with_mode(mode);
                 store.execute_detached(op, &[line]);
             });
         }

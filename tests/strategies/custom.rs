@@ -126,6 +126,14 @@ async fn equal_requests_are_merged_and_others_share_a_batch() {
 struct Broken {
     /// Whether it undoes its own write, as the contract has it.
     tidy: bool,
+    /// How many units more than the quota its script is given.
+    surplus: i64,
+}
+
+impl Broken {
+    const fn new(tidy: bool) -> Self {
+        Self { tidy, surplus: 0 }
+    }
 }
 
 const BROKEN: &str = r"
@@ -160,12 +168,10 @@ impl Strategy for Broken {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         Ok(Arc::new(Bound {
             units: quota.amount(),
-            script: Some(LuaScript {
-                source: BROKEN,
-                shortcut: None,
-                params: vec![quota.amount() as i64, i64::from(self.tidy)],
-                snapshot_len: 3,
-            }),
+            script: Some(LuaScript::new(
+                BROKEN,
+                [quota.amount() as i64 + self.surplus, i64::from(self.tidy)],
+            )),
         }))
     }
 }
@@ -185,23 +191,21 @@ impl Rule for Bound {
         self.units
     }
 
-    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
         let left = self.units.saturating_sub(used as u64);
-        QuotaStatus {
-            remaining: left,
-            retry_after: match cost <= left {
-                true => tollgate::RetryAfter::Now,
-                false => tollgate::RetryAfter::In(secs(60)),
-            },
-            reset_after: secs(60),
-        }
+        let retry_after = match cost <= left {
+            true => tollgate::RetryAfter::Now,
+            false => tollgate::RetryAfter::In(secs(60)),
+        };
+        QuotaStatus::new(left, retry_after, secs(60))
     }
 
     fn script(&self) -> Option<LuaScript> {
         self.script.clone()
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         None
     }
 }
@@ -216,7 +220,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
                 let mut policies = vec![
                     by.policy("ours", "10/min"),
                     Policy::new("broken", Quota::requests(100).per_minute())
-                        .strategy(Broken { tidy }),
+                        .strategy(Broken::new(tidy)),
                 ];
                 if first {
                     policies.reverse();
@@ -264,14 +268,25 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
 
 #[test]
 fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
-    let policy =
-        Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken { tidy: true });
+    let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken::new(true));
     let error = World::memory().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");
     assert_eq!(error.policy(), Some("broken"));
     assert!(error.value().contains("on Redis alone"), "{error}");
     assert!(error.expected().contains("RedisStore"), "{error}");
     assert!(World::redis().builder().policy(policy).build().is_ok());
+}
+
+#[test]
+fn a_script_for_another_capacity_than_the_rules_is_a_mistake() {
+    let (tidy, surplus) = (true, 1);
+    let policy = Policy::new("broken", Quota::requests(5).per_minute());
+    let policy = policy.strategy(Broken { tidy, surplus });
+    let error = World::redis().builder().policy(policy).build();
+    let error = error.expect_err("a mistake");
+    assert_eq!(error.policy(), Some("broken"));
+    assert!(error.value().contains("parameters [6, 1]"), "{error}");
+    assert!(error.expected().contains("capacity, 5,"), "{error}");
 }
 
 /// Counts in process alone.
@@ -310,7 +325,7 @@ impl LocalRule for Local {
     }
 
     fn snapshot(&self, state: &Once, _now: Timestamp, _cost: u64) -> Snapshot {
-        [i64::from(state.0), 0, 0]
+        Snapshot::new([i64::from(state.0)])
     }
 }
 
@@ -323,23 +338,21 @@ impl Rule for Local {
         1
     }
 
-    fn status(&self, &[used, ..]: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
-        QuotaStatus {
-            remaining: 1 - used as u64,
-            retry_after: match used {
-                0 => tollgate::RetryAfter::Now,
-                _ => tollgate::RetryAfter::Never,
-            },
-            reset_after: Duration::ZERO,
-        }
+    fn status(&self, snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
+        let [used] = snapshot.values();
+        let retry_after = match used {
+            0 => tollgate::RetryAfter::Now,
+            _ => tollgate::RetryAfter::Never,
+        };
+        QuotaStatus::new(1 - used as u64, retry_after, Duration::ZERO)
     }
 
     fn script(&self) -> Option<LuaScript> {
         None
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        Some(self)
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        Some(ErasedLocalRule::new(self))
     }
 }
 

@@ -3,8 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use tollgate::{
-    InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, StoreError, Timestamp,
-    store::{CallersFuture, CounterOp, LimitHandle, Op, Store, StoreResponse, Units},
+    CallError, DecisionKind, InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, StoreError,
+    Timestamp,
+    store::{
+        CallersFuture, CounterOp, CounterResult, LimitHandle, Op, OpResult, Store, StoreResponse,
+        Units,
+    },
     strategy::{ErasedLocalRule, LuaScript, QuotaStatus, Rule, Snapshot, Strategy},
 };
 
@@ -57,6 +61,59 @@ async fn no_store_is_asked_for_more_units_than_it_may_assume() {
     }
 }
 
+/// A store that admits every request, and reports the state under so many of its policies.
+#[derive(Clone, Copy, Debug)]
+struct Forgetful(usize);
+
+impl Store for Forgetful {
+    fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
+        Ok(LimitHandle::new(policy, rule, ()))
+    }
+
+    fn execute(&self, _op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        let results = counters.iter().take(self.0);
+        let results = results.map(|counter| {
+            assert_eq!(counter.caller, counter.key);
+            CounterResult::new(counter.units.get(), Snapshot::default())
+        });
+        StoreResponse::Ready(Ok(OpResult::new(Timestamp::default(), 1, results)))
+    }
+
+    fn callers(&self, _limit: &LimitHandle, _key: &Key) -> CallersFuture {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
+    fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
+        drop(self.execute(op, counters));
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_lacks_a_policy_is_an_error_of_the_store() {
+    for reported in 0..=2 {
+        let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
+        let limiter = Limiter::builder().store(Forgetful(reported));
+        let limiter = limiter.policy(policy("p")).policy(policy("q"));
+        let limiter = limiter.build().expect("a limiter");
+        let decision = limiter.check(KEY).await;
+        let peeked = limiter.peek(KEY).await;
+        match reported {
+            2 => {
+                assert!(matches!(decision.kind(), DecisionKind::Admitted));
+                assert!(peeked.is_ok());
+            }
+            _ => {
+                let kind = decision.kind();
+                assert!(
+                    matches!(kind, DecisionKind::StoreFailed(StoreError::Unsupported(_))),
+                    "{reported} of 2: {kind:?}"
+                );
+                assert!(matches!(peeked, Err(CallError::Store(_))), "{peeked:?}");
+            }
+        }
+    }
+}
+
 /// A strategy that counts nothing, of this capacity.
 #[derive(Clone, Debug)]
 struct OfCapacity(u64);
@@ -77,18 +134,14 @@ impl Rule for OfCapacity {
     }
 
     fn status(&self, _snapshot: &Snapshot, _now: Timestamp, _cost: u64) -> QuotaStatus {
-        QuotaStatus {
-            remaining: self.0,
-            retry_after: RetryAfter::Now,
-            reset_after: secs(0),
-        }
+        QuotaStatus::new(self.0, RetryAfter::Now, secs(0))
     }
 
     fn script(&self) -> Option<LuaScript> {
         None
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
         None
     }
 }

@@ -26,7 +26,10 @@ use crate::{
     clock::{Clock, Timestamp},
     error::{InvalidValue, StoreError},
     key::Key,
-    strategy::{ChargeReceipt, ErasedLocalRule, Rule, Snapshot, erased::hash},
+    strategy::{
+        ChargeReceipt, Rule, Snapshot,
+        rule::{AnyRule, table::hash},
+    },
     sync::CachePadded,
 };
 
@@ -117,7 +120,7 @@ impl MemoryStore {
             let shard = &mut *locked.guards[place.guard];
             let (rule, now) = (memory(line)?, clocks.of(line.limit));
             let mut charge = 0;
-            let units = match op.of_line(line) {
+            let units = match op.for_counter(line) {
                 Op::Acquire(times) => {
                     let times = u64::from(times);
                     let available = rooms.get(index).copied().unwrap_or(0);
@@ -194,7 +197,7 @@ impl MemoryStore {
             }
             answers.push(CounterResult {
                 clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
-                ..CounterResult::of(units, snapshot)
+                ..CounterResult::new(units, snapshot)
             });
         }
         Some(OpResult {
@@ -217,7 +220,7 @@ impl MemoryStore {
         units: Units,
     ) -> Option<(Timestamp, u64, Snapshot)> {
         let (shard, place) = self.place(limit, key)?;
-        let rule = limit.rule().memory()?;
+        let rule = limit.rule().local_rule()?.0;
         let mut shard = lock(&self.inner.shards[shard]);
         let now = clocks::read(&*self.inner.clock, limit);
         let (times, units) = (times.into(), units.get());
@@ -284,13 +287,13 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn memory<'a>(line: &'a CounterOp<'_>) -> Option<&'a dyn ErasedLocalRule> {
-    line.limit.rule().memory()
+fn memory<'a>(line: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {
+    line.limit.rule().local_rule().map(|rule| rule.0)
 }
 
 impl Store for MemoryStore {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
-        let Some(memory) = rule.memory() else {
+        let Some(local) = rule.local_rule().map(|rule| rule.0) else {
             return Err(InvalidValue::new(
                 format!("{rule:?}, which counts on Redis alone"),
                 "a strategy with an in-process half, or a RedisStore",
@@ -305,7 +308,7 @@ impl Store for MemoryStore {
             .iter()
             .position(|(name, tag)| **name == *policy && *tag == rule.state_format());
         let place = match known {
-            Some(place) if !lock(&self.inner.shards[0]).holds(place, memory) => {
+            Some(place) if !lock(&self.inner.shards[0]).holds(place, local) => {
                 return Err(InvalidValue::new(
                     format!(
                         "{rule:?}, whose state format {:?} is another's",
@@ -317,7 +320,7 @@ impl Store for MemoryStore {
             Some(place) => place,
             None => {
                 for shard in &self.inner.shards {
-                    let table = memory.table(self.inner.hasher.clone());
+                    let table = local.table(self.inner.hasher.clone());
                     lock(shard).push(table, rule.follows_wall_clock());
                 }
                 names.push((policy.into(), rule.state_format()));
@@ -340,7 +343,7 @@ impl Store for MemoryStore {
                 age: Duration::ZERO,
                 admitted_after: 0,
                 source: DecisionSource::Store,
-                counters: SmallVec::from_buf([CounterResult::of(
+                counters: SmallVec::from_buf([CounterResult::new(
                     line.units.of(admitted),
                     snapshot,
                 )]),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{CounterOp, clocks};
 use crate::{
     clock::{Clock, Timestamp},
-    strategy::{ErasedLocalRule, erased::Table},
+    strategy::rule::{AnyRule, table::Table},
 };
 
 /// Below this many keys, looking for full ones isn't worth it.
@@ -64,7 +64,7 @@ impl Shard {
         });
     }
 
-    pub(super) fn holds(&self, place: usize, memory: &dyn ErasedLocalRule) -> bool {
+    pub(super) fn holds(&self, place: usize, memory: &dyn AnyRule) -> bool {
         let table = self.tables.get(place);
         table.is_some_and(|kept| memory.holds(&*kept.table))
     }

@@ -119,6 +119,13 @@ impl Store for RedisStore {
                 "a strategy with a half for Redis, or a MemoryStore",
             ));
         };
+        let capacity = script.params.first().map(|first| u64::try_from(*first));
+        if capacity != Some(Ok(rule.capacity())) {
+            return Err(InvalidValue::new(
+                format!("{rule:?} with the script parameters {:?}", script.params),
+                format!("its capacity, {}, as the first parameter", rule.capacity()),
+            ));
+        }
         let scripts = &self.inner.shared.scripts;
         let mut scripts = scripts.write().unwrap_or_else(PoisonError::into_inner);
         let tags = self.inner.shared.topology.tags().cloned();

@@ -50,8 +50,8 @@ impl Rule for Tagged {
         self.inner.script()
     }
 
-    fn memory(&self) -> Option<&dyn ErasedLocalRule> {
-        self.inner.memory()
+    fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+        self.inner.local_rule()
     }
 }
 

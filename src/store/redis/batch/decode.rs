@@ -150,10 +150,10 @@ impl Reply<'_> {
             .context::<RedisLimit>()
             .map_or(0, |known| known.words);
         let mut snapshot = Snapshot::default();
-        for word in &mut snapshot[..words] {
+        for word in &mut snapshot.0[..words] {
             *word = self.int()?;
         }
-        Ok(CounterResult::of(units, snapshot))
+        Ok(CounterResult::new(units, snapshot))
     }
 
     /// Why one entry failed, while the rest of its batch went on.

@@ -250,7 +250,7 @@ impl Taken {
                 }
                 let units = if is_shadow { told.units } else { 0 };
                 answer.counters[*place] =
-                    late(CounterResult::of(units, told.snapshot), &answer, at);
+                    late(CounterResult::new(units, told.snapshot), &answer, at);
             }
         }
         answer

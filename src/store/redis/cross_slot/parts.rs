@@ -18,6 +18,7 @@ use crate::{
             worker::pool::WorkerPool,
         },
     },
+    strategy::Snapshot,
 };
 
 /// The lines of a request whose keys share a slot, and their places in the request.
@@ -151,7 +152,7 @@ pub(super) fn join(answered: &mut [PartReply], count: usize) -> OpResult {
         age: Default::default(),
         admitted_after: u64::MAX,
         source: DecisionSource::Store,
-        counters: SmallVec::from_elem(CounterResult::of(0, [0; 3]), count),
+        counters: SmallVec::from_elem(CounterResult::new(0, Snapshot::default()), count),
     };
     let instants = answered.iter_mut();
     let instants = instants.filter_map(|part| Some(part.delivery.answer()?.at));

@@ -41,7 +41,7 @@ impl RedisStore {
         let key = self.key_at(place);
         let tried = self.ask_all(place, limit, key).await;
         let script = limit.rule().script();
-        let sources = script.map(|script| [script.source, script.shortcut.unwrap_or_default()]);
+        let sources = script.map(|script| [script.source, script.fast_path.unwrap_or_default()]);
         let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
         let (policy, server): (Arc<str>, _) = (limit.policy().into(), place.name.clone());
@@ -99,7 +99,7 @@ impl RedisStore {
         limit: &LimitHandle,
         key: Key,
     ) -> Result<(), StoreError> {
-        let line = OwnedCounterOp::of(&CounterOp::plain(limit, key));
+        let line = OwnedCounterOp::of(&CounterOp::new(limit, key));
         let taken = self.take(&line).await?;
         let charged = charged(&line, &taken);
         if limit.permit_ttl().is_some() {

@@ -119,7 +119,7 @@ impl RejectionCache {
             admitted_after: 0,
             source: DecisionSource::RejectionCache,
             counters: counters
-                .map(|line| CounterResult::of(0, line.snapshot))
+                .map(|line| CounterResult::new(0, line.snapshot))
                 .collect(),
         })
     }

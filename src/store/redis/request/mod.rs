@@ -264,7 +264,7 @@ mod tests {
     fn with_response(op: Op) -> (PendingRequest, ResponseHandle) {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
-        let counters = [OwnedCounterOp::of(&CounterOp::plain(&limit, Key::global()))].into();
+        let counters = [OwnedCounterOp::of(&CounterOp::new(&limit, Key::global()))].into();
         PendingRequest::with_response(RequestState::new(op, counters, Instant::now(), 0), None)
     }
 

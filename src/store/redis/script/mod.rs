@@ -134,7 +134,7 @@ impl From<&strategy::LuaScript> for StrategyScript {
     fn from(script: &strategy::LuaScript) -> Self {
         Self {
             source: script.source,
-            fast_path: script.shortcut,
+            fast_path: script.fast_path,
         }
     }
 }

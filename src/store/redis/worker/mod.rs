@@ -338,7 +338,7 @@ mod tests {
     };
 
     fn request(limit: &LimitHandle, key: &str) -> PendingRequest {
-        let line = CounterOp::plain(limit, Key::new(key));
+        let line = CounterOp::new(limit, Key::new(key));
         let counters = [OwnedCounterOp::of(&line)].into();
         let deadline = Instant::now() + Duration::from_secs(60);
         let hash = key

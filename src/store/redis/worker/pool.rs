@@ -383,7 +383,7 @@ mod tests {
         key::Key,
         quota::Quota,
         store::{CounterOp, CounterResult, DecisionSource, LimitHandle},
-        strategy::{Gcra, Strategy},
+        strategy::{Gcra, Snapshot, Strategy},
     };
 
     #[test]
@@ -400,10 +400,10 @@ mod tests {
             age: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
-            counters: [CounterResult::of(0, [1_200_000_000, 0, 0])].into(),
+            counters: [CounterResult::new(0, Snapshot::new([1_200_000_000]))].into(),
         };
         for (key, ago, holds) in [("now", 0, true), ("long ago", 61, false)] {
-            let line = OwnedCounterOp::of(&CounterOp::plain(&limit, Key::new(key)));
+            let line = OwnedCounterOp::of(&CounterOp::new(&limit, Key::new(key)));
             let counters = CounterOps::from([line.clone()]);
             let asked = || std::iter::once(line.cache_key());
             let cache_token = rejection_cache

@@ -8,7 +8,7 @@ use crate::{
     store::LimitHandle,
     strategy::{
         Ban, CalendarWindow, Concurrency, FixedWindow, Gcra, ListWindow, SlidingLog, SlidingWindow,
-        Strategy, TokenBucket,
+        Snapshot, Strategy, TokenBucket,
     },
 };
 
@@ -60,7 +60,7 @@ impl World {
             age: Duration::ZERO,
             admitted_after: 0,
             source: DecisionSource::Store,
-            counters: SmallVec::from_buf([CounterResult::of(0, [tolerance, 0, 0])]),
+            counters: SmallVec::from_buf([CounterResult::new(0, Snapshot::new([tolerance]))]),
         };
         self.rejection_cache
             .note(self.line(key, units), &answer, mark, age);

@@ -44,7 +44,7 @@ impl<'a> Several<'a> {
         let at = self.world.clock.now();
         let snapshot = windows.iter().map(|(used, secs)| {
             let ends = at + Duration::from_secs(*secs);
-            CounterResult::of(0, [*used, ends.as_micros(), 0])
+            CounterResult::new(0, Snapshot::new([*used, ends.as_micros()]))
         });
         let answer = OpResult {
             admitted: 0,

@@ -111,7 +111,7 @@ impl World {
     fn lines(&self, asked: &CacheKey) -> CounterOps {
         let last = asked.policies.len() - 1;
         let line = |(place, policy): (usize, &usize)| {
-            let mut line = CounterOp::plain(&self.limits[*policy], key(asked.key));
+            let mut line = CounterOp::new(&self.limits[*policy], key(asked.key));
             line.units = Units::new(asked.cost);
             if place == last && matches!(asked.ask, Op::Acquire(_)) {
                 line.mode = asked.mode;

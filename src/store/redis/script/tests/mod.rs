@@ -31,7 +31,7 @@ use crate::{
             worker::pool::WorkerPool,
         },
     },
-    strategy::{Gcra, Strategy as _, TokenBucket},
+    strategy::{Gcra, Snapshot, Strategy as _, TokenBucket},
 };
 
 mod histories;
@@ -160,7 +160,7 @@ impl World {
     fn stand(&mut self, side: usize) -> Vec<Told> {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
         let look = |(policy, number)| {
-            let line = CounterOp::plain(&self.limits[policy], key(number));
+            let line = CounterOp::new(&self.limits[policy], key(number));
             (Op::Peek, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
         };
         let looks: Vec<_> = all.map(look).collect();
@@ -198,9 +198,9 @@ impl World {
 }
 
 /// How many were admitted, at this time and after it, and what moved and was seen.
-type Told = Result<(u64, i64, u64, Vec<(u64, [i64; 3])>), String>;
+type Told = Result<(u64, i64, u64, Vec<(u64, Snapshot)>), String>;
 
-fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, [i64; 3])>) {
+fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, Snapshot)>) {
     let lines = answer
         .counters
         .iter()
@@ -219,9 +219,8 @@ fn parameters_that_are_too_many_to_stand_alone_are_read_all_the_same() {
     let mut world = World::new();
     let many = world.open("many", 48);
     let ask = |world: &mut World, policies: [usize; 2], number| {
-        let line = |policy: usize| {
-            OwnedCounterOp::of(&CounterOp::plain(&world.limits[policy], key(number)))
-        };
+        let line =
+            |policy: usize| OwnedCounterOp::of(&CounterOp::new(&world.limits[policy], key(number)));
         let question = |policies: &[usize]| policies.iter().map(|policy| line(*policy)).collect();
         let questions = [
             (Op::Acquire(3), question(&policies)),
@@ -245,7 +244,7 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
             (0..MAX_BATCH_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
         let ask = |policy: &usize| {
-            let line = CounterOp::plain(&world.limits[*policy], key(0));
+            let line = CounterOp::new(&world.limits[*policy], key(0));
             (
                 Op::Acquire(11),
                 CounterOps::from_iter([OwnedCounterOp::of(&line)]),
@@ -267,7 +266,7 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
 fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_is_over() {
     let mut world = World::new();
     let question = |world: &World, ask, number| {
-        let line = CounterOp::plain(&world.limits[0], key(number));
+        let line = CounterOp::new(&world.limits[0], key(number));
         (ask, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
     };
     for others in [1, 5] {

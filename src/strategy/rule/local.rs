@@ -1,0 +1,323 @@
+//! The half of a rule that counts in process.
+
+use std::any::{Any, TypeId};
+
+use super::{
+    ChargeReceipt, Rule, Snapshot,
+    erased::{AnyRule, ErasedLocalRule},
+    table::{Hashing, State, States, Table},
+};
+use crate::{clock::Timestamp, key::Key};
+
+/// The half of a rule that counts in process.
+///
+/// A store keeps a [`State`](LocalRule::State) for each key, and calls these methods with it, under a lock: they must not
+/// block, and must not call the store. `now` is the store's clock, or the wall clock if the rule
+/// [follows](Rule::follows_wall_clock) it. It may step in either direction: a state that the clock's step made impossible
+/// must not reject for longer than one period.
+///
+/// `units`, `times * units` and `want` are at most [`Units::MAX`](crate::store::Units::MAX) for each request, far more than any
+/// capacity.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+///
+/// use tollgate::{
+///     InvalidValue, Key, Limiter, Policy, Quota, RetryAfter, Timestamp,
+///     strategy::{
+///         ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
+///         Strategy,
+///     },
+/// };
+///
+/// /// Units that are available again when a key was not charged for a period.
+/// #[derive(Clone, Copy, Debug)]
+/// struct Cooldown;
+///
+/// impl Strategy for Cooldown {
+///     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
+///         let (units, period) = (quota.amount(), quota.period());
+///         Ok(Arc::new(Cooling { units, period }))
+///     }
+/// }
+///
+/// #[derive(Debug)]
+/// struct Cooling {
+///     units: u64,
+///     period: Duration,
+/// }
+///
+/// #[derive(Default)]
+/// struct Used {
+///     units: u64,
+///     until: Timestamp,
+/// }
+///
+/// impl State for Used {
+///     fn expires_at(&self) -> Timestamp {
+///         self.until
+///     }
+/// }
+///
+/// impl Cooling {
+///     fn used(&self, state: &Used, now: Timestamp) -> u64 {
+///         if state.until > now { state.units } else { 0 }
+///     }
+/// }
+///
+/// impl LocalRule for Cooling {
+///     type State = Used;
+///
+///     fn available(&self, state: &mut Used, now: Timestamp) -> i64 {
+///         // Should the clock have stepped back, it ends one period from now.
+///         state.until = state.until.min(now + self.period);
+///         self.units as i64 - self.used(state, now) as i64
+///     }
+///
+///     fn charge(&self, state: &mut Used, now: Timestamp, units: u64, _caller: &Key) {
+///         let units = self.used(state, now) + units;
+///         *state = Used { units, until: now + self.period };
+///     }
+///
+///     fn refund(
+///         &self,
+///         state: &mut Used,
+///         now: Timestamp,
+///         _receipt: &ChargeReceipt,
+///         want: u64,
+///         _caller: &Key,
+///     ) -> u64 {
+///         let refunded = want.min(self.used(state, now));
+///         state.units -= refunded;
+///         refunded
+///     }
+///
+///     fn snapshot(&self, state: &Used, now: Timestamp, _cost: u64) -> Snapshot {
+///         let wait = state.until.since(now).as_micros() as i64;
+///         Snapshot::new([self.used(state, now) as i64, wait])
+///     }
+/// }
+///
+/// impl Rule for Cooling {
+///     fn state_format(&self) -> &'static str {
+///         "q1"
+///     }
+///
+///     fn capacity(&self) -> u64 {
+///         self.units
+///     }
+///
+///     fn status(&self, snapshot: &Snapshot, _now: Timestamp, cost: u64) -> QuotaStatus {
+///         let [used, wait] = snapshot.values();
+///         let remaining = self.units.saturating_sub(used as u64);
+///         let wait = Duration::from_micros(wait as u64);
+///         let retry_after = match cost {
+///             cost if cost > self.units => RetryAfter::Never,
+///             cost if cost > remaining => RetryAfter::In(wait),
+///             _ => RetryAfter::Now,
+///         };
+///         QuotaStatus::new(remaining, retry_after, wait)
+///     }
+///
+///     fn script(&self) -> Option<LuaScript> {
+///         None
+///     }
+///
+///     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
+///         Some(ErasedLocalRule::new(self))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::new("logins", Quota::requests(2).per_minute()).strategy(Cooldown);
+/// let limiter = Limiter::builder().policy(policy).build()?;
+/// let decision = limiter.check("alice").times(3).await;
+/// assert_eq!(decision.admitted(), 2);
+/// # Ok(())
+/// # }
+/// ```
+pub trait LocalRule: Rule {
+    /// The state of one key.
+    type State: State;
+
+    /// How many units can be charged now; negative in debt. It is called before every charge, and brings a state that can't be
+    /// (because the clock stepped back) into bounds.
+    fn available(&self, state: &mut Self::State, now: Timestamp) -> i64;
+
+    /// Charges `units`, one at least, into debt if fewer are available. `caller` is the key to store with the charge, where
+    /// the rule [records callers](Rule::records_caller).
+    fn charge(&self, state: &mut Self::State, now: Timestamp, units: u64, caller: &Key);
+
+    /// Charges for as many of `times` equal requests of `units` each as there are units available for. Returns how many
+    /// that are, and the [snapshot](LocalRule::snapshot) afterwards.
+    ///
+    /// The default calls the other methods. A rule that overrides it to save time must do the same.
+    fn try_charge(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        times: u64,
+        units: u64,
+        caller: &Key,
+    ) -> (u64, Snapshot) {
+        try_charge(self, state, now, times, units, caller)
+    }
+
+    /// Refunds up to `want` units of the charge that `receipt` describes, and returns how many.
+    ///
+    /// Only what time has not returned already is refunded, and only to the window, bucket or entries that it was charged to;
+    /// `want` is no more than [remains](ChargeReceipt::remaining) on the receipt. Where time returns units continuously, the
+    /// part of a unit that is left is refunded too, and counts as one. `caller` is the key that was stored with the charge.
+    fn refund(
+        &self,
+        state: &mut Self::State,
+        now: Timestamp,
+        receipt: &ChargeReceipt,
+        want: u64,
+        caller: &Key,
+    ) -> u64;
+
+    /// Extends the permits that `caller` holds to one [TTL](Rule::permit_ttl) from now. Returns how many these are, or 0 if
+    /// they have expired. Default: 0, for rules without permits.
+    fn renew(&self, state: &mut Self::State, now: Timestamp, caller: &Key) -> u64 {
+        let _ = (state, now, caller);
+        0
+    }
+
+    /// The state in the numbers that [`Rule::status`] reads. `cost` is that of the request the status is for: a rule that
+    /// reports how long this request has to wait reads it, others need not.
+    fn snapshot(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
+
+    /// The callers whose charges count now, oldest first, one for each unit. Default: none, for rules that don't
+    /// [record callers](Rule::records_caller).
+    fn callers(&self, state: &Self::State, now: Timestamp) -> Vec<Key> {
+        let _ = (state, now);
+        Vec::new()
+    }
+}
+
+/// [`LocalRule::try_charge`] by the methods that every rule has.
+pub(crate) fn try_charge<R: LocalRule + ?Sized>(
+    rule: &R,
+    state: &mut R::State,
+    now: Timestamp,
+    times: u64,
+    units: u64,
+    caller: &Key,
+) -> (u64, Snapshot) {
+    let available = u64::try_from(rule.available(state, now)).unwrap_or(0);
+    let fits = match times {
+        1 => u64::from(available >= units),
+        times => available.checked_div(units).unwrap_or(times).min(times),
+    };
+    if fits * units > 0 {
+        rule.charge(state, now, fits * units, caller);
+    }
+    (fits, rule.snapshot(state, now, units))
+}
+
+impl<'a> ErasedLocalRule<'a> {
+    /// The in-process half of `rule`.
+    pub fn new<R: LocalRule>(rule: &'a R) -> Self {
+        Self(rule)
+    }
+}
+
+/// A state of another type doesn't get here: `ErasedLocalRule::own` and [`AnyRule::holds`] see to it.
+impl<R: LocalRule> AnyRule for R {
+    fn available(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => LocalRule::available(self, state, now),
+            None => LocalRule::available(self, &mut R::State::default(), now),
+        }
+    }
+
+    fn charge(&self, state: &mut dyn Any, now: Timestamp, units: u64, caller: &Key) {
+        if let Some(state) = state.downcast_mut() {
+            LocalRule::charge(self, state, now, units, caller);
+        }
+    }
+
+    fn try_charge(
+        &self,
+        state: &mut dyn Any,
+        now: Timestamp,
+        count: u64,
+        units: u64,
+        caller: &Key,
+    ) -> (u64, Snapshot) {
+        match state.downcast_mut() {
+            Some(state) => LocalRule::try_charge(self, state, now, count, units, caller),
+            None => Default::default(),
+        }
+    }
+
+    fn refund(
+        &self,
+        state: Option<&mut dyn Any>,
+        now: Timestamp,
+        receipt: &ChargeReceipt,
+        want: u64,
+        caller: &Key,
+    ) -> u64 {
+        let want = want.min(receipt.remaining);
+        match state.and_then(<dyn Any>::downcast_mut) {
+            Some(state) => LocalRule::refund(self, state, now, receipt, want, caller),
+            None => LocalRule::refund(self, &mut R::State::default(), now, receipt, want, caller),
+        }
+    }
+
+    fn renew(&self, state: &mut dyn Any, now: Timestamp, caller: &Key) -> u64 {
+        state
+            .downcast_mut()
+            .map_or(0, |state| LocalRule::renew(self, state, now, caller))
+    }
+
+    fn snapshot(&self, state: Option<&dyn Any>, now: Timestamp, cost: u64) -> Snapshot {
+        match state.and_then(<dyn Any>::downcast_ref) {
+            Some(state) => LocalRule::snapshot(self, state, now, cost),
+            None => LocalRule::snapshot(self, &R::State::default(), now, cost),
+        }
+    }
+
+    fn callers(&self, state: &dyn Any, now: Timestamp) -> Vec<Key> {
+        state
+            .downcast_ref()
+            .map_or(Vec::new(), |state| LocalRule::callers(self, state, now))
+    }
+
+    fn expires_at(&self, state: &dyn Any) -> Timestamp {
+        let state: Option<&R::State> = state.downcast_ref();
+        state.map_or(Timestamp::default(), State::expires_at)
+    }
+
+    fn new_state(&self) -> Box<dyn Any + Send> {
+        Box::new(R::State::default())
+    }
+
+    fn state_type(&self) -> TypeId {
+        TypeId::of::<R::State>()
+    }
+
+    fn try_charge_known(
+        &self,
+        table: &mut dyn Table,
+        (hash, key): (u64, &Key),
+        now: Timestamp,
+        count: u64,
+        units: u64,
+    ) -> Option<(u64, Snapshot)> {
+        let states: &mut States<R::State> = table.as_any().downcast_mut()?;
+        let state = states.find(hash, key)?;
+        Some(LocalRule::try_charge(self, state, now, count, units, key))
+    }
+
+    fn table(&self, hashing: Hashing) -> Box<dyn Table> {
+        Box::new(States::<R::State>::new(hashing))
+    }
+
+    fn holds(&self, table: &dyn Table) -> bool {
+        table.state_type() == TypeId::of::<R::State>()
+    }
+}

@@ -1,0 +1,83 @@
+//! The half of a rule that counts on Redis.
+
+/// The half of a rule that counts on Redis: a chunk of Lua 5.1, and its parameters.
+///
+/// The chunk returns a table of functions. The store joins the chunks of all strategies in use with a driver into one
+/// script; one call of it runs many operations, each of which reads all its keys before its first write.
+///
+/// # Functions
+///
+/// `key` is the key in Redis, which holds this policy's state for one client and nothing else. `p` is the list of
+/// parameters. `a, b, c` are up to three values of the state as `available` read it; `charge`, `refund` and `renew` return
+/// them as they are afterwards, and they are the numbers of the [`Snapshot`](super::Snapshot). All numbers are integers
+/// below 2^53.
+///
+/// - `available(key, p)` returns how many units can be charged now (negative in debt), then `a, b, c`. It writes nothing.
+/// - `charge(key, p, a, b, c, units, callers, each)` charges equal requests, `units` in all and `each` for one of them, and
+///   returns `a, b, c`. `units` may be more than are available: the state goes into debt. If it can't write, it raises an
+///   error and leaves nothing charged. Where the rule [records callers](super::Rule::records_caller), `callers` lists them,
+///   one for each request.
+/// - `refund(key, p, a, b, c, charged_at, window_id, remaining, want, caller)` does what
+///   [`LocalRule::refund`](super::LocalRule::refund) does, and returns how many units were refunded, then `a, b, c`.
+///   `charged_at` is in microseconds since the Unix epoch; `window_id` is `nil` for a charge of this very call, which went
+///   into the current window.
+/// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::Rule::permit_ttl), extends the
+///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
+/// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, when all other writes of the
+///   call are done. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
+///   (`outlive`): every key must have one.
+/// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
+///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
+///
+/// An error fails the operation, and no other one of the call: what it has charged under other policies is refunded, and the
+/// request is answered as [`OnStoreError`](crate::OnStoreError) says.
+///
+/// # Names
+///
+/// A chunk uses no globals. It may use these locals of the driver: `call` (`redis.call`), `now` and `now_ms` (microseconds
+/// and milliseconds since the Unix epoch, the same for the whole call), `now_s` and `now_us` (the two numbers of `TIME`),
+/// `number(key, text, digits)` (an integer of at most so many digits, or else the error of `foreign`), `foreign(key, why)`
+/// (raises the error for a value that the strategy has not written), `expiry(key)` (when a key expires, in milliseconds since
+/// the epoch; -1 never, -2 no key), `outlive(key, ms)` (lets a key that would live for longer than `ms` from now, or for
+/// ever, expire then), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
+///
+/// `examples/custom_strategy.rs` is a complete example.
+#[derive(Clone, Debug)]
+pub struct LuaScript {
+    /// Rules with the same source share it.
+    pub(crate) source: &'static str,
+    /// A piece of Lua, if there is one, that judges plain requests in the script's main chunk, up to the first that it leaves to
+    /// the functions: half of the time of a call for one key goes to making these. It uses locals of `main.lua`, and must leave
+    /// what it stops at as if it had not been read.
+    pub(crate) fast_path: Option<&'static str>,
+    pub(crate) params: Vec<i64>,
+    pub(crate) snapshot_len: usize,
+}
+
+impl LuaScript {
+    /// A chunk of Lua, and its parameters `p`, of which the first is the rule's [capacity](super::Rule::capacity): another
+    /// number there is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    pub fn new(source: &'static str, params: impl IntoIterator<Item = i64>) -> Self {
+        Self {
+            source,
+            fast_path: None,
+            params: params.into_iter().collect(),
+            snapshot_len: 3,
+        }
+    }
+
+    /// How many numbers of the [`Snapshot`](super::Snapshot) the chunk reports: 1, 2 or 3, which is the default; other
+    /// numbers are taken for the nearest of these. The rest is 0. Fewer numbers make the server's replies shorter.
+    #[must_use]
+    pub fn snapshot_len(mut self, numbers: usize) -> Self {
+        self.snapshot_len = numbers.clamp(1, 3);
+        self
+    }
+
+    /// With a piece of Lua that judges plain requests in the main chunk.
+    #[must_use]
+    pub(crate) fn with_fast_path(mut self, fast_path: &'static str) -> Self {
+        self.fast_path = Some(fast_path);
+        self
+    }
+}

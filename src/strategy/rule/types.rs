@@ -1,0 +1,152 @@
+//! What rules and stores tell each other.
+
+use std::time::Duration;
+
+use crate::clock::Timestamp;
+
+/// The most numbers that a [`Snapshot`] holds.
+const LEN: usize = 3;
+
+/// The state of a key, in up to three numbers, as it was read or right after it was changed.
+///
+/// Each rule defines what its numbers mean. Both halves of a rule report the same ones, so that
+/// [`Rule::status`](super::Rule::status) is written once for all stores. Numbers that a half does not report are 0.
+///
+/// ```
+/// use tollgate::strategy::Snapshot;
+///
+/// let snapshot = Snapshot::new([7, 60_000_000]);
+/// let [used, ends] = snapshot.values();
+/// assert_eq!((used, ends), (7, 60_000_000));
+/// assert_eq!(snapshot.values(), [7]);
+/// assert_eq!(snapshot.values(), [7, 60_000_000, 0]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Snapshot(pub(crate) [i64; LEN]);
+
+impl Snapshot {
+    /// A snapshot of up to three numbers; more do not compile.
+    pub const fn new<const N: usize>(values: [i64; N]) -> Self {
+        const { assert!(N <= LEN, "a snapshot holds three numbers at most") };
+        let mut all = [0; LEN];
+        let mut i = 0;
+        while i < N {
+            all[i] = values[i];
+            i += 1;
+        }
+        Self(all)
+    }
+
+    /// The first `N` numbers, up to three; more do not compile.
+    pub const fn values<const N: usize>(&self) -> [i64; N] {
+        const { assert!(N <= LEN, "a snapshot holds three numbers at most") };
+        let mut first = [0; N];
+        let mut i = 0;
+        while i < N {
+            first[i] = self.0[i];
+            i += 1;
+        }
+        first
+    }
+}
+
+/// What a caller may expect of a policy's quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuotaStatus {
+    /// Whole units left; 0 in debt.
+    pub remaining: u64,
+    /// When one more request of the same cost is admitted.
+    pub retry_after: RetryAfter,
+    /// The wait until the full quota is available again, if no other request comes.
+    pub reset_after: Duration,
+}
+
+impl QuotaStatus {
+    /// So many whole units left, the wait for one more request of the same cost, and that for the full quota.
+    pub const fn new(remaining: u64, retry_after: RetryAfter, reset_after: Duration) -> Self {
+        Self {
+            remaining,
+            retry_after,
+            reset_after,
+        }
+    }
+
+    /// The status `age` later, if nothing else happened: a wait that has passed is over, and `cost` units are available.
+    pub(crate) fn pass(&mut self, age: Duration, cost: u64) {
+        self.reset_after = self.reset_after.saturating_sub(age);
+        if let RetryAfter::In(wait) = self.retry_after {
+            self.retry_after = match wait.saturating_sub(age) {
+                Duration::ZERO => RetryAfter::Now,
+                left => RetryAfter::In(left),
+            };
+            if self.retry_after == RetryAfter::Now {
+                self.remaining = self.remaining.max(cost);
+            }
+        }
+    }
+}
+
+/// When a request would be admitted. A later time is greater; one that is not known is greater than any that is, and
+/// [`Never`](RetryAfter::Never) is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RetryAfter {
+    /// At once.
+    Now,
+    /// After this wait, unless another request for the same key comes first; not a microsecond earlier.
+    In(Duration),
+    /// It is not known: the store could not answer.
+    Unknown,
+    /// Never, however long the wait: the request costs more than the quota's capacity, lacks a key or is on a deny list.
+    Never,
+}
+
+impl RetryAfter {
+    /// The wait, where waiting helps and its length is known: zero for [`Now`](RetryAfter::Now), `None` for
+    /// [`Unknown`](RetryAfter::Unknown) and [`Never`](RetryAfter::Never).
+    pub const fn duration(self) -> Option<Duration> {
+        match self {
+            Self::Now => Some(Duration::ZERO),
+            Self::In(wait) => Some(wait),
+            Self::Unknown | Self::Never => None,
+        }
+    }
+}
+
+/// What was charged where and when, so that it can be refunded. The limiter makes it from a store's result, and passes it
+/// back to the store with a refund or a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChargeReceipt {
+    /// When it was charged, on the clock that the rule counts by.
+    pub charged_at: Timestamp,
+    /// The window or bucket it went into, by [`Rule::window_id`](super::Rule::window_id).
+    pub window_id: i64,
+    /// How many units of it have not been refunded.
+    pub remaining: u64,
+}
+
+impl ChargeReceipt {
+    /// Nothing was charged.
+    pub const NONE: Self = Self {
+        charged_at: Timestamp::from_micros(0),
+        window_id: 0,
+        remaining: 0,
+    };
+
+    /// The receipt of a charge of `units`, none of which has been refunded, with a window ID of 0.
+    pub const fn new(charged_at: Timestamp, units: u64) -> Self {
+        Self {
+            charged_at,
+            window_id: 0,
+            remaining: units,
+        }
+    }
+
+    /// This receipt with another [window ID](ChargeReceipt::window_id).
+    #[must_use]
+    pub const fn with_window_id(mut self, window_id: i64) -> Self {
+        self.window_id = window_id;
+        self
+    }
+}
