@@ -2,79 +2,19 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
+pub(super) use super::core::share::Share;
 use super::{
-    Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, draft::Draft, tiers::Known,
-    write_back::Shares,
+    Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, draft::Draft, write_back::Shares,
 };
 use crate::{
-    decision::{
-        Counted, Decision, DecisionKind,
-        quota_override::{Terms, Tier},
-    },
-    error::{InvalidValue, StoreError},
-    policy::{Policy, on_store_error::LocalFallback},
-    quota::Quota,
-    store::{DecisionSource, LimitHandle, Op, Store, StoreResponse},
+    decision::{Counted, Decision, DecisionKind, quota_override::Tier},
+    error::StoreError,
+    store::{DecisionSource, Op, Store, StoreResponse},
     strategy::RetryAfter,
 };
 
 /// What somebody is to wait whose request costs more than a process's share: the store may be back by then.
 const BACK: Duration = Duration::from_secs(1);
-
-/// This process's share of a policy, for when the store is at fault.
-#[derive(Debug)]
-pub(super) struct Share {
-    fallback: LocalFallback,
-    own: Tier,
-    tiers: Known,
-}
-
-impl Share {
-    pub(super) fn open(
-        shares: &Shares,
-        policy: &Policy,
-        fallback: LocalFallback,
-        whole: &LimitHandle,
-    ) -> Result<Self, InvalidValue> {
-        let tiers = Known::default();
-        let own = open(shares, policy, &tiers, fallback, policy.quota(), whole)?;
-        Ok(Self {
-            fallback,
-            own: Arc::new(own),
-            tiers,
-        })
-    }
-
-    /// The share of a request's own quota, or else of the policy's.
-    fn of(&self, shares: &Shares, policy: &Policy, tier: Option<&Tier>) -> Tier {
-        let tier = tier.and_then(|tier| {
-            let quota = tier.quota;
-            let (tiers, whole) = (&self.tiers, &tier.limit);
-            let open = || open(shares, policy, tiers, self.fallback, quota, whole);
-            self.tiers.tier(policy, quota, open)
-        });
-        tier.unwrap_or_else(|| self.own.clone())
-    }
-}
-
-/// Opens the share of a quota, which is counted in the store under the limit `whole`.
-fn open(
-    shares: &Shares,
-    policy: &Policy,
-    tiers: &Known,
-    fallback: LocalFallback,
-    quota: Quota,
-    whole: &LimitHandle,
-) -> Result<Terms, InvalidValue> {
-    let quota = fallback.share(quota);
-    let rule = tiers.bind(policy, quota)?;
-    let written_to = fallback.writes_back().then_some(whole);
-    Ok(Terms {
-        quota,
-        limit: shares.open_share(policy.name(), rule, written_to)?,
-        share_of: Some(whole.rule().capacity()),
-    })
-}
 
 /// What is done about a request that the store has no answer for. Of its policies, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -24,8 +24,10 @@ use crate::{
 };
 
 mod bans;
+mod bound;
 mod builder;
 mod check;
+mod core;
 mod credit;
 mod decide;
 mod desk;
@@ -35,7 +37,6 @@ mod fallback;
 mod handle;
 mod judge;
 mod keys;
-mod missing;
 mod pending;
 mod permit;
 mod ping;
@@ -44,13 +45,13 @@ mod settle;
 mod shadow;
 mod shutdown;
 mod status;
-mod tiers;
 mod vain;
 mod wait;
-mod write_back;
 
 use desk::{Desk, Desks};
 use shadow::Comparison;
+
+use self::core::{missing, tiers, write_back};
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, CheckFuture};

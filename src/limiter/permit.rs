@@ -1,9 +1,8 @@
 //! Places of in-flight limits, held by those who took them and kept alive meanwhile.
 
 use std::{
-    collections::HashMap,
     fmt, mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -14,11 +13,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{Bound, Inner};
+pub(super) use super::core::held::Held;
+use super::{Inner, core::held::Places};
 use crate::{
-    decision::{Counted, Permit},
+    decision::Permit,
     log::Seldom,
-    store::{CounterMode, CounterOp, LimitHandle, Op, StoreResponse, Units},
+    store::{CounterOp, Op, StoreResponse},
 };
 
 /// A permit is renewed this often in each of its lives.
@@ -30,8 +30,6 @@ const RETRIES: u32 = 8;
 /// Renewals that are under way at a time. Requests that come meanwhile wait for no more than these.
 const MAX_RENEWALS: usize = 128;
 
-type Places = SmallVec<[Counted; 1]>;
-
 /// The places that one request holds. They are given back when it is dropped.
 pub(super) struct Taken {
     limiter: Arc<Inner>,
@@ -39,25 +37,6 @@ pub(super) struct Taken {
     places: Places,
     /// Where it was taken.
     runtime: Option<Handle>,
-}
-
-/// The permits of a limiter that are held now, and the hearts that renew them: one in each runtime in which some were
-/// taken, since runtimes end, and those of one thread stand still at times.
-#[derive(Debug, Default)]
-pub(super) struct Held(Mutex<Wards>);
-
-#[derive(Debug, Default)]
-struct Wards {
-    permits: HashMap<u64, Ward>,
-    next: u64,
-    hearts: Vec<runtime::Id>,
-}
-
-#[derive(Debug)]
-struct Ward {
-    places: Places,
-    /// Whose heart renews it; none where there was no runtime.
-    heart: Option<runtime::Id>,
 }
 
 impl Taken {
@@ -126,73 +105,6 @@ impl fmt::Debug for Taken {
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
-}
-
-impl Held {
-    fn wards(&self) -> MutexGuard<'_, Wards> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wards {
-    /// Notes a permit; returns its number, and whether its runtime needs a heart.
-    fn add(&mut self, places: &Places, runtime: Option<&Handle>) -> (u64, bool) {
-        let heart = runtime.map(Handle::id);
-        let starts = heart.is_some_and(|heart| !self.hearts.contains(&heart));
-        self.next += 1;
-        let places = copy(places);
-        self.permits.insert(self.next, Ward { places, heart });
-        if let Some(heart) = heart.filter(|_| starts) {
-            self.hearts.push(heart);
-            self.adopt();
-        }
-        (self.next, starts)
-    }
-
-    /// Gives those whose heart has stopped another, if there is one.
-    fn adopt(&mut self) {
-        let Some(other) = self.hearts.first() else {
-            return;
-        };
-        for ward in self.permits.values_mut() {
-            if ward.heart.is_none_or(|heart| !self.hearts.contains(&heart)) {
-                ward.heart = Some(*other);
-            }
-        }
-    }
-
-    /// Those of `some` that are still held.
-    fn some(&self, some: &[u64]) -> Vec<(u64, Places)> {
-        let held = some
-            .iter()
-            .filter_map(|id| Some((*id, self.permits.get(id)?)));
-        held.map(|(id, ward)| (id, copy(&ward.places))).collect()
-    }
-
-    fn stop(&mut self, heart: runtime::Id) {
-        self.hearts.retain(|other| *other != heart);
-        self.adopt();
-    }
-
-    /// What a heart has to renew, by number. One that has nothing to stops here, under the lock under which the next one
-    /// starts.
-    fn of(&mut self, heart: runtime::Id) -> Vec<u64> {
-        let wards = self.permits.iter();
-        let own = wards.filter(|(_, ward)| ward.heart == Some(heart));
-        let own: Vec<_> = own.map(|(id, _)| *id).collect();
-        if own.is_empty() {
-            self.stop(heart);
-        }
-        own
-    }
-}
-
-/// The places, with receipts of their own.
-fn copy(places: &Places) -> Places {
-    let copy = |place: &Counted| {
-        place.with_receipts(place.receipts.part(place.receipts.first().remaining))
-    };
-    places.iter().map(copy).collect()
 }
 
 /// Renews what was taken in `runtime` every `interval`, until nothing of it is held.
@@ -271,33 +183,5 @@ impl Inner {
             .first()
             .map_or(&*self.store, |place| self.store_of(place));
         store.execute(Op::Renew, &lines)
-    }
-
-    /// The line of what was charged on arrival.
-    #[inline]
-    pub(super) fn line<'a>(&'a self, counted: &'a Counted) -> CounterOp<'a> {
-        let receipt = counted.receipts.first();
-        CounterOp {
-            limit: self.limit(counted),
-            key: counted.key,
-            units: Units::new(receipt.remaining),
-            receipt,
-            caller: counted.by.as_deref().copied().unwrap_or(counted.key),
-            mode: CounterMode::Charge,
-        }
-    }
-
-    #[inline]
-    pub(super) fn bound(&self, policy: u32) -> &Bound {
-        &self.policies[policy as usize]
-    }
-
-    /// The limit of a policy, or of a request's own quota under it.
-    #[inline]
-    pub(super) fn limit<'a>(&'a self, counted: &'a Counted) -> &'a LimitHandle {
-        match &counted.tier {
-            Some(tier) => &tier.limit,
-            None => &self.bound(counted.policy).limit,
-        }
     }
 }

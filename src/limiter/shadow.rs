@@ -1,7 +1,7 @@
 //! Policies that are evaluated and not enforced, beside those that are.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
+pub(super) use super::core::comparison::Comparison;
+pub use super::core::comparison::ShadowStats;
 use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft};
 use crate::{
     charge::When,
@@ -14,46 +14,6 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// How a [shadow](crate::Policy::shadow)'s decisions differ from those that were made, in requests, since the limiter was
-/// built and in this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShadowStats {
-    /// Requests that the shadow was evaluated for.
-    pub evaluated: u64,
-    /// Those that were admitted, and that it would have rejected.
-    pub stricter: u64,
-    /// Those that were rejected, and that would have been admitted with it [in place](crate::Policy::shadow_of) of the live
-    /// policy.
-    pub looser: u64,
-}
-
-/// The counts behind a [`ShadowStats`].
-#[derive(Debug, Default)]
-pub(super) struct Comparison {
-    evaluated: AtomicU64,
-    stricter: AtomicU64,
-    looser: AtomicU64,
-}
-
-impl ShadowStats {
-    /// Requests of which it would have changed the decision.
-    pub fn differing(&self) -> u64 {
-        self.stricter + self.looser
-    }
-}
-
-impl Comparison {
-    /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
-    fn note(&self, evaluated: u64, admitted: u64, would: u64) {
-        self.evaluated.fetch_add(evaluated, Ordering::Relaxed);
-        self.stricter
-            .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
-        self.looser
-            .fetch_add(would.saturating_sub(admitted), Ordering::Relaxed);
-    }
-}
-
 impl Limiter {
     /// How the decisions of the [shadow](crate::Policy::shadow) of that name differ from those that were made; `None` if
     /// there is none.
@@ -61,11 +21,7 @@ impl Limiter {
         let mut policies = self.desks.inner().policies.iter();
         match &policies.find(|bound| bound.policy.name() == policy)?.role {
             Role::Live | Role::Ban => None,
-            Role::Shadow { compared, .. } => Some(ShadowStats {
-                evaluated: compared.evaluated.load(Ordering::Relaxed),
-                stricter: compared.stricter.load(Ordering::Relaxed),
-                looser: compared.looser.load(Ordering::Relaxed),
-            }),
+            Role::Shadow { compared, .. } => Some(compared.stats()),
         }
     }
 }

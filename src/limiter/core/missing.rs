@@ -4,15 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use http::request::Parts;
 
-use super::Bound;
-use crate::{extract::MissingKey, key::Key, log::Seldom};
+use crate::{extract::MissingKey, key::Key, log::Seldom, policy::Policy};
 
 /// So many requests without a key before any with one are probably a mistake of the application's.
 const SUSPECTED_AFTER: u32 = 5;
 
 /// What a policy has seen of requests without a key.
 #[derive(Debug, Default)]
-pub(super) struct MissingKeys {
+pub(in crate::limiter) struct MissingKeys {
     /// Whether any request had a key.
     found_any: AtomicBool,
     /// How many had none before that.
@@ -20,12 +19,12 @@ pub(super) struct MissingKeys {
     logged: Seldom,
 }
 
-impl Bound {
+impl MissingKeys {
     /// The key of a request.
     #[inline]
-    pub(super) fn find_key(&self, parts: &Parts) -> Option<Key> {
-        let key = self.policy.extractor().key(parts)?;
-        let found_any = &self.missing_keys.found_any;
+    pub(in crate::limiter) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
+        let key = policy.extractor().key(parts)?;
+        let found_any = &self.found_any;
         // Written once, so that the cache line stays shared.
         if !found_any.load(Ordering::Relaxed) {
             found_any.store(true, Ordering::Relaxed);
@@ -35,10 +34,10 @@ impl Bound {
 
     /// The key that requests without one share, if they do.
     #[cold]
-    pub(super) fn missing_key(&self) -> Option<Key> {
-        let missing = self.policy.on_missing_key();
-        let policy = self.policy.name();
-        let extractor = self.policy.extractor();
+    pub(in crate::limiter) fn missing_key(&self, policy: &Policy) -> Option<Key> {
+        let missing = policy.on_missing_key();
+        let extractor = policy.extractor();
+        let policy = policy.name();
         let hint = extractor.missing_key_hint();
         if hint.is_empty() && self.is_suspect() {
             tracing::warn!(
@@ -49,7 +48,7 @@ impl Bound {
                  so, put it outside the limiter (with axum, in a `.layer(..)` call after the limiter's)"
             );
         }
-        self.missing_keys.logged.then(|suppressed| {
+        self.logged.then(|suppressed| {
             if hint.is_empty() {
                 tracing::debug!(policy, ?missing, suppressed, "a request has no key");
             } else {
@@ -61,11 +60,11 @@ impl Bound {
 
     /// Whether this is the request that makes it probable that no request has a key; true once.
     fn is_suspect(&self) -> bool {
-        let MissingKeys {
+        let Self {
             found_any,
             before_any,
             ..
-        } = &self.missing_keys;
+        } = self;
         if found_any.load(Ordering::Relaxed)
             || before_any.load(Ordering::Relaxed) >= SUSPECTED_AFTER
         {

@@ -10,7 +10,6 @@ use std::{
 
 use smallvec::SmallVec;
 
-use super::Inner;
 use crate::{
     error::InvalidValue,
     key::Key,
@@ -29,7 +28,7 @@ const WRITTEN_AT_ONCE: usize = 64;
 
 /// Counts shares in process, through all outages, and notes what the store has not been charged for yet.
 #[derive(Debug, Default)]
-pub(super) struct Shares {
+pub(in crate::limiter) struct Shares {
     counts: MemoryStore,
     /// Whether there are any unwritten charges. Read by each decision.
     any: AtomicBool,
@@ -61,7 +60,7 @@ struct Charged {
 impl Shares {
     /// Opens a share. With the limit of the `whole` quota, what it counts is charged there afterwards; but not bans, and
     /// not permits, which are given back in process.
-    pub(super) fn open_share(
+    pub(in crate::limiter) fn open_share(
         &self,
         policy: &str,
         rule: Arc<dyn Rule>,
@@ -78,12 +77,12 @@ impl Shares {
     }
 
     /// Keys that wait for their write-back.
-    pub(super) fn unwritten_keys(&self) -> usize {
+    pub(in crate::limiter) fn unwritten_keys(&self) -> usize {
         self.unwritten().by_key.len()
     }
 
     /// Charges that were dropped instead of noted, so far.
-    pub(super) fn dropped(&self) -> u64 {
+    pub(in crate::limiter) fn dropped(&self) -> u64 {
         self.unwritten().dropped
     }
 
@@ -230,32 +229,30 @@ impl Store for Shares {
     }
 }
 
-impl Inner {
+impl Shares {
     /// The store answers: charges there some of what was charged in process. Each charge is sent once, so it is charged once
     /// or not at all.
     #[inline]
-    pub(super) fn write_back(&self) {
-        if let Some(shares) = &self.shares
-            && shares.any.load(Ordering::Relaxed)
-        {
-            self.write_some_back(shares);
+    pub(in crate::limiter) fn write_back(&self, store: &dyn Store) {
+        if self.any.load(Ordering::Relaxed) {
+            self.write_some_back(store);
         }
     }
 
     #[cold]
-    fn write_some_back(&self, shares: &Shares) {
-        for (key, charged) in shares.take_some() {
+    fn write_some_back(&self, store: &dyn Store) {
+        for (key, charged) in self.take_some() {
             let Some(WrittenBack { local, whole }) = charged.share.context() else {
                 continue;
             };
             // What time has given back since is not charged.
-            let units = charged.units.min(shares.used(local, key));
+            let units = charged.units.min(self.used(local, key));
             if units > 0 {
                 let line = CounterOp {
                     units: Units::new(units),
                     ..CounterOp::new(whole, key)
                 };
-                self.store.execute_detached(Op::ForceAcquire, &[line]);
+                store.execute_detached(Op::ForceAcquire, &[line]);
             }
         }
     }

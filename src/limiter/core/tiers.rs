@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use super::Bound;
 use crate::{
     decision::quota_override::{Terms, Tier},
     error::{ConfigError, InvalidValue},
@@ -21,7 +20,7 @@ const MOST_TIERS: usize = 1_024;
 
 /// The tiers of a policy that are known, by the quotas that requests came with.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(in crate::limiter) struct Known {
     /// Or why they can't be counted.
     tiers: RwLock<HashMap<Quota, Result<Tier, InvalidValue>>>,
     refills: TierRefills,
@@ -30,7 +29,7 @@ pub(super) struct Known {
 
 impl Known {
     /// The policy's rule for one of its quotas.
-    pub(super) fn bind(
+    pub(in crate::limiter) fn bind(
         &self,
         policy: &Policy,
         quota: Quota,
@@ -39,7 +38,11 @@ impl Known {
     }
 
     /// Opens the tiers that a policy declares.
-    pub(super) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
+    pub(in crate::limiter) fn declare(
+        &self,
+        policy: &Policy,
+        store: &dyn Store,
+    ) -> Result<(), InvalidValue> {
         let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
@@ -49,7 +52,7 @@ impl Known {
     }
 
     /// Whether a request's own cost is more than the policy and its declared tiers can ever admit.
-    pub(super) fn check_cost(
+    pub(in crate::limiter) fn check_cost(
         &self,
         policy: &Policy,
         own: &LimitHandle,
@@ -69,7 +72,7 @@ impl Known {
         ))
     }
 
-    fn open(
+    pub(in crate::limiter) fn open(
         &self,
         policy: &Policy,
         store: &dyn Store,
@@ -84,7 +87,7 @@ impl Known {
     }
 
     /// The tier of a quota, opened if it isn't known; `None` if it can't be counted.
-    pub(super) fn tier(
+    pub(in crate::limiter) fn tier(
         &self,
         policy: &Policy,
         quota: Quota,
@@ -116,19 +119,10 @@ impl Known {
     }
 
     /// The limits of all of them.
-    pub(super) fn limits(&self) -> Vec<LimitHandle> {
+    pub(in crate::limiter) fn limits(&self) -> Vec<LimitHandle> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         let tiers = known.values().flatten();
         tiers.map(|tier| tier.limit.clone()).collect()
-    }
-}
-
-impl Bound {
-    /// The tier of a quota other than the policy's own; `None` if it can't be counted.
-    pub(super) fn tier(&self, store: &dyn Store, quota: Quota) -> Option<Tier> {
-        let policy = &self.policy;
-        let tiers = &self.tiers;
-        tiers.tier(policy, quota, || tiers.open(policy, store, quota))
     }
 }
 

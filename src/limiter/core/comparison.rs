@@ -1,0 +1,52 @@
+//! How the decisions of a shadow differ from those that were made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How a [shadow](crate::Policy::shadow)'s decisions differ from those that were made, in requests, since the limiter was
+/// built and in this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShadowStats {
+    /// Requests that the shadow was evaluated for.
+    pub evaluated: u64,
+    /// Those that were admitted, and that it would have rejected.
+    pub stricter: u64,
+    /// Those that were rejected, and that would have been admitted with it [in place](crate::Policy::shadow_of) of the live
+    /// policy.
+    pub looser: u64,
+}
+
+/// The counts behind a [`ShadowStats`].
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Comparison {
+    evaluated: AtomicU64,
+    stricter: AtomicU64,
+    looser: AtomicU64,
+}
+
+impl ShadowStats {
+    /// Requests of which it would have changed the decision.
+    pub fn differing(&self) -> u64 {
+        self.stricter + self.looser
+    }
+}
+
+impl Comparison {
+    /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
+    pub(in crate::limiter) fn note(&self, evaluated: u64, admitted: u64, would: u64) {
+        self.evaluated.fetch_add(evaluated, Ordering::Relaxed);
+        self.stricter
+            .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
+        self.looser
+            .fetch_add(would.saturating_sub(admitted), Ordering::Relaxed);
+    }
+
+    /// The counts.
+    pub(in crate::limiter) fn stats(&self) -> ShadowStats {
+        ShadowStats {
+            evaluated: self.evaluated.load(Ordering::Relaxed),
+            stricter: self.stricter.load(Ordering::Relaxed),
+            looser: self.looser.load(Ordering::Relaxed),
+        }
+    }
+}
