@@ -104,7 +104,7 @@ impl Limiter {
             StoreResponse::Pending(answer) => answer.await?,
         };
         if ask == Op::Reset {
-            inner.queues.lift(&under);
+            inner.queues.clear_rejections(&under);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::{
     plain,
     shadow::{self, Comparison},
     tiers::Known,
-    wait::queue::Queues,
+    wait::queue::WaitQueues,
     write_back::Shares,
 };
 use crate::{
@@ -270,7 +270,7 @@ impl<T> LimiterBuilder<T> {
                 misconfigurations: Seldom::default(),
                 twice: Seldom::default(),
                 held: Held::default(),
-                queues: Queues::default(),
+                queues: WaitQueues::default(),
                 permit_ttl,
             })),
         })

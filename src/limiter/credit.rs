@@ -147,7 +147,8 @@ impl Credit {
         }
         let under = seen.counted.iter();
         let under = under.map(|counted| (counted.policy, counted.key));
-        desk.queues.lift(&under.collect::<SmallVec<[_; 2]>>());
+        desk.queues
+            .clear_rejections(&under.collect::<SmallVec<[_; 2]>>());
         seen.kind = match retry(&*desk, &seen.counted) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,

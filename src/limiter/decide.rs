@@ -38,7 +38,8 @@ impl Desk {
     #[cold]
     fn forget(&self, draft: &Draft) {
         let keys = draft.items.iter().map(|item| (item.policy, item.key));
-        self.queues.lift(&keys.collect::<SmallVec<[_; 1]>>());
+        self.queues
+            .clear_rejections(&keys.collect::<SmallVec<[_; 1]>>());
         self.forget_shares(&draft.items);
     }
 

@@ -45,7 +45,6 @@ mod settle;
 mod shadow;
 mod shutdown;
 mod status;
-mod vain;
 mod wait;
 
 use desk::{Desk, Desks};
@@ -64,7 +63,7 @@ pub(crate) use pending::Pending;
 pub use shadow::ShadowStats;
 pub use shutdown::ShutdownError;
 pub use status::LimitStatus;
-pub(crate) use wait::QUEUE;
+pub(crate) use wait::DEFAULT_MAX_WAITERS;
 pub use wait::{Wait, WaitFuture};
 
 /// Policies over a store. Cheap to clone; clones share everything.
@@ -115,7 +114,7 @@ pub(crate) struct Inner {
     /// Of calls that can't be carried out.
     misuse: Seldom,
     held: permit::Held,
-    queues: wait::queue::Queues,
+    queues: wait::queue::WaitQueues,
     /// The shortest permit TTL of any policy.
     permit_ttl: Duration,
 }

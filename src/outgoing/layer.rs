@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Discard, KeysFn, StaticKeys};
-use crate::limiter::{Keys, Limiter, QUEUE};
+use crate::limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter};
 
 /// How long a request waits, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,7 +47,7 @@ impl OutgoingLayer {
             question: StaticKeys::default(),
             attach: Discard,
             timeout: TIMEOUT,
-            queue: QUEUE,
+            queue: DEFAULT_MAX_WAITERS,
             enabled: true,
         }
     }

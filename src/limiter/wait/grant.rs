@@ -1,72 +1,72 @@
-//! What somebody in a queue was granted, until he has it and after he had it.
+//! A waiter's grant: before it is received, and the permit that it may hold afterwards.
 
 use std::{fmt, sync::Arc};
 
 use tokio::runtime::Handle;
 
-use super::queue::Id;
+use super::queue::QueueKey;
 use crate::{
     decision::{Decision, Permit},
     limiter::Inner,
 };
 
-/// A charge that the head of a queue made for somebody behind it. If he has gone, it is given back.
-pub(crate) struct Grant {
+/// An admission that the leader charged for a waiter. Refunded if the waiter has left.
+pub(crate) struct UnclaimedGrant {
     limiter: Arc<Inner>,
-    id: Id,
+    queue_key: QueueKey,
     decision: Option<Decision>,
-    /// Where it was made.
+    /// The runtime on which it was charged.
     runtime: Option<Handle>,
 }
 
-/// A place of an in-flight limit that was waited for. When it is given back, the queue is told.
-pub(crate) struct Flight {
+/// A permit of an in-flight limit that was waited for. Its release wakes the queue's leader.
+pub(crate) struct NotifyingPermit {
     limiter: Arc<Inner>,
-    id: Id,
+    queue_key: QueueKey,
     permit: Option<Arc<dyn Permit>>,
 }
 
-impl Grant {
-    pub(crate) fn new(limiter: Arc<Inner>, id: Id, decision: Decision) -> Self {
+impl UnclaimedGrant {
+    pub(crate) fn new(limiter: Arc<Inner>, queue_key: QueueKey, decision: Decision) -> Self {
         Self {
             limiter,
-            id,
+            queue_key,
             decision: Some(decision),
             runtime: Handle::try_current().ok(),
         }
     }
 
-    pub(crate) fn accept(mut self) -> Option<Decision> {
+    pub(crate) fn into_decision(mut self) -> Option<Decision> {
         self.decision.take()
     }
 }
 
-impl Drop for Grant {
+impl Drop for UnclaimedGrant {
     fn drop(&mut self) {
         if let Some(mut decision) = self.decision.take() {
-            // Released without a call of the application's: there is nothing to log.
+            // Not dropped by the application: nothing to log.
             let _permit = decision.permit.take();
-            // A thread of the application's own, where nothing could be sent.
+            // On a thread without a runtime nothing could be sent.
             let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
             let runtime = self.runtime.as_ref().filter(|_| outside);
             let _entered = runtime.map(Handle::enter);
             self.limiter.take_back(&mut decision.counted);
-            self.limiter.queues.ring(&self.id);
+            self.limiter.queues.notify_leader(&self.queue_key);
         }
     }
 }
 
-impl Flight {
-    pub(crate) fn new(limiter: Arc<Inner>, id: Id, permit: Arc<dyn Permit>) -> Self {
+impl NotifyingPermit {
+    pub(crate) fn new(limiter: Arc<Inner>, queue_key: QueueKey, permit: Arc<dyn Permit>) -> Self {
         Self {
             limiter,
-            id,
+            queue_key,
             permit: Some(permit),
         }
     }
 }
 
-impl Permit for Flight {
+impl Permit for NotifyingPermit {
     fn log_unclaimed(&self) {
         if let Some(permit) = &self.permit {
             permit.log_unclaimed();
@@ -74,15 +74,15 @@ impl Permit for Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for NotifyingPermit {
     fn drop(&mut self) {
-        // Before the queue looks for it.
+        // Released before the leader looks for it.
         self.permit = None;
-        self.limiter.queues.ring(&self.id);
+        self.limiter.queues.notify_leader(&self.queue_key);
     }
 }
 
-impl fmt::Debug for Flight {
+impl fmt::Debug for NotifyingPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.permit, f)
     }

@@ -1,13 +1,13 @@
-//! The first in a queue, and what the store tells it.
+//! The leader of a queue, which calls the store, and its last rejection.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    grant::{Flight, Grant},
-    queue::{Id, Turn},
-    request::{Question, answer},
+    grant::{NotifyingPermit, UnclaimedGrant},
+    queue::{QueueKey, Wakeup},
+    request::{WaitRequest, answer},
 };
 use crate::{
     decision::{Decision, DecisionKind},
@@ -16,165 +16,168 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// A refusal never says that there is no need to wait, however old it is.
-const LEAST_WAIT: Duration = Duration::from_millis(1);
+/// Lower bound of the wait that an aged rejection reports.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// The most that are asked for in one question.
-const MOST: usize = 1_024;
+/// Upper bound of the requests in one call.
+const MAX_BATCH: usize = 1_024;
 
-/// The right to ask. It is passed on when it is dropped.
-pub(crate) struct Head {
+/// The right to call the store for a queue. Dropping it promotes the next waiter.
+pub(crate) struct Leader {
     limiter: Arc<Inner>,
-    id: Id,
-    freed: Arc<Notify>,
-    /// What was asked and is not answered yet.
-    asked: Option<Asked>,
-    is_over: bool,
-    /// Whether nobody waits for its answer any more.
-    winds_up: bool,
+    queue_key: QueueKey,
+    notify: Arc<Notify>,
+    /// The call in flight.
+    asked: Option<InFlightCheck>,
+    retired: bool,
+    /// Whether the queue has no waiter left.
+    has_no_waiters: bool,
 }
 
-/// A question for so many.
-pub(crate) struct Asked {
-    pub(crate) question: Arc<Question>,
+/// A call of the store for `n` merged requests.
+pub(crate) struct InFlightCheck {
+    pub(crate) request: Arc<WaitRequest>,
     n: u32,
     pending: Pending,
 }
 
-/// What the store told a head.
-pub(crate) struct Refusal {
+/// The leader's last rejection, from which the waits of the requests behind it are known.
+pub(crate) struct LastRejection {
     decision: Decision,
-    pub(crate) question: Arc<Question>,
-    told: Instant,
-    /// Until when there is no use in asking.
-    pub(crate) until: Instant,
-    /// Whether it can't be known when to ask again: a permit is wanting, or the store failed.
+    pub(crate) request: Arc<WaitRequest>,
+    decided_at: Instant,
+    /// When a retry can succeed.
+    pub(crate) retry_at: Instant,
+    /// Whether the time of a retry is unknown, since it waits for a permit or for a store that failed.
     pub(crate) polled: bool,
     /// Whether the store failed.
     pub(crate) failed: bool,
 }
 
-impl Head {
+impl Leader {
     pub(crate) fn new(
         limiter: Arc<Inner>,
-        id: Id,
-        freed: Arc<Notify>,
-        asked: Option<Asked>,
+        queue_key: QueueKey,
+        notify: Arc<Notify>,
+        asked: Option<InFlightCheck>,
     ) -> Self {
         Self {
             limiter,
-            id,
-            freed,
+            queue_key,
+            notify,
             asked,
-            is_over: false,
-            winds_up: false,
+            retired: false,
+            has_no_waiters: false,
         }
     }
 
-    /// Ends without passing on; leaves what was asked.
-    pub(crate) fn retire(mut self) -> Option<Asked> {
-        self.is_over = true;
+    /// Ends without promoting a waiter; returns the call in flight.
+    pub(crate) fn retire(mut self) -> Option<InFlightCheck> {
+        self.retired = true;
         self.asked.take()
     }
 
-    /// What the head before was told, if it goes for this one too.
-    pub(crate) fn inherited(&self, question: &Question) -> Option<Arc<Refusal>> {
+    /// The previous leader's rejection, if it applies to this request too.
+    pub(crate) fn previous_rejection(&self, request: &WaitRequest) -> Option<Arc<LastRejection>> {
         let waiters = self.limiter.queues.lock();
-        let queue = waiters.queues.get(&self.id)?;
-        let refusal = queue.refusal.as_ref().filter(|_| self.asked.is_none())?;
-        let holds = !refusal.polled && refusal.until > Instant::now();
-        let goes = holds && refusal.question.is_same(question);
-        goes.then(|| refusal.clone())
+        let queue = waiters.queues.get(&self.queue_key)?;
+        let rejection = queue.rejection.as_ref().filter(|_| self.asked.is_none())?;
+        let holds = !rejection.polled && rejection.retry_at > Instant::now();
+        let goes = holds && rejection.request.is_mergeable_with(request);
+        goes.then(|| rejection.clone())
     }
 
-    /// Asks for itself and for those next to it that ask the same, and hands out what it gets. Either the answer that ends
-    /// the wait, or a refusal to wait for.
-    pub(crate) async fn ask(&mut self, question: &Arc<Question>) -> Result<Decision, Arc<Refusal>> {
+    /// Calls the store for the leader and the waiters next to it that can be merged, and grants them what is admitted. Returns
+    /// the decision that ends the leader's waiting, or a rejection to wait for.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Arc<WaitRequest>,
+    ) -> Result<Decision, Arc<LastRejection>> {
         let asked = match self.asked.take() {
             Some(asked) => self.asked.insert(asked),
             None => {
-                let n = self.reach(question);
-                match question.ask(n) {
-                    Judged::Now(decision) => return self.answered(decision, question, n),
-                    Judged::Later(pending) => self.asked.insert(Asked {
-                        question: question.clone(),
+                let n = self.batch_size(request);
+                match request.ask(n) {
+                    Judged::Now(decision) => return self.handle_decision(decision, request, n),
+                    Judged::Later(pending) => self.asked.insert(InFlightCheck {
+                        request: request.clone(),
                         n,
                         pending,
                     }),
                 }
             }
         };
-        // Should this be dropped meanwhile, the next head goes on from here.
+        // If this future is dropped meanwhile, the next leader takes the call over.
         let (n, decision) = (asked.n, answer(&mut asked.pending).await);
         self.asked = None;
-        self.answered(decision, question, n)
+        self.handle_decision(decision, request, n)
     }
 
-    /// Nobody waits any more. What was charged is given to those who come before it is known, or else given back: withdrawn
-    /// blindly, it would be missing to the next one who asks, who would be told to wait for it.
-    pub(crate) fn wind_up(mut self) -> impl Future<Output = ()> + Send {
-        // Also if the runtime drops what it was given.
-        self.winds_up = true;
+    /// Completes the call in flight of a queue without waiters. What it charges is granted to requests that join meanwhile, or else
+    /// refunded: cancelling it would leave the units charged for a moment, and the next request would be rejected for them.
+    pub(crate) fn finish_without_waiters(mut self) -> impl Future<Output = ()> + Send {
+        // Also if the runtime drops the future without polling it.
+        self.has_no_waiters = true;
         async move {
             let Some(asked) = &mut self.asked else {
                 return;
             };
-            let (question, n) = (asked.question.clone(), asked.n);
+            let (request, n) = (asked.request.clone(), asked.n);
             let decision = answer(&mut asked.pending).await;
             self.asked = None;
-            match self.answered(decision, &question, n) {
-                Ok(first) => self.hand_out(&question, vec![first]),
-                Err(refusal) => self.note(refusal),
+            match self.handle_decision(decision, &request, n) {
+                Ok(first) => self.grant_waiters(&request, vec![first]),
+                Err(rejection) => self.publish_rejection(rejection),
             }
         }
     }
 
-    /// For how many the next question is, itself included. From here on nobody is told an older answer.
-    fn reach(&self, question: &Question) -> u32 {
+    /// The number of requests of the next call, the leader's included. From here on the last rejection is out of date.
+    fn batch_size(&self, request: &WaitRequest) -> u32 {
         let mut waiters = self.limiter.queues.lock();
-        let Some(queue) = waiters.queues.get_mut(&self.id) else {
+        let Some(queue) = waiters.queues.get_mut(&self.queue_key) else {
             return 1;
         };
-        queue.asking = true;
-        if !question.is_shared() {
+        queue.check_in_flight = true;
+        if !request.can_batch() {
             return 1;
         }
-        let behind = queue.behind.values().take(MOST - 1);
-        let same = behind.take_while(|waiter| waiter.wish.question.is_same(question));
+        let waiters = queue.waiters.values().take(MAX_BATCH - 1);
+        let same = waiters.take_while(|waiter| waiter.limits.request.is_mergeable_with(request));
         1 + same.count() as u32
     }
 
-    fn answered(
+    fn handle_decision(
         &self,
         decision: Decision,
-        question: &Arc<Question>,
+        request: &Arc<WaitRequest>,
         n: u32,
-    ) -> Result<Decision, Arc<Refusal>> {
+    ) -> Result<Decision, Arc<LastRejection>> {
         let exhausted = matches!(decision.kind, DecisionKind::Rejected);
         let failed = match &decision.kind {
-            DecisionKind::StoreFailed(error) => question.outwaits(error),
+            DecisionKind::StoreFailed(error) => request.retries_after(error),
             _ => false,
         };
         if failed || exhausted && decision.retry_after() != RetryAfter::Never {
-            return Err(Refusal::new(decision, question.clone()));
+            return Err(LastRejection::new(decision, request.clone()));
         }
-        // Where the store was not asked, or couldn't answer, all get the same.
+        // Where the store was not called, or failed, all requests get the same decision.
         let n = u64::from(n);
         let k = match decision.admitted {
             0 => n,
             admitted => admitted,
         };
         if k < n {
-            self.note(Refusal::after(&decision, question.clone()));
+            self.publish_rejection(LastRejection::after(&decision, request.clone()));
         }
-        let first = self.part(&decision, question, 0, k);
-        let others = (1..k).map(|i| self.part(&decision, question, i, k));
-        self.hand_out(question, others.collect());
+        let first = self.part(&decision, request, 0, k);
+        let others = (1..k).map(|i| self.part(&decision, request, i, k));
+        self.grant_waiters(request, others.collect());
         Ok(first)
     }
 
-    /// One part of `k` that were admitted together.
-    fn part(&self, whole: &Decision, question: &Question, i: u64, k: u64) -> Decision {
+    /// The decision of request `i` of `k` that were admitted together.
+    fn part(&self, whole: &Decision, request: &WaitRequest, i: u64, k: u64) -> Decision {
         let counted = whole.counted.iter().map(|counted| {
             let units = counted.receipts.first().remaining;
             let share = if counted.is_shadow() {
@@ -192,8 +195,8 @@ impl Head {
                 continue;
             }
             if i + 1 < k {
-                // There was room for those after this one.
-                let later = match question.is_charged_on_arrival(counted.policy) {
+                // When this one was admitted, the units of those after it were still available.
+                let later = match request.is_charged_on_arrival(counted.policy) {
                     true => counted.units().of(k - 1 - i),
                     false => 0,
                 };
@@ -203,21 +206,24 @@ impl Head {
                 });
             }
         }
-        part.permit = part
-            .permit
-            .map(|permit| Arc::new(Flight::new(self.limiter.clone(), self.id.clone(), permit)));
+        part.permit = part.permit.map(|permit| {
+            Arc::new(NotifyingPermit::new(
+                self.limiter.clone(),
+                self.queue_key.clone(),
+                permit,
+            ))
+        });
         part
     }
 
-    /// Hands decisions to those next to the head that ask the same. What was charged for those who have gone since is given
-    /// back.
-    fn hand_out(&self, question: &Question, decisions: Vec<Decision>) {
+    /// Sends the decisions to the waiters next to the leader. The charges of waiters that have left are refunded.
+    fn grant_waiters(&self, request: &WaitRequest, decisions: Vec<Decision>) {
         let mut next = Vec::with_capacity(decisions.len());
         let mut waiters = self.limiter.queues.lock();
-        if let Some(queue) = waiters.queues.get_mut(&self.id) {
+        if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
             while next.len() < decisions.len() {
-                match queue.behind.first_entry() {
-                    Some(waiter) if waiter.get().wish.question.is_same(question) => {
+                match queue.waiters.first_entry() {
+                    Some(waiter) if waiter.get().limits.request.is_mergeable_with(request) => {
                         next.push(waiter.remove());
                     }
                     _ => break,
@@ -227,87 +233,90 @@ impl Head {
         drop(waiters);
         let mut next = next.into_iter();
         for decision in decisions {
-            let turn = match decision.is_admitted() {
+            let wakeup = match decision.is_admitted() {
                 true => {
-                    let (limiter, id) = (self.limiter.clone(), self.id.clone());
-                    Turn::Granted(Grant::new(limiter, id, decision))
+                    let (limiter, queue_key) = (self.limiter.clone(), self.queue_key.clone());
+                    Wakeup::Granted(UnclaimedGrant::new(limiter, queue_key, decision))
                 }
-                false => Turn::Refused(decision),
+                false => Wakeup::Rejected(decision),
             };
             if let Some(waiter) = next.next() {
-                // Comes back, and is dropped, if that one is leaving just now.
-                let _ = waiter.turn.send(turn);
+                // Returned and dropped if the waiter is leaving at this moment.
+                let _ = waiter.wakeup.send(wakeup);
             }
         }
     }
 
-    /// Tells what it was told to those who come, and to the next head.
-    pub(crate) fn note(&self, refusal: Arc<Refusal>) {
+    /// Publishes a rejection to requests that join, and to the next leader.
+    pub(crate) fn publish_rejection(&self, rejection: Arc<LastRejection>) {
         let mut waiters = self.limiter.queues.lock();
-        let before = waiters.queues.get_mut(&self.id).and_then(|queue| {
-            queue.asking = false;
-            queue.refusal.replace(refusal)
+        let before = waiters.queues.get_mut(&self.queue_key).and_then(|queue| {
+            queue.check_in_flight = false;
+            queue.rejection.replace(rejection)
         });
         drop(waiters);
         drop(before);
     }
 
-    /// Stays in spite of a refusal, and refuses those for whom there is no use in staying.
-    pub(crate) fn stay(&self, refusal: Arc<Refusal>) {
-        self.note(refusal.clone());
+    /// Keeps leading after a rejection, and rejects the waiters that cannot succeed.
+    pub(crate) fn keep_leading(&self, rejection: Arc<LastRejection>) {
+        self.publish_rejection(rejection.clone());
         let now = Instant::now();
-        let mut refused = Vec::new();
+        let mut rejected = Vec::new();
         let mut waiters = self.limiter.queues.lock();
-        if let Some(queue) = waiters.queues.get_mut(&self.id) {
+        if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
             let mut ahead = 1;
-            let vain = queue.behind.iter().filter(|(_, waiter)| {
-                let vain = waiter.wish.is_vain(ahead, &refusal, now);
+            let vain = queue.waiters.iter().filter(|(_, waiter)| {
+                let vain = waiter.limits.cannot_succeed(ahead, &rejection, now);
                 ahead += usize::from(!vain);
                 vain
             });
             let vain: Vec<u64> = vain.map(|(number, _)| *number).collect();
-            refused.extend(vain.iter().filter_map(|number| queue.behind.remove(number)));
+            rejected.extend(
+                vain.iter()
+                    .filter_map(|number| queue.waiters.remove(number)),
+            );
         }
         drop(waiters);
-        for waiter in refused {
-            // Fails if that one is leaving just now.
-            let _ = waiter.turn.send(Turn::Refused(refusal.at(now)));
+        for waiter in rejected {
+            // Fails if the waiter is leaving at this moment.
+            let _ = waiter.wakeup.send(Wakeup::Rejected(rejection.at(now)));
         }
     }
 
-    /// Waits until something was given back.
-    pub(crate) async fn freed(&mut self) {
-        self.freed.notified().await;
+    /// Waits until units or permits were refunded.
+    pub(crate) async fn notified(&mut self) {
+        self.notify.notified().await;
     }
 }
 
-impl Drop for Head {
+impl Drop for Leader {
     fn drop(&mut self) {
-        if !self.is_over {
-            // Of one that was winding up, the runtime has ended.
-            let asked = self.asked.take().filter(|_| !self.winds_up);
-            self.limiter.pass_on(&self.id, asked);
+        if !self.retired {
+            // Of a queue without waiters: the runtime has ended.
+            let asked = self.asked.take().filter(|_| !self.has_no_waiters);
+            self.limiter.promote_next(&self.queue_key, asked);
         }
     }
 }
 
-impl Refusal {
-    fn new(decision: Decision, question: Arc<Question>) -> Arc<Self> {
-        let told = Instant::now();
-        let wait = question.honest_wait(&decision);
+impl LastRejection {
+    fn new(decision: Decision, request: Arc<WaitRequest>) -> Arc<Self> {
+        let decided_at = Instant::now();
+        let wait = request.retry_delay(&decision);
         let failed = matches!(decision.kind, DecisionKind::StoreFailed(_));
         Arc::new(Self {
-            told,
-            until: told.checked_add(wait).unwrap_or(told),
-            polled: failed || question.lacks_place(&decision),
+            decided_at,
+            retry_at: decided_at.checked_add(wait).unwrap_or(decided_at),
+            polled: failed || request.waits_for_permit(&decision),
             failed,
             decision,
-            question,
+            request,
         })
     }
 
-    /// How it stands after as many were admitted as there was room for.
-    fn after(admitted: &Decision, question: Arc<Question>) -> Arc<Self> {
+    /// The rejection of the requests that were left over when a call admitted only some.
+    fn after(admitted: &Decision, request: Arc<WaitRequest>) -> Arc<Self> {
         let counted = admitted.counted.iter();
         let counted = counted.map(|counted| counted.with_receipts(counted.receipts.part(0)));
         let mut decision = admitted.with_counted(counted);
@@ -317,25 +326,25 @@ impl Refusal {
         for counted in &mut decision.counted {
             counted.shadow_stands(&*decision.books);
         }
-        Self::new(decision, question)
+        Self::new(decision, request)
     }
 
-    /// Whether there is no use in waiting until the deadline.
-    pub(crate) fn outlasts(&self, deadline: Option<Instant>, now: Instant) -> bool {
-        deadline.is_some_and(|deadline| deadline <= now || deadline < self.until)
+    /// Whether no retry before the deadline can succeed.
+    pub(crate) fn is_past_deadline(&self, deadline: Option<Instant>, now: Instant) -> bool {
+        deadline.is_some_and(|deadline| deadline <= now || deadline < self.retry_at)
     }
 
-    /// The refusal as it is told at `now`.
+    /// The rejection as of `now`.
     pub(crate) fn at(&self, now: Instant) -> Decision {
         let mut decision = self.decision.clone();
-        let since = now.saturating_duration_since(self.told);
+        let since = now.saturating_duration_since(self.decided_at);
         if since > Duration::ZERO && !self.failed {
             decision.source = DecisionSource::RejectionCache;
             for counted in &mut decision.counted {
                 counted.amend(&*decision.books, |status| {
                     if let RetryAfter::In(wait) = status.retry_after {
                         status.retry_after =
-                            RetryAfter::In(wait.saturating_sub(since).max(LEAST_WAIT));
+                            RetryAfter::In(wait.saturating_sub(since).max(MIN_RETRY_DELAY));
                     }
                     status.reset_after = status.reset_after.saturating_sub(since);
                 });

@@ -1,4 +1,8 @@
-//! Waiting for one's turn.
+//! `Limiter::wait`: requests that wait for their turn in place of being rejected.
+//!
+//! Requests with the same keys form a queue ([`queue`]). Its first is the leader ([`leader`]): it calls the store for itself and
+//! the mergeable requests behind it, sleeps until a retry can succeed, and wakes the others. When it leaves, the next becomes
+//! leader.
 
 use std::{
     fmt,
@@ -18,9 +22,9 @@ use tokio::{
 };
 
 use self::{
-    leader::Head,
-    queue::{Joined, Turn, Wish},
-    request::Question,
+    leader::Leader,
+    queue::{JoinOutcome, WaiterLimits, Wakeup},
+    request::WaitRequest,
 };
 use super::{Keys, Limiter, judge::Own};
 use crate::{
@@ -29,19 +33,21 @@ use crate::{
     quota::Quota,
 };
 
+mod finish;
 pub(crate) mod grant;
 pub(crate) mod leader;
 pub(crate) mod queue;
 pub(crate) mod request;
 
-/// How many may wait for the same keys, unless told otherwise.
-pub(crate) const QUEUE: usize = 1_024;
+/// Default bound of the requests that wait for the same keys.
+pub(crate) const DEFAULT_MAX_WAITERS: usize = 1_024;
 
-/// How often an in-flight limit is asked again, a store that failed, and a quota of which something was given back: the
-/// first time after this long, each time after twice as long,
-const FIRST_LOOK: Duration = Duration::from_millis(5);
-/// and in the end after this long.
-const LAST_LOOK: Duration = Duration::from_millis(250);
+/// First pause between calls where the time of a retry is unknown: a permit is missing, the store failed, or units were refunded.
+/// Each further pause is twice as long.
+const MIN_POLL: Duration = Duration::from_millis(5);
+
+/// Upper bound of these pauses.
+const MAX_POLL: Duration = Duration::from_millis(250);
 
 impl Limiter {
     /// Waits until a request is admitted, no longer than `timeout` from when this is first polled, and charges it: for
@@ -118,7 +124,7 @@ impl Limiter {
     /// In a tokio runtime whose timers are not enabled, if it has to wait.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait {
-            question: Question {
+            request: WaitRequest {
                 desk: self.desk(),
                 keys: keys.into(),
                 own: Own {
@@ -128,16 +134,16 @@ impl Limiter {
                 },
             },
             timeout,
-            queue: QUEUE,
+            queue: DEFAULT_MAX_WAITERS,
         }
     }
 }
 
-/// A turn to be waited for, from [`Limiter::wait`]. The queue is joined when this is awaited.
+/// A request that waits for its turn, from [`Limiter::wait`]. It joins the queue when this is awaited.
 #[must_use = "nothing is waited for until this is awaited"]
 #[derive(Clone)]
 pub struct Wait {
-    question: Question,
+    request: WaitRequest,
     timeout: Duration,
     queue: usize,
 }
@@ -151,127 +157,128 @@ impl Wait {
 
     /// See [`Check::cost`](crate::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
-        self.question.own.cost = Some(units);
+        self.request.own.cost = Some(units);
         self
     }
 
     /// See [`Check::cost_for`](crate::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.question.own.costs.push((policy.into(), units));
+        self.request.own.costs.push((policy.into(), units));
         self
     }
 
     /// See [`Check::parts`](crate::Check::parts). What the policies take from the request is found out once, before it waits.
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.question.own.parts = Some(Arc::new(parts.clone()));
+        self.request.own.parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// See [`Check::address`](crate::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.question.own.address = Some(address);
+        self.request.own.address = Some(address);
         self
     }
 
     /// See [`Check::quota_for`](crate::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.question.own.quotas.push((policy.into(), quota));
+        self.request.own.quotas.push((policy.into(), quota));
         self
     }
 
     async fn decide(self) -> Decision {
         let deadline = Instant::now().checked_add(self.timeout);
-        let mut question = self.question;
-        if question.is_ruled() {
-            return question.ask_alone().await;
+        let mut request = self.request;
+        if request.is_decided_without_store() {
+            return request.check_once().await;
         }
-        question.read_parts().await;
-        let question = Arc::new(question);
-        if question.need_not_wait() {
-            return question.ask_alone().await;
+        request.read_parts().await;
+        let request = Arc::new(request);
+        if request.cannot_or_need_not_wait() {
+            return request.check_once().await;
         }
-        let wish = Wish {
-            question: question.clone(),
+        let limits = WaiterLimits {
+            request: request.clone(),
             queue: self.queue,
             deadline,
         };
-        match stand(wish).await {
-            Some(decision) => question.conclude(decision).await,
-            None => question.ask_alone().await,
+        match wait_in_queue(limits).await {
+            Some(decision) => request.finish(decision).await,
+            None => request.check_once().await,
         }
     }
 }
 
-/// Stands in the queue, until admitted or refused for good; `None` never happens.
-async fn stand(wish: Wish) -> Option<Decision> {
-    let (question, queue, deadline) = (wish.question.clone(), wish.queue, wish.deadline);
-    let head = match question.desk.inner().join(question.id(), wish) {
-        Joined::Refused(decision) => return Some(decision),
-        Joined::Head(head) => head,
-        Joined::Behind(_) if Handle::try_current().is_err() => {
-            return Some(question.desk.clone().reject_without_runtime());
+/// Waits in the queue until the request is admitted or finally rejected. `None` only if a queue was dropped with its runtime.
+async fn wait_in_queue(limits: WaiterLimits) -> Option<Decision> {
+    let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
+    let leader = match request.desk.inner().join(request.queue_key(), limits) {
+        JoinOutcome::Rejected(decision) => return Some(decision),
+        JoinOutcome::Leader(leader) => leader,
+        JoinOutcome::Queued(_) if Handle::try_current().is_err() => {
+            return Some(request.desk.clone().reject_without_runtime());
         }
-        Joined::Behind(mut place) => {
-            let turn = tokio::select! {
+        JoinOutcome::Queued(mut place) => {
+            let wakeup = tokio::select! {
                 biased;
-                turn = place.turn() => turn,
-                () = until(deadline) => match place.give_up() {
+                wakeup = place.wakeup() => wakeup,
+                () = until(deadline) => match place.leave_with_last_rejection() {
                     Some(decision) => return Some(decision),
-                    // Nobody has been told anything yet: not for much longer, since calls of a store have a timeout.
-                    None => place.turn().await,
+                    // The leader has no result yet, but soon will: calls of the store have a timeout.
+                    None => place.wakeup().await,
                 },
             };
-            match turn? {
-                Turn::Head(head) => head,
-                Turn::Granted(grant) => return grant.accept(),
-                Turn::Refused(decision) => return Some(decision),
+            match wakeup? {
+                Wakeup::BecomeLeader(leader) => leader,
+                Wakeup::Granted(grant) => return grant.into_decision(),
+                Wakeup::Rejected(decision) => return Some(decision),
             }
         }
     };
-    Some(lead(head, question, queue, deadline).await)
+    Some(run_leader(leader, request, queue, deadline).await)
 }
 
-/// Asks and sleeps, until admitted or refused for good. Whatever becomes of it, the head passes on when it is dropped.
-async fn lead(
-    mut head: Head,
-    question: Arc<Question>,
+/// Calls the store and sleeps, until the leader's request is admitted or finally rejected. Dropping the leader promotes the next
+/// waiter.
+async fn run_leader(
+    mut leader: Leader,
+    request: Arc<WaitRequest>,
     queue: usize,
     deadline: Option<Instant>,
 ) -> Decision {
-    let mut known = head.inherited(&question);
-    let (mut looks, mut failing) = (Looks(LAST_LOOK), false);
+    let mut known = leader.previous_rejection(&request);
+    let (mut backoff, mut failing) = (PollBackoff(MAX_POLL), false);
     loop {
-        let refusal = match known.take() {
-            Some(refusal) => refusal,
-            None => match head.ask(&question).await {
+        let rejection = match known.take() {
+            Some(rejection) => rejection,
+            None => match leader.ask(&request).await {
                 Ok(decision) => return decision,
-                Err(refusal) => refusal,
+                Err(rejection) => rejection,
             },
         };
         let now = Instant::now();
-        if queue == 0 || refusal.outlasts(deadline, now) {
-            head.note(refusal.clone());
-            return refusal.at(now);
+        if queue == 0 || rejection.is_past_deadline(deadline, now) {
+            leader.publish_rejection(rejection.clone());
+            return rejection.at(now);
         }
         if Handle::try_current().is_err() {
-            head.note(refusal);
-            return question.desk.clone().reject_without_runtime();
+            leader.publish_rejection(rejection);
+            return request.desk.clone().reject_without_runtime();
         }
-        if refusal.failed && !failing {
-            looks = Looks(FIRST_LOOK);
+        if rejection.failed && !failing {
+            backoff = PollBackoff(MIN_POLL);
         }
-        failing = refusal.failed;
-        let next = match refusal.polled {
-            true => refusal.until.max(now + looks.next()),
-            false if looks.are_over() => refusal.until,
-            false => refusal.until.min(now + looks.next()),
+        failing = rejection.failed;
+        let next = match rejection.polled {
+            true => rejection.retry_at.max(now + backoff.next()),
+            false if backoff.is_at_max() => rejection.retry_at,
+            false => rejection.retry_at.min(now + backoff.next()),
         };
         let next = deadline.map_or(next, |deadline| next.min(deadline));
-        head.stay(refusal);
+        leader.keep_leading(rejection);
         tokio::select! {
             biased;
-            // What was given back may be on its way to the store still.
-            () = head.freed() => looks = Looks(FIRST_LOOK),
+            // The refund may still be in flight to the store.
+            () = leader.notified() => backoff = PollBackoff(MIN_POLL),
             () = sleep_until(next) => {}
         }
     }
@@ -284,17 +291,17 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Pauses between questions for which the store's answers are no guide.
-struct Looks(Duration);
+/// Growing pauses between calls where the time of a retry is unknown.
+struct PollBackoff(Duration);
 
-impl Looks {
-    fn are_over(&self) -> bool {
-        self.0 >= LAST_LOOK
+impl PollBackoff {
+    fn is_at_max(&self) -> bool {
+        self.0 >= MAX_POLL
     }
 
     fn next(&mut self) -> Duration {
         let pause = self.0;
-        self.0 = (pause * 2).min(LAST_LOOK);
+        self.0 = (pause * 2).min(MAX_POLL);
         pause
     }
 }
@@ -318,7 +325,7 @@ impl Future for WaitFuture {
     type Output = Result<Admission, Rejected>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Futures must not be polled again when they are ready; one that is waits for ever.
+        // Polled again after completion: pending for ever.
         let Some(decision) = &mut self.0 else {
             return Poll::Pending;
         };
@@ -339,8 +346,8 @@ impl fmt::Debug for WaitFuture {
 impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait")
-            .field("keys", &self.question.keys)
-            .field("own", &self.question.own)
+            .field("keys", &self.request.keys)
+            .field("own", &self.request.own)
             .field("timeout", &self.timeout)
             .field("queue", &self.queue)
             .finish()

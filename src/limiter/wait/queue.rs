@@ -1,8 +1,8 @@
-//! Those who wait for the same keys, in the order in which they came.
+//! The queues of [`Limiter::wait`](crate::Limiter::wait): requests that wait for the same keys, in order of arrival.
 //!
-//! A queue lives for as long as it has a head, and that is handed from one to the next. The head alone asks the store,
-//! for all behind it that ask the same. Whatever is handed over does right by itself if nobody takes it: a head passes
-//! on, and a charge is given back.
+//! A queue exists for as long as it has a leader, and leadership passes from one waiter to the next. Only the leader calls the
+//! store, for itself and the waiters whose requests can be merged with its own. A message to a waiter that leaves cleans up when it is
+//! dropped: a [`Leader`] promotes the next waiter, an [`UnclaimedGrant`] refunds its charge.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,209 +16,230 @@ use tokio::{
 };
 
 use super::{
-    grant::Grant,
-    leader::{Asked, Head, Refusal},
-    request::Question,
+    grant::UnclaimedGrant,
+    leader::{InFlightCheck, LastRejection, Leader},
+    request::WaitRequest,
 };
 use crate::{decision::Decision, key::Key, limiter::Inner};
 
-/// What a queue waits for: a key, or none, for each policy.
-pub(crate) type Id = Box<[Option<Key>]>;
+/// Identifies a queue: the request's key, or none, for each policy.
+pub(crate) type QueueKey = Box<[Option<Key>]>;
 
-/// The queues of a limiter. Under the lock nothing is sent, and nothing dropped that might come back for it.
+/// The queues of a limiter. While the mutex is held, no message is sent and nothing is dropped whose destructor locks it.
 #[derive(Default)]
-pub(crate) struct Queues(Mutex<Waiters>);
+pub(crate) struct WaitQueues(Mutex<QueueMap>);
 
 #[derive(Default)]
-pub(crate) struct Waiters {
-    pub(crate) queues: HashMap<Id, Queue>,
-    /// No two have the same number, not even in queues that come after each other.
+pub(crate) struct QueueMap {
+    pub(crate) queues: HashMap<QueueKey, WaitQueue>,
+    /// The last ticket number, unique among all queues.
     next: u64,
 }
 
 #[derive(Default)]
-pub(crate) struct Queue {
-    /// Those behind the head.
-    pub(crate) behind: BTreeMap<u64, Waiter>,
-    /// What the head was told last.
-    pub(crate) refusal: Option<Arc<Refusal>>,
-    /// Whether the head is asking, so that nobody knows yet.
-    pub(crate) asking: bool,
-    /// Rung when something was given back.
-    freed: Arc<Notify>,
+pub(crate) struct WaitQueue {
+    /// The requests behind the leader, by ticket number.
+    pub(crate) waiters: BTreeMap<u64, Waiter>,
+    /// The leader's last rejection.
+    pub(crate) rejection: Option<Arc<LastRejection>>,
+    /// Whether the leader's call of the store is in flight, so that the last rejection is out of date.
+    pub(crate) check_in_flight: bool,
+    /// Notified when units or permits were refunded.
+    notify: Arc<Notify>,
 }
 
-/// Somebody who waits behind others.
+/// A request behind the leader.
 pub(crate) struct Waiter {
-    pub(crate) wish: Wish,
-    pub(crate) turn: oneshot::Sender<Turn>,
+    pub(crate) limits: WaiterLimits,
+    pub(crate) wakeup: oneshot::Sender<Wakeup>,
 }
 
-/// What somebody waits for, behind how many, and for how long.
-pub(crate) struct Wish {
-    pub(crate) question: Arc<Question>,
+/// A request, and the limits of its waiting: at most `queue` requests ahead of it, until `deadline`.
+pub(crate) struct WaiterLimits {
+    pub(crate) request: Arc<WaitRequest>,
     pub(crate) queue: usize,
     pub(crate) deadline: Option<Instant>,
 }
 
-/// How waiting behind others ends.
-pub(crate) enum Turn {
-    Head(Head),
-    Granted(Grant),
-    Refused(Decision),
+/// The message that ends a waiter's time in the queue.
+pub(crate) enum Wakeup {
+    BecomeLeader(Leader),
+    Granted(UnclaimedGrant),
+    Rejected(Decision),
 }
 
-/// What becomes of somebody who comes.
-pub(crate) enum Joined {
-    Head(Head),
-    Behind(Place),
-    Refused(Decision),
+/// The result of joining a queue.
+pub(crate) enum JoinOutcome {
+    Leader(Leader),
+    Queued(QueueTicket),
+    Rejected(Decision),
 }
 
-/// A place behind the head.
-pub(crate) struct Place {
+/// A waiter's place in a queue, given up when dropped.
+pub(crate) struct QueueTicket {
     limiter: Arc<Inner>,
-    id: Id,
+    queue_key: QueueKey,
     number: u64,
-    turn: oneshot::Receiver<Turn>,
+    wakeup: oneshot::Receiver<Wakeup>,
 }
 
-impl Queues {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Waiters> {
+impl WaitQueues {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QueueMap> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was given back: the head had better look.
-    pub(crate) fn ring(&self, id: &Id) {
-        let freed = self.lock().queues.get(id).map(|queue| queue.freed.clone());
-        if let Some(freed) = freed {
-            freed.notify_one();
+    /// Wakes the leader, since units or permits were refunded.
+    pub(crate) fn notify_leader(&self, queue_key: &QueueKey) {
+        let notify = self
+            .lock()
+            .queues
+            .get(queue_key)
+            .map(|queue| queue.notify.clone());
+        if let Some(notify) = notify {
+            notify.notify_one();
         }
     }
 
-    /// Keys were reset, each under a policy: what those who wait for them were told is over, and the heads had better look.
-    pub(crate) fn lift(&self, keys: &[(u32, Key)]) {
+    /// Clears the last rejections of queues for these keys, each under a policy, and wakes their leaders: the keys were reset.
+    pub(crate) fn clear_rejections(&self, keys: &[(u32, Key)]) {
         let mut waiters = self.lock();
         let mut lifted = Vec::new();
-        for (id, queue) in &mut waiters.queues {
-            let is_of = |(policy, key): &(u32, Key)| id.get(*policy as usize) == Some(&Some(*key));
+        for (queue_key, queue) in &mut waiters.queues {
+            let is_of =
+                |(policy, key): &(u32, Key)| queue_key.get(*policy as usize) == Some(&Some(*key));
             if keys.iter().any(is_of) {
-                lifted.push((queue.refusal.take(), queue.freed.clone()));
+                lifted.push((queue.rejection.take(), queue.notify.clone()));
             }
         }
         drop(waiters);
-        for (_, freed) in lifted {
-            freed.notify_one();
+        for (_, notify) in lifted {
+            notify.notify_one();
         }
     }
 }
 
 impl Inner {
-    /// Goes to the end of a queue, or opens one.
-    pub(crate) fn join(self: &Arc<Self>, id: Id, wish: Wish) -> Joined {
+    /// Joins the end of a queue, or opens one as its leader.
+    pub(crate) fn join(self: &Arc<Self>, queue_key: QueueKey, limits: WaiterLimits) -> JoinOutcome {
         let mut waiters = self.queues.lock();
         waiters.next += 1;
         let number = waiters.next;
-        let Some(queue) = waiters.queues.get_mut(&id) else {
-            let queue = Queue::default();
-            let freed = queue.freed.clone();
-            waiters.queues.insert(id.clone(), queue);
+        let Some(queue) = waiters.queues.get_mut(&queue_key) else {
+            let queue = WaitQueue::default();
+            let notify = queue.notify.clone();
+            waiters.queues.insert(queue_key.clone(), queue);
             drop(waiters);
-            return Joined::Head(Head::new(self.clone(), id, freed, None));
+            return JoinOutcome::Leader(Leader::new(self.clone(), queue_key, notify, None));
         };
-        if let Some(refusal) = queue.refusal.as_ref().filter(|_| !queue.asking) {
+        if let Some(rejection) = queue.rejection.as_ref().filter(|_| !queue.check_in_flight) {
             let now = Instant::now();
-            if wish.is_vain(queue.behind.len() + 1, refusal, now) {
-                return Joined::Refused(refusal.at(now));
+            if limits.cannot_succeed(queue.waiters.len() + 1, rejection, now) {
+                return JoinOutcome::Rejected(rejection.at(now));
             }
         }
-        let (sender, turn) = oneshot::channel();
-        queue.behind.insert(number, Waiter { wish, turn: sender });
-        drop(waiters);
-        Joined::Behind(Place {
-            limiter: self.clone(),
-            id,
+        let (sender, wakeup) = oneshot::channel();
+        queue.waiters.insert(
             number,
-            turn,
+            Waiter {
+                limits,
+                wakeup: sender,
+            },
+        );
+        drop(waiters);
+        JoinOutcome::Queued(QueueTicket {
+            limiter: self.clone(),
+            queue_key,
+            number,
+            wakeup,
         })
     }
 
-    /// Makes the next one the head, and leaves the question to it if it asks the same. The last one closes the queue, once it
-    /// has been answered.
-    pub(crate) fn pass_on(self: &Arc<Self>, id: &Id, mut asked: Option<Asked>) {
+    /// Promotes the next waiter to leader, and hands it the call in flight if their requests can be merged. Without a waiter the
+    /// queue is closed, once that call has completed.
+    pub(crate) fn promote_next(
+        self: &Arc<Self>,
+        queue_key: &QueueKey,
+        mut asked: Option<InFlightCheck>,
+    ) {
         loop {
             let mut waiters = self.queues.lock();
-            let Some(queue) = waiters.queues.get_mut(id) else {
+            let Some(queue) = waiters.queues.get_mut(queue_key) else {
                 return;
             };
-            let freed = queue.freed.clone();
-            let Some((_, next)) = queue.behind.pop_first() else {
+            let notify = queue.notify.clone();
+            let Some((_, next)) = queue.waiters.pop_first() else {
                 if asked.is_some()
                     && let Ok(runtime) = Handle::try_current()
                 {
                     drop(waiters);
-                    let head = Head::new(self.clone(), id.clone(), freed, asked);
-                    drop(runtime.spawn(head.wind_up()));
+                    let leader = Leader::new(self.clone(), queue_key.clone(), notify, asked);
+                    drop(runtime.spawn(leader.finish_without_waiters()));
                     return;
                 }
-                let closed = waiters.queues.remove(id);
+                let closed = waiters.queues.remove(queue_key);
                 drop(waiters);
                 drop(closed);
                 return;
             };
-            let question = &next.wish.question;
-            let same = |asked: &Asked| asked.question.is_same(question);
-            queue.asking = asked.as_ref().is_some_and(same);
-            let keeps = queue.asking;
+            let request = &next.limits.request;
+            let same = |asked: &InFlightCheck| asked.request.is_mergeable_with(request);
+            queue.check_in_flight = asked.as_ref().is_some_and(same);
+            let keeps = queue.check_in_flight;
             drop(waiters);
             if !keeps {
                 asked = None;
             }
-            let head = Head::new(self.clone(), id.clone(), freed, asked.take());
-            let Err(Turn::Head(head)) = next.turn.send(Turn::Head(head)) else {
+            let leader = Leader::new(self.clone(), queue_key.clone(), notify, asked.take());
+            let Err(Wakeup::BecomeLeader(leader)) = next.wakeup.send(Wakeup::BecomeLeader(leader))
+            else {
                 return;
             };
-            // That one is leaving just now.
-            asked = head.retire();
+            // The waiter is leaving at this moment.
+            asked = leader.retire();
         }
     }
 }
 
-impl Wish {
-    /// Whether it is refused because of what the head was told, behind so many.
-    pub(crate) fn is_vain(&self, ahead: usize, refusal: &Refusal, now: Instant) -> bool {
-        let same = self.question.is_same(&refusal.question);
+impl WaiterLimits {
+    /// Whether waiting behind `ahead` requests cannot succeed, by the leader's last rejection.
+    pub(crate) fn cannot_succeed(
+        &self,
+        ahead: usize,
+        rejection: &LastRejection,
+        now: Instant,
+    ) -> bool {
+        let same = self.request.is_mergeable_with(&rejection.request);
         let late = self.deadline.is_some_and(|deadline| {
-            // Who asks for less may pass earlier, if those in front give up.
-            deadline <= now || same && deadline < refusal.until
+            // A request with a smaller cost may be admitted earlier, if those ahead leave.
+            deadline <= now || same && deadline < rejection.retry_at
         });
         ahead >= self.queue || late
     }
 }
 
-impl Place {
-    /// How the waiting ends; `None` never happens.
-    pub(crate) async fn turn(&mut self) -> Option<Turn> {
-        (&mut self.turn).await.ok()
+impl QueueTicket {
+    /// Waits for the message that ends the waiting. The sender is never dropped before it has sent.
+    pub(crate) async fn wakeup(&mut self) -> Option<Wakeup> {
+        (&mut self.wakeup).await.ok()
     }
 
-    /// Leaves, if the head was ever told something; returns that.
-    pub(crate) fn give_up(&self) -> Option<Decision> {
+    /// Leaves the queue with the leader's last rejection, if there is one.
+    pub(crate) fn leave_with_last_rejection(&self) -> Option<Decision> {
         let mut waiters = self.limiter.queues.lock();
-        let queue = waiters.queues.get_mut(&self.id)?;
-        let refused = queue.refusal.as_ref()?.at(Instant::now());
-        let left = queue.behind.remove(&self.number)?;
+        let queue = waiters.queues.get_mut(&self.queue_key)?;
+        let rejected = queue.rejection.as_ref()?.at(Instant::now());
+        let left = queue.waiters.remove(&self.number)?;
         drop(waiters);
         drop(left);
-        Some(refused)
+        Some(rejected)
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
         let mut waiters = self.limiter.queues.lock();
-        let queue = waiters.queues.get_mut(&self.id);
-        let left = queue.and_then(|queue| queue.behind.remove(&self.number));
+        let queue = waiters.queues.get_mut(&self.queue_key);
+        let left = queue.and_then(|queue| queue.waiters.remove(&self.number));
         drop(waiters);
         drop(left);
     }

@@ -1,4 +1,4 @@
-//! The question that somebody in a queue waits for the answer to.
+//! A request of [`Limiter::wait`](crate::Limiter::wait).
 
 use std::{
     future::{Future, poll_fn},
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::queue::Id;
+use super::queue::QueueKey;
 use crate::{
     decision::{Counted, Decision, Part},
     error::StoreError,
@@ -22,17 +22,17 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// What somebody who waits asks.
+/// The keys and settings of a call that may wait.
 #[derive(Clone)]
-pub(crate) struct Question {
+pub(crate) struct WaitRequest {
     pub(crate) desk: Arc<Desk>,
     pub(crate) keys: Keys,
     pub(crate) own: Own,
 }
 
-impl Question {
-    /// Whether the answer to one is the answer to the other, given that the keys are the same.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+impl WaitRequest {
+    /// Whether both can be one call of the store, given equal keys.
+    pub(crate) fn is_mergeable_with(&self, other: &Self) -> bool {
         let (a, b) = (&self.own, &other.own);
         a.address == b.address
             && a.cost == b.cost
@@ -45,31 +45,31 @@ impl Question {
     }
 
     /// The keys by policy, however they were given.
-    pub(crate) fn id(&self) -> Id {
+    pub(crate) fn queue_key(&self) -> QueueKey {
         let policies = self.desk.policies.iter();
         policies
             .map(|bound| self.keys.of(bound.policy.name()).copied())
             .collect()
     }
 
-    /// Whether several can be asked about in one question. The places of an in-flight limit are told from each other, and
-    /// where refusals count those behind the first must not be refused.
-    pub(crate) fn is_shared(&self) -> bool {
+    /// Whether several requests can be one call: not with permits, which are distinct, nor where rejections are charged, since the
+    /// waiters behind the leader must not be rejected.
+    pub(crate) fn can_batch(&self) -> bool {
         let mut policies = self.desk.policies.iter();
         policies.all(|bound| {
             !bound.is_permit() && !matches!(bound.policy.mode(), CounterMode::ChargeRejectedToo)
         })
     }
 
-    /// Asks for the first `n` of those who ask the same and stay if they are refused.
+    /// Calls the store for `n` requests that keep waiting if they are rejected.
     pub(crate) fn ask(&self, n: u32) -> Judged {
         let own = Some(&self.own);
         let desk = self.desk.clone();
         desk.judge_keys(Op::Acquire(n), &self.keys, own)
     }
 
-    /// Asks without a queue.
-    pub(crate) async fn ask_alone(&self) -> Decision {
+    /// Calls the store once, without a queue.
+    pub(crate) async fn check_once(&self) -> Decision {
         let once = Own {
             retries: false,
             ..self.own.clone()
@@ -84,8 +84,8 @@ impl Question {
         }
     }
 
-    /// Finds out what the policies take from the call's request, once for as long as it waits. From here on the policies that
-    /// apply are named.
+    /// Reads what the policies take from the call's request, once for as long as it waits. From here on the policies that apply
+    /// are named.
     pub(crate) async fn read_parts(&mut self) {
         let Some(parts) = self.own.parts.clone() else {
             return;
@@ -131,7 +131,7 @@ impl Question {
             let name = self.desk.policies[index].policy.name();
             self.own.quotas.push((name.to_owned(), quota));
         }
-        // Those for which nothing was found have the policies' own.
+        // The others have their policy's own quota.
         for (name, _) in &keys {
             if self.own.quota(name).is_none()
                 && let Ok(index) = self.desk.find(name)
@@ -147,17 +147,17 @@ impl Question {
         }
     }
 
-    /// Whether the answer is known before any policy is asked: the call can't be carried out, or lists or conditions decide.
-    pub(crate) fn is_ruled(&self) -> bool {
+    /// Whether it is decided without the store: the call is an error, or access lists or conditions decide.
+    pub(crate) fn is_decided_without_store(&self) -> bool {
         let (keys, own) = (&self.keys, Some(&self.own));
         self.desk.find_misuse(Op::Acquire(1), keys, own).is_some()
             || self.desk.rule_keys(keys, own).is_some()
     }
 
-    /// Whether it costs more than a quota ever allows, or nothing.
-    pub(crate) fn need_not_wait(&self) -> bool {
+    /// Whether it costs more than a policy's capacity, or nothing.
+    pub(crate) fn cannot_or_need_not_wait(&self) -> bool {
         let mut costs = false;
-        // A ban costs nothing by itself, and a shadow refuses nobody.
+        // A ban costs nothing by itself, and a shadow rejects nothing.
         let live = |bound: &&Bound| bound.part() == Part::Live;
         for bound in self.desk.policies.iter().filter(live) {
             let policy = &bound.policy;
@@ -177,45 +177,46 @@ impl Question {
         !costs
     }
 
-    /// Whether it is asked again because the store failed, and not rejected for it.
-    pub(crate) fn outwaits(&self, error: &StoreError) -> bool {
+    /// Whether it retries after an error of the store, and is not rejected for it.
+    pub(crate) fn retries_after(&self, error: &StoreError) -> bool {
         let policies = self.desk.policies.iter();
         let named = policies.filter(|bound| self.desk.key_of(bound, &self.keys).is_some());
         self.desk.failure_action(named, error, true) == FailureAction::Wait
     }
 
-    /// Whether a place of an in-flight limit is among what refused it.
-    pub(crate) fn lacks_place(&self, refused: &Decision) -> bool {
-        waits(refused).any(|counted| self.desk.bound(counted.policy).is_permit())
+    /// Whether an in-flight limit is among the policies that rejected it.
+    pub(crate) fn waits_for_permit(&self, rejected: &Decision) -> bool {
+        waits(rejected).any(|counted| self.desk.bound(counted.policy).is_permit())
     }
 
-    /// How long the other policies say that it takes.
-    pub(crate) fn honest_wait(&self, refused: &Decision) -> Duration {
-        let timed = waits(refused).filter(|c| !self.desk.bound(c.policy).is_permit());
-        let timed = timed.filter_map(
-            |counted| match counted.status(&*refused.books).retry_after {
-                RetryAfter::In(wait) => Some(wait),
-                RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
-            },
-        );
+    /// The longest wait of the other policies.
+    pub(crate) fn retry_delay(&self, rejected: &Decision) -> Duration {
+        let timed = waits(rejected).filter(|c| !self.desk.bound(c.policy).is_permit());
+        let timed =
+            timed.filter_map(
+                |counted| match counted.status(&*rejected.books).retry_after {
+                    RetryAfter::In(wait) => Some(wait),
+                    RetryAfter::Now | RetryAfter::Unknown | RetryAfter::Never => None,
+                },
+            );
         timed.max().unwrap_or_default()
     }
 
-    /// Whether what is left after those who were admitted together still counts them.
+    /// Whether the remaining units after a call for several requests include their charges.
     pub(crate) fn is_charged_on_arrival(&self, policy: u32) -> bool {
         self.desk.bound(policy).policy.mode() != CounterMode::Check
     }
 }
 
-/// What a refused request waits for.
-fn waits(refused: &Decision) -> impl Iterator<Item = &Counted> {
-    let enforced = refused.counted.iter().filter(|item| !item.is_shadow());
+/// The policies that a rejected request waits for.
+fn waits(rejected: &Decision) -> impl Iterator<Item = &Counted> {
+    let enforced = rejected.counted.iter().filter(|item| !item.is_shadow());
     enforced.filter(|counted| {
-        counted.cost > 0 && counted.status(&*refused.books).retry_after != RetryAfter::Now
+        counted.cost > 0 && counted.status(&*rejected.books).retry_after != RetryAfter::Now
     })
 }
 
-/// Awaits an answer, and leaves the question where it is if it isn't waited for to the end.
+/// Awaits a decision. Dropping the future leaves it pending, to be awaited again.
 pub(crate) async fn answer(pending: &mut Pending) -> Decision {
     poll_fn(|cx| Pin::new(&mut *pending).poll(cx)).await
 }

@@ -1,30 +1,27 @@
-//! Those who waited in vain: what is noted of their refusal, once, and not each time that the store was asked.
+//! The final rejection of a waiting request: counted once by bans and shadows, and not at each call of the store.
 
-use super::{
-    Judged, Keys,
-    judge::Own,
-    wait::request::{Question, answer},
-};
+use super::request::{WaitRequest, answer};
 use crate::{
     decision::{Decision, DecisionKind, Part},
     key::Key,
+    limiter::{Judged, Keys, judge::Own},
     store::Op,
     strategy::RetryAfter,
 };
 
-impl Question {
-    /// Notes how the waiting ended. Of those who were let in there is nothing left to note.
-    pub(super) async fn conclude(&self, mut decision: Decision) -> Decision {
+impl WaitRequest {
+    /// Records a final rejection. An admission needs no record.
+    pub(super) async fn finish(&self, mut decision: Decision) -> Decision {
         if matches!(decision.kind, DecisionKind::Rejected) {
             self.desk.compare_refused(&mut decision).await;
-            self.count_refusal(&mut decision).await;
+            self.count_rejection_for_bans(&mut decision).await;
         }
         decision
     }
 
-    /// Counts the refusal towards bans, unless it was a ban that refused. Whoever is banned for it is told so.
-    async fn count_refusal(&self, refused: &mut Decision) {
-        let is_banned = refused.counted.iter().any(|item| item.part == Part::Ban);
+    /// Counts the rejection towards bans, unless a ban rejected. A ban that begins with it is part of the decision.
+    async fn count_rejection_for_bans(&self, rejected: &mut Decision) {
+        let is_banned = rejected.counted.iter().any(|item| item.part == Part::Ban);
         let bans: Vec<(String, Key)> = if is_banned { Vec::new() } else { self.bans() };
         if bans.is_empty() {
             return;
@@ -50,11 +47,11 @@ impl Question {
         let banned = counted.counted.into_iter();
         let banned =
             banned.filter(|item| item.status(&*counted.books).retry_after != RetryAfter::Now);
-        let shadows = refused.counted.partition_point(|item| !item.is_shadow());
-        refused.counted.insert_many(shadows, banned);
+        let shadows = rejected.counted.partition_point(|item| !item.is_shadow());
+        rejected.counted.insert_many(shadows, banned);
     }
 
-    /// The bans, and the key under each.
+    /// The bans, and the request's key under each.
     fn bans(&self) -> Vec<(String, Key)> {
         let bans = self.desk.policies.iter().filter(|bound| bound.is_ban());
         let named = bans.filter_map(|bound| {
