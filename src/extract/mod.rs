@@ -34,6 +34,14 @@
 //! let users = Policy::new("users", Quota::requests(10).per_second()).key(by_user.or_else(by_address));
 //! ```
 //!
+//! # Calls by hand
+//!
+//! A [`Limiter`](crate::Limiter) that is called with one key for all policies (`limiter.admit(&user)`) counts by it whatever
+//! their extractors say, but for those by [`global`], or by a tuple of nothing else: such a policy has one key for all
+//! requests, and keeps it ([`KeyExtractor::fixed_key`]). A policy by an address, a path or a tenant has to be named beside the
+//! caller's: `limiter.admit([("users", user), ("tenants", tenant)])`. [`PolicyHandle::key`](crate::PolicyHandle::key) makes
+//! the key that a policy's extractor finds in a request.
+//!
 //! # Credentials
 //!
 //! A short value of harmless characters is stored as it is, so that an operator can read it, unless it may be a
@@ -151,6 +159,13 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The key of each request, if it's the same one whatever the request holds: [`global`]'s, and that of a tuple of such
+    /// extractors. A call of a [`Limiter`](crate::Limiter) with one key for all policies counts by it in place of its own.
+    /// `None` unless an extractor says otherwise.
+    fn fixed_key(&self) -> Option<Key> {
+        None
+    }
+
     /// What to do with a request without a key, unless the policy says otherwise.
     fn on_missing_key(&self) -> MissingKey {
         MissingKey::Reject
@@ -215,6 +230,10 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
         (**self).key_from_text(texts)
     }
 
+    fn fixed_key(&self) -> Option<Key> {
+        (**self).fixed_key()
+    }
+
     fn on_missing_key(&self) -> MissingKey {
         (**self).on_missing_key()
     }
@@ -273,6 +292,12 @@ impl KeyExtractor for OrElse {
         let mut extractors = self.extractors.iter();
         let (_, extractor) = extractors.find(|(own, _)| *own == place)?;
         Some(Key::tuple([place, extractor.key_from_text(texts)?]))
+    }
+
+    fn fixed_key(&self) -> Option<Key> {
+        // The others are asked only where the first finds no key.
+        let (place, first) = self.extractors.first()?;
+        Some(Key::tuple([*place, first.fixed_key()?]))
     }
 
     fn on_missing_key(&self) -> MissingKey {

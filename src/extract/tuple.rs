@@ -99,6 +99,10 @@ macro_rules! tuple {
                 texts.next().is_none().then_some(key)
             }
 
+            fn fixed_key(&self) -> Option<Key> {
+                Some(Key::tuple([$(self.$index.fixed_key()?),+]))
+            }
+
             fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
                 let mut name = None;
                 $(name = name.or_else(|| name_of(&self.$index, parts));)+

@@ -139,4 +139,8 @@ impl KeyExtractor for Global {
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         texts.is_empty().then(Key::global)
     }
+
+    fn fixed_key(&self) -> Option<Key> {
+        Some(Key::global())
+    }
 }

@@ -16,7 +16,7 @@ const NO_BANS: StoreError = StoreError::Unsupported("none of the policies that a
 
 impl Limiter {
     /// Blocks a key for `time`, from now on and in all processes, under every [ban](crate::Ban), or under those that
-    /// are named. Replaces a ban that is in force, also a longer one, and does not count towards the
+    /// are named; a ban by [`extract::global`](crate::extract::global), which is on all requests, has to be named. Replaces a ban that is in force, also a longer one, and does not count towards the
     /// doubling of later ones.
     ///
     /// ```
@@ -86,7 +86,11 @@ impl Limiter {
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
         let bounds = (0..).zip(&inner.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
-            if let Some(key) = keys.of(bound.policy.name()) {
+            // One key for all bans that one, and not the requests of all keys.
+            let key = keys.of(bound.policy.name()).filter(|key| {
+                keys.all().is_none() || bound.fixed_key.is_none_or(|fixed| fixed == **key)
+            });
+            if let Some(key) = key {
                 limits.push((limit(bound)?, *key));
                 under.push((policy, *key));
             }

@@ -236,6 +236,7 @@ impl<T> LimiterBuilder<T> {
                 _ => None,
             };
             policies.push(Bound {
+                fixed_key: policy.extractor().fixed_key(),
                 policy,
                 role,
                 limit,

@@ -131,9 +131,13 @@ impl Desk {
         Some(DecisionKind::PartsRequired { policy })
     }
 
-    /// The key that a call gives a policy: a shadow of another goes by the other's.
+    /// The key that a call gives a policy: a shadow of another goes by the other's. One key for all policies is not that of a
+    /// policy whose requests all have the same key.
     #[inline]
-    pub(super) fn key_of<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
+    pub(super) fn key_of<'a>(&self, bound: &'a Bound, keys: &'a Keys) -> Option<&'a Key> {
+        if keys.all().is_some() && bound.fixed_key.is_some() {
+            return bound.fixed_key.as_ref();
+        }
         let own = keys.of(bound.policy.name());
         own.or_else(|| self.key_of_live(bound, keys))
     }

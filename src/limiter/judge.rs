@@ -92,6 +92,7 @@ impl Desk {
         if let (Op::Acquire(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all())
             && !self.reads_parts
         {
+            let key = bound.fixed_key.unwrap_or(key);
             let cost = bound.policy.plain_cost();
             return match self.judge_plain(key, cost) {
                 Judgement::Brief(brief) => Judged::Now(brief.decision()),

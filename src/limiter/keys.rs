@@ -5,6 +5,10 @@ use std::net::IpAddr;
 use crate::key::Key;
 
 /// The keys of a call: one [`Key`] for all policies, or pairs of a policy's name and its key.
+///
+/// One key for all stands for the caller. A policy that counts all requests together, by
+/// [`extract::global`](crate::extract::global), keeps its own key; policies that count by something else than the caller, such
+/// as an address or a path, have to be named, each with its key.
 #[derive(Clone, Debug)]
 pub struct Keys {
     who: Who,

@@ -130,6 +130,8 @@ struct Bound {
     on_store_error: Option<OnStoreError>,
     /// What it is judged by in process, if that is what to do when the store is at fault.
     share: Option<fallback::Share>,
+    /// The key of each request, where it's the same one whatever the request holds.
+    fixed_key: Option<Key>,
     missing_keys: missing::MissingKeys,
     /// Whether it was logged that a decision was dropped with a permit of this policy.
     unclaimed_logged: AtomicBool,
@@ -160,7 +162,9 @@ impl Limiter {
     /// `?` answers a rejected request.
     ///
     /// The [`Admission`] holds the permits of [in-flight limits](crate::Concurrency), and releases them when it is dropped:
-    /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check).
+    /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check): one
+    /// key counts under all policies but those by [`extract::global`](crate::extract::global), and policies that count by
+    /// something else than the caller, such as an address or a path, have to be named with their keys.
     ///
     /// There is no response to charge by. A policy with [`charge_after`](Policy::charge_after) charges nothing until the
     /// handler does ([`Admission::policy`], [`charge`](crate::PolicyAdmission::charge)), and one with
@@ -189,7 +193,11 @@ impl Limiter {
 
     /// Decides on a request as [`admit`](Limiter::admit) does, and returns the whole [`Decision`], whatever it is.
     ///
-    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. A policy that is not named does not
+    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. One key for all stands for the caller:
+    /// a policy by [`extract::global`](crate::extract::global) counts by its own key instead. Policies that count by
+    /// something else than the caller, such as the peer's address or the path, have to be named, or the key is counted as if
+    /// it were an address or a path: `[("address", address), ("user", user), ("budget", Key::global())]`. A policy that is
+    /// not named does not
     /// apply to this call, be it a ban or a shadow; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
     /// name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
     /// so does a policy that takes settings from requests, without [`parts`](Check::parts). Of a request without a response,
@@ -239,7 +247,8 @@ impl Limiter {
     }
 
     /// Forgets what was used, and the rejections that bans counted: a [ban](crate::Ban) is lifted too. Returns how the keys
-    /// stood before.
+    /// stood before. One key for all policies resets those by [`extract::global`](crate::extract::global) too, for all
+    /// requests: name the policies to leave them alone.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),

@@ -43,7 +43,10 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
             );
             return Err(ConfigError::of(policy.name(), unfit));
         };
-        if let Role::Shadow { of, .. } = &mut policies[place].role {
+        let of_live = policies[found].fixed_key;
+        let shadow = &mut policies[place];
+        shadow.fixed_key = shadow.fixed_key.or(of_live);
+        if let Role::Shadow { of, .. } = &mut shadow.role {
             *of = Some(found as u32);
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{CallError, Key, Limiter, RedisStore, StoreError};
 
 use crate::{
-    ban::{MICRO, abuse, banned, is_banned, left, once, refuse, wait},
+    ban::{MICRO, abuse, banned, by_key, is_banned, left, once, refuse, wait},
     support::{KEY, World, even, ms, secs, window},
 };
 
@@ -34,7 +34,7 @@ async fn all_processes_know_of_a_ban() {
 #[tokio::test]
 async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
     for world in World::both() {
-        let limiter = world.limiter([even("p", "100/s"), abuse()]);
+        let limiter = world.limiter([even("p", "100/s"), abuse()].map(by_key));
         let (alice, bob) = (Key::new("alice"), Key::new("bob"));
         for time in [secs(86_400 * 365), secs(5), ms(1_500)] {
             // The last call counts, whether its ban is longer or shorter.

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use tollgate::{Ban, Key, Limiter, Policy, Quota, StoreError, outcome};
 
 use crate::{
-    ban::{MICRO, abuse, banned, left, once, refuse, refuse_after_one, wait},
+    ban::{MICRO, abuse, banned, by_key, left, once, refuse, refuse_after_one, wait},
     support::{KEY, World, answer, even, fault, ms, pass, secs, text, window},
 };
 
@@ -64,7 +64,7 @@ async fn a_ban_adds_no_trip_and_a_request_that_passes_writes_nothing_to_it() {
 #[tokio::test]
 async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_it_was_to() {
     for world in World::both() {
-        let limiter = world.limiter([once(), abuse()]);
+        let limiter = world.limiter([once(), abuse()].map(by_key));
         refuse_after_one(&limiter, 3).await;
         let other = Key::new("other");
         assert_eq!(wait(&limiter, other).await, None);
@@ -104,7 +104,7 @@ fn ban_key(world: &World) -> String {
 async fn a_lost_time_to_live_comes_back_with_the_next_touch() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
-    let limiter = world.limiter([once(), abuse()]);
+    let limiter = world.limiter([once(), abuse()].map(by_key));
     refuse_after_one(&limiter, 1).await;
     let key = ban_key(&world);
     for refusals in [1, 2] {

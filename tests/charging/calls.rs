@@ -74,3 +74,91 @@ async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there(
         assert_eq!(callers(&limiter).await.len(), 4, "{}", world.name());
     }
 }
+
+#[tokio::test]
+async fn one_key_for_all_leaves_a_policy_that_counts_all_requests_together_its_own_key() {
+    for world in World::both() {
+        let by_header = By::Gcra.policy("tokens", "100/day");
+        let by_header = by_header.key(extract::header("x-user"));
+        let pair = By::Fixed.policy("pair", "50/day");
+        let pair = pair.key((extract::global(), extract::global()));
+        let limiter = world.limiter([
+            by_header,
+            together(By::Gcra, "all", "6/day"),
+            pair,
+            together(By::Fixed, "next", "7/day").shadow_of("all"),
+        ]);
+        let users: Vec<Key> = (0..15)
+            .map(|user| Key::new(format!("user {user}")))
+            .collect();
+        let mut admitted = 0;
+        for user in &users {
+            admitted += u64::from(limiter.check(*user).await.is_admitted());
+        }
+        assert_eq!(admitted, 6, "on {}", world.name());
+        let left = async |user: Key| {
+            let seen = limiter.peek(user).await.expect("an answer");
+            ["tokens", "all", "pair", "next"].map(|name| seen.policy(name).expect(name).remaining())
+        };
+        assert_eq!(left(users[0]).await, [99, 0, 44, 0], "on {}", world.name());
+        assert_eq!(left(users[9]).await, [100, 0, 44, 0], "on {}", world.name());
+        let waited = limiter.wait(users[9], Duration::ZERO).await;
+        assert!(waited.is_err(), "on {}", world.name());
+        let refused = limiter.admit(users[9]).await.expect_err("none is left");
+        let under = refused.decision().policy("all").expect("it applied");
+        assert_eq!(under.key(), KEY);
+        // The whole of it is what is reset.
+        let _ = limiter.reset(users[9]).await.expect("an answer");
+        assert_eq!(left(users[0]).await, [99, 6, 50, 7], "on {}", world.name());
+        // A key that is named is counted by.
+        let named = [("all", users[0])];
+        let _ = limiter.charge(named, 2).await.expect("an answer");
+        assert_eq!(left(users[0]).await, [99, 6, 50, 7], "on {}", world.name());
+        let _ = limiter.charge(users[1], 2).await.expect("an answer");
+        assert_eq!(left(users[0]).await, [99, 4, 48, 5], "on {}", world.name());
+        let _ = limiter.reset(users[1]).await.expect("an answer");
+    }
+}
+
+#[tokio::test]
+async fn one_key_is_counted_together_where_one_policy_counts_all_requests() {
+    for world in World::both() {
+        // The shortest way through a limiter.
+        let limiter = world.limiter([together(By::Gcra, "all", "3/day")]);
+        let mut admitted = 0;
+        for user in 0..5 {
+            let user = Key::new(format!("user {user}"));
+            admitted += u64::from(limiter.admit(user).await.is_ok());
+        }
+        assert_eq!(admitted, 3, "on {}", world.name());
+    }
+}
+
+#[tokio::test]
+async fn a_ban_of_all_requests_has_to_be_named_to_be_put_on() {
+    for world in World::both() {
+        let ban = |name: &str| {
+            let policy = tollgate::Policy::new(name, tollgate::Quota::requests(9).per_minute());
+            policy.strategy(tollgate::Ban::for_duration(secs(60)))
+        };
+        let limiter = world.limiter([
+            By::Gcra.policy("p", "9/day"),
+            ban("one"),
+            ban("all").key(extract::global()),
+        ]);
+        let [alice, bob] = ["alice", "bob"].map(Key::new);
+        limiter.block(alice, secs(60)).await.expect("an answer");
+        assert!(!limiter.check(alice).await.is_admitted());
+        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+        limiter.unblock(alice).await.expect("an answer");
+        assert!(limiter.check(alice).await.is_admitted());
+        let all = limiter.policy("all").expect("a policy");
+        all.block(KEY, secs(60)).await.expect("an answer");
+        assert!(!limiter.check(bob).await.is_admitted());
+        // Of one key nothing is lifted that others are under.
+        limiter.unblock(bob).await.expect("an answer");
+        assert!(!limiter.check(bob).await.is_admitted(), "{}", world.name());
+        all.unblock(KEY).await.expect("an answer");
+        assert!(limiter.check(bob).await.is_admitted(), "{}", world.name());
+    }
+}

@@ -4,7 +4,7 @@ use std::{future::IntoFuture, num::NonZeroUsize, sync::mpsc, thread, time::Durat
 
 use futures_util::FutureExt;
 use tokio::{runtime, task::JoinSet};
-use tollgate::{Key, Limiter, ManualClock, MemoryStore, Policy, Timestamp};
+use tollgate::{Key, Limiter, ManualClock, MemoryStore, Policy, Timestamp, extract};
 
 use crate::support::{shared, store, used};
 
@@ -27,6 +27,11 @@ fn limiter(store: &MemoryStore, policies: impl IntoIterator<Item = Policy>) -> L
     builder.build().expect("a limiter")
 }
 
+/// A policy that counts each key of a call by itself.
+fn by_key(name: &str, quota: &str) -> Policy {
+    shared(name, quota).key(extract::peer())
+}
+
 fn key(n: usize) -> Key {
     Key::new(format!("key-{n}"))
 }
@@ -35,7 +40,7 @@ fn key(n: usize) -> Key {
 async fn a_flood_of_keys_never_holds_more_than_it_may() {
     for max_keys in [1, 7, 100, 3_000, 5_000] {
         let (store, _) = small(max_keys);
-        let limiter = limiter(&store, [shared("a", "10/h"), shared("b", "1000/h")]);
+        let limiter = limiter(&store, [by_key("a", "10/h"), by_key("b", "1000/h")]);
         for n in 0..6_000 {
             let keys = [("a", key(n)), ("b", key(n % 50))];
             assert!(limiter.check(keys).await.policy("a").is_some());
@@ -52,7 +57,7 @@ async fn a_flood_of_keys_never_holds_more_than_it_may() {
 #[tokio::test]
 async fn peeking_holds_no_keys() {
     let (store, _) = small(100);
-    let limiter = limiter(&store, [shared("a", "10/h")]);
+    let limiter = limiter(&store, [by_key("a", "10/h")]);
     for n in 0..500 {
         let _ = limiter.peek(key(n)).await.expect("an answer");
         let _ = limiter.check(key(n)).cost(0).await;
@@ -65,7 +70,7 @@ async fn peeking_holds_no_keys() {
 #[tokio::test]
 async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
     let (store, _) = small(16);
-    let limiter = limiter(&store, [shared("a", "100/h")]);
+    let limiter = limiter(&store, [by_key("a", "100/h")]);
     // Key n has used 5 n + 5 of its 100, in no order.
     for n in (0..16).map(|n| n * 7 % 16) {
         let _ = limiter.check(key(n)).cost(5 * n as u64 + 5).await;
@@ -89,7 +94,7 @@ async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
 async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_before() {
     const KEYS: usize = 64;
     let (store, _) = small(KEYS);
-    let limiter = limiter(&store, [shared("a", "100/h")]);
+    let limiter = limiter(&store, [by_key("a", "100/h")]);
     // Every twelfth key has used little, all others have used the same.
     let cost = |n: usize| if n.is_multiple_of(12) { 1 } else { 5 };
     for n in 0..KEYS {
@@ -111,7 +116,7 @@ async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_bef
 async fn a_flood_frees_no_key_that_has_used_more_than_the_flood() {
     for max_keys in [64, 4_096] {
         let (store, _) = small(max_keys);
-        let limiter = limiter(&store, [shared("a", "10/h")]);
+        let limiter = limiter(&store, [by_key("a", "10/h")]);
         let greedy = Key::new("greedy");
         assert_eq!(limiter.check(greedy).times(20).await.admitted(), 10);
         for n in 0..3 * max_keys {
@@ -125,7 +130,7 @@ async fn a_flood_frees_no_key_that_has_used_more_than_the_flood() {
 #[tokio::test]
 async fn keys_at_their_full_quota_are_forgotten_as_others_come() {
     let (store, clock) = small(1_000_000);
-    let limiter = limiter(&store, [shared("a", "10/s")]);
+    let limiter = limiter(&store, [by_key("a", "10/s")]);
     for round in 0..10 {
         for n in 0..8_000 {
             let _ = limiter.check(key(round * 8_000 + n)).await;
@@ -140,7 +145,7 @@ async fn keys_at_their_full_quota_are_forgotten_as_others_come() {
 #[tokio::test]
 async fn a_key_that_is_not_at_its_full_quota_is_never_forgotten_while_there_is_room() {
     let (store, clock) = small(100_000);
-    let limiter = limiter(&store, [shared("slow", "10/day"), shared("fast", "1000/s")]);
+    let limiter = limiter(&store, [by_key("slow", "10/day"), by_key("fast", "1000/s")]);
     let slow = Key::new("slow");
     assert_eq!(limiter.check(slow).times(9).await.admitted(), 9);
     for n in 0..20_000 {
@@ -159,7 +164,7 @@ async fn a_key_that_is_not_at_its_full_quota_is_never_forgotten_while_there_is_r
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sixty_four_tasks_at_once_get_exactly_the_quota() {
     let (store, _) = store();
-    let limiter = limiter(&store, [shared("a", "1000/h")]);
+    let limiter = limiter(&store, [by_key("a", "1000/h")]);
     let mut tasks = JoinSet::new();
     for _ in 0..64 {
         let limiter = limiter.clone();
@@ -179,7 +184,7 @@ async fn sixty_four_tasks_at_once_get_exactly_the_quota() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn under_several_policies_all_are_charged_or_none_whatever_the_threads_do() {
     let (store, _) = store();
-    let limiter = limiter(&store, [shared("each", "300/h"), shared("all", "500/h")]);
+    let limiter = limiter(&store, [by_key("each", "300/h"), by_key("all", "500/h")]);
     let mut tasks = JoinSet::new();
     for task in 0..64 {
         let limiter = limiter.clone();
@@ -215,7 +220,7 @@ async fn under_several_policies_all_are_charged_or_none_whatever_the_threads_do(
 #[test]
 fn requests_that_name_the_same_keys_the_other_way_round_never_wait_for_each_other() {
     let (store, _) = store();
-    let limiter = limiter(&store, [shared("a", "10/h"), shared("b", "10/h")]);
+    let limiter = limiter(&store, [by_key("a", "10/h"), by_key("b", "10/h")]);
     let (done, both) = mpsc::channel();
     for side in 0..2 {
         let (limiter, done) = (limiter.clone(), done.clone());
@@ -246,7 +251,7 @@ fn crossing_keys_of_two_policies_never_deadlock() {
     const LIMIT: Duration = Duration::from_secs(120);
 
     let store = MemoryStore::new();
-    let limiter = limiter(&store, [shared("a", "10/h"), shared("b", "1000/h")]);
+    let limiter = limiter(&store, [by_key("a", "10/h"), by_key("b", "1000/h")]);
     let (sender, done) = mpsc::channel();
     for thread in 0..8 {
         let (limiter, sender) = (limiter.clone(), sender.clone());

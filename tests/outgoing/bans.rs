@@ -109,7 +109,10 @@ async fn an_unblocked_or_reset_waiter_goes_on_at_once_and_none_sees_the_old_ban(
         limiter.block(key, TEN_MINUTES).await.expect("a ban");
         let mut head = queued(wait(&limiter));
         // Nothing that concerns it.
-        limiter.unblock(Key::new("other")).await.expect("an answer");
+        limiter
+            .unblock([("abuse", Key::new("other"))])
+            .await
+            .expect("an answer");
         let asked = time.questions();
         assert!(look(&mut head).is_none());
         assert_eq!(time.questions(), asked);

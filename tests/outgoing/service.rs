@@ -129,7 +129,8 @@ struct Query {
 
 #[tokio::test(start_paused = true)]
 async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
-    let (limiter, time) = limiter([policy("rows", "10/s").strategy(FixedWindow)]);
+    let rows = policy("rows", "10/s").key(tollgate::extract::peer());
+    let (limiter, time) = limiter([rows.strategy(FixedWindow)]);
     let layer = OutgoingLayer::new(limiter.clone())
         .key_with(|query: &Query| Key::new(query.shard))
         .cost_with(|query: &Query| query.rows)

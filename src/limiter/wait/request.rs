@@ -48,7 +48,7 @@ impl WaitRequest {
     pub(crate) fn queue_key(&self) -> QueueKey {
         let policies = self.desk.policies.iter();
         policies
-            .map(|bound| self.keys.of(bound.policy.name()).copied())
+            .map(|bound| self.desk.key_of(bound, &self.keys).copied())
             .collect()
     }
 
