@@ -182,22 +182,12 @@ impl Admission {
     /// Refunds what all layers charged a request that a layer further in rejected, without waiting for it.
     pub(crate) fn rollback(&self) {
         let mut judged = self.lock();
-        for decision in judged.decisions() {
-            decision.books.give_back(&mut decision.counted);
-            for counted in &decision.counted {
-                counted.receipts.settle();
-            }
-        }
+        judged.decisions().for_each(Decision::rollback);
     }
 
     /// Refunds what the layer at a place charged a request that its handler rejected, without waiting for it.
     pub(crate) fn rollback_at(&self, place: usize) {
-        self.with(place, |decision| {
-            decision.books.give_back(&mut decision.counted);
-            for counted in &decision.counted {
-                counted.receipts.settle();
-            }
-        });
+        self.with(place, Decision::rollback);
     }
 
     /// Whether the charge of the decision at a place depends on what becomes of the request.
@@ -277,6 +267,14 @@ impl Decision {
         self.counted
             .iter()
             .any(|counted| self.books.settles(counted))
+    }
+
+    /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
+    fn rollback(&mut self) {
+        self.books.give_back(&mut self.counted);
+        for counted in &self.counted {
+            counted.receipts.settle();
+        }
     }
 
     /// Converts the decision into an [`Admission`], or the error of a request that was not admitted.

@@ -187,6 +187,12 @@ impl Limiter {
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] if a quota is used up, a key is banned or on a [deny list](LimiterBuilder::deny), the store failed and the
+    /// limiter is set to reject then, or the call can't be carried out: a name that no policy has, or no
+    /// [`parts`](Check::parts) for a policy that takes settings from requests.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
