@@ -191,6 +191,7 @@ pub enum StoreError {
     Connection(Arc<str>),
     /// The circuit breaker is open: recent calls failed, none is made, and the store is probed in the background.
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", after(.cause.as_deref()))]
+    #[non_exhaustive]
     CircuitOpen {
         /// How long until the next probe.
         retry_after: Duration,
@@ -200,6 +201,7 @@ pub enum StoreError {
     },
     /// The server answered with an error; nothing was charged.
     #[error("the store answered with an error: {code}: {message}")]
+    #[non_exhaustive]
     Server {
         /// The error's code, such as `OOM` or `READONLY`.
         code: Arc<str>,
@@ -208,6 +210,7 @@ pub enum StoreError {
     },
     /// The key holds data that this crate did not write. It was left as it is, and nothing was charged.
     #[error("the store's key {key:?} holds no state of this policy: {message}")]
+    #[non_exhaustive]
     CorruptKey {
         /// The key in the store.
         key: Arc<str>,
@@ -223,6 +226,28 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// An error that a store's server answered with, such as `OOM`: for a [`Store`](crate::store::Store) of one's own.
+    pub fn server(code: impl Into<Arc<str>>, message: impl Into<Arc<str>>) -> Self {
+        let (code, message) = (code.into(), message.into());
+        Self::Server { code, message }
+    }
+
+    /// A key of the store that holds something else than a state of its policy: for a [`Store`](crate::store::Store) of one's
+    /// own.
+    pub fn corrupt_key(key: impl Into<Arc<str>>, message: impl Into<Arc<str>>) -> Self {
+        let (key, message) = (key.into(), message.into());
+        Self::CorruptKey { key, message }
+    }
+
+    /// A call that was not made, because the last ones failed, the last of them by `cause`: for a
+    /// [`Store`](crate::store::Store) of one's own that has a circuit breaker.
+    pub fn circuit_open(retry_after: Duration, cause: Option<Self>) -> Self {
+        Self::CircuitOpen {
+            retry_after,
+            cause: cause.map(Arc::new),
+        }
+    }
+
     /// Whether the store, its server or its use is misconfigured: a right or a command is missing, a password is wrong, a
     /// server is older than Redis 6.2, a cluster is used as a single server, something else stands under a policy's key,
     /// there is no tokio runtime. Unlike an outage, that doesn't end until it is mended.
@@ -303,10 +328,7 @@ mod tests {
     use super::*;
 
     fn server(code: &str, message: &str) -> StoreError {
-        StoreError::Server {
-            code: code.into(),
-            message: message.into(),
-        }
+        StoreError::server(code, message)
     }
 
     #[test]
@@ -364,14 +386,13 @@ mod tests {
             assert!(!server(code, message).is_misconfiguration(), "{code}");
         }
         assert!(!StoreError::Timeout.is_misconfiguration());
+        let corrupt = StoreError::corrupt_key("tg:f1:p:alice", "no number");
+        assert!(corrupt.is_misconfiguration() && corrupt.to_string().contains("tg:f1:p:alice"));
     }
 
     #[test]
     fn an_open_circuit_breaker_is_what_opened_it() {
-        let open = |cause: Option<StoreError>| StoreError::CircuitOpen {
-            retry_after: Duration::from_millis(50),
-            cause: cause.map(Arc::new),
-        };
+        let open = |cause| StoreError::circuit_open(Duration::from_millis(50), cause);
         assert!(!open(None).is_misconfiguration());
         assert!(!open(Some(StoreError::Timeout)).is_misconfiguration());
         let wrong = open(Some(server("WRONGPASS", "invalid password")));

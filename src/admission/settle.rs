@@ -21,6 +21,7 @@ pub enum SettleError {
     UnknownPolicy(#[from] UnknownPolicy),
     /// The store could not answer.
     #[error("{error}; policies settled nevertheless: {settled:?}")]
+    #[non_exhaustive]
     Store {
         /// The policies that were settled nevertheless: those of another layer, or in another slot of a cluster.
         settled: Vec<Arc<str>>,

@@ -102,7 +102,7 @@ async fn if_one_policy_cannot_be_settled_none_is() {
                 .settle_each(costs)
                 .await
                 .expect_err("a foreign key");
-            let SettleError::Store { settled, error } = error else {
+            let SettleError::Store { settled, error, .. } = error else {
                 panic!("{error}");
             };
             assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");

@@ -410,7 +410,7 @@ async fn of_policies_in_several_slots_the_error_names_those_that_were_settled() 
         .settle_each(each(6))
         .await
         .expect_err("a foreign key");
-    let SettleError::Store { settled, error } = error else {
+    let SettleError::Store { settled, error, .. } = error else {
         panic!("{error}");
     };
     assert!(matches!(error, StoreError::CorruptKey { .. }), "{error}");

@@ -129,7 +129,7 @@ async fn a_server_that_is_named_and_no_master_is_not_even_looked_into() {
     // By hand: the sentinels take a while to notice.
     master.command(&["REPLICAOF", "127.0.0.1", &port]).ok();
     let decision = watched(&group).peek(key()).await;
-    let StoreError::Server { code, message } = fault(&decision) else {
+    let StoreError::Server { code, message, .. } = fault(&decision) else {
         panic!("{decision:?}");
     };
     assert_eq!(&*code, "READONLY");

@@ -88,7 +88,7 @@ async fn a_charge_a_refund_and_a_settlement_say_that_the_store_is_down() {
         assert!(down(p.settle(9).await.expect_err("it is down")));
         let settled = admission.settle_each([("p", 20), ("list", 2)]).await;
         match settled.expect_err("it is down") {
-            SettleError::Store { settled, error } => assert!(settled.is_empty() && down(error)),
+            SettleError::Store { settled, error, .. } => assert!(settled.is_empty() && down(error)),
             other => panic!("{other}"),
         }
         let mut decisions = admission.decisions();

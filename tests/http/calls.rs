@@ -368,10 +368,7 @@ async fn errors_of_calls_are_responses_and_never_500() {
 #[tokio::test]
 async fn a_failed_store_is_waited_for_alike_by_layers_and_handlers() {
     for (pause, seconds) in [(50, 1), (2_500, 3)] {
-        let error = StoreError::CircuitOpen {
-            retry_after: Duration::from_millis(pause),
-            cause: None,
-        };
+        let error = StoreError::circuit_open(Duration::from_millis(pause), None);
         let layer = RateLimitLayer::builder()
             .store(FailingStore::with(error.clone()))
             .policy(Policy::new("p", Quota::requests(1).per_hour()))

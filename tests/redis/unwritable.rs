@@ -177,7 +177,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
                 for (decision, charged) in [new, begun].into_iter().zip(&mut expected) {
                     match decision.kind() {
                         DecisionKind::Admitted => *charged += 1,
-                        DecisionKind::StoreFailed(StoreError::Server { code, message }) => {
+                        DecisionKind::StoreFailed(StoreError::Server { code, message, .. }) => {
                             needed.insert(command);
                             assert_eq!(&**code, "NOPERM", "without {command}: {message}");
                         }
