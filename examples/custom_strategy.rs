@@ -151,7 +151,7 @@ impl Rule for Once {
                 end
 
                 local function repair(key, p)
-                  outlive(key, p[2])
+                  cap_ttl(key, p[2])
                 end
 
                 return { available = available, charge = charge, refund = refund, repair = repair }

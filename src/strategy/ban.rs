@@ -96,7 +96,7 @@ impl Strategy for Ban {
             ));
         }
         Ok(Arc::new(Bans {
-            refusals: quota.amount(),
+            max_rejections: quota.amount(),
             period,
             first: micros(self.first)?,
             longest: micros(longest)?,
@@ -113,10 +113,10 @@ fn micros(ban: Duration) -> Result<i64, InvalidValue> {
     Ok(ban.as_micros() as i64)
 }
 
-/// Bans for one quota of refusals. Times are in microseconds.
+/// Bans for one quota of rejections. Times are in microseconds.
 #[derive(Clone, Debug)]
 struct Bans {
-    refusals: u64,
+    max_rejections: u64,
     period: i64,
     first: i64,
     longest: i64,
@@ -124,32 +124,32 @@ struct Bans {
     manual_ban: i64,
 }
 
-/// Refusals and bans of a key. Times are in microseconds since the epoch, 0 for none.
+/// Rejections and bans of a key. Times are in microseconds since the epoch, 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
-struct Record {
-    /// Since when it stands so.
-    since: i64,
-    /// Until when it is banned.
-    till: i64,
-    /// When the window of refusals ends.
-    ends: i64,
-    /// How many refusals it holds.
-    count: i64,
-    /// How often it was banned.
-    times: i64,
-    gone: i64,
+struct BanState {
+    /// When it was written.
+    updated_at: i64,
+    /// Until when the key is banned.
+    banned_until: i64,
+    /// When the window of rejections ends.
+    window_ends: i64,
+    /// How many rejections the window holds.
+    rejections: i64,
+    /// How often the key was banned.
+    bans: i64,
+    expires_at: i64,
 }
 
-impl State for Record {
+impl State for BanState {
     fn expires_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.gone)
+        Timestamp::from_micros(self.expires_at)
     }
 }
 
 impl Bans {
-    fn length(&self, times: i64) -> i64 {
+    fn ban_length(&self, bans: i64) -> i64 {
         let mut us = self.first;
-        for _ in 1..times {
+        for _ in 1..bans {
             if us >= self.longest {
                 break;
             }
@@ -158,101 +158,107 @@ impl Bans {
         us.min(self.longest)
     }
 
-    /// When nothing is left to be known of a key.
-    fn gone(&self, till: i64, times: i64, ends: i64) -> i64 {
-        if till == 0 {
-            return ends;
+    /// When a key expires.
+    fn expires_at(&self, banned_until: i64, bans: i64, window_ends: i64) -> i64 {
+        if banned_until == 0 {
+            return window_ends;
         }
-        let length = if times > 0 { self.length(times) } else { 0 };
-        ends.max(till + length.max(self.period))
+        let ban_length = if bans > 0 { self.ban_length(bans) } else { 0 };
+        window_ends.max(banned_until + ban_length.max(self.period))
     }
 
     /// A record as it stands now.
-    fn current(&self, record: &Record, now: Timestamp) -> Record {
+    fn current(&self, record: &BanState, now: Timestamp) -> BanState {
         let now = now.as_micros();
         // The clock stepped back: what was still to come then is so now.
-        let ahead = (record.since - now).max(0);
-        let mut current = Record {
-            since: now,
-            till: (record.till - ahead).max(0),
-            ends: (record.ends - ahead).min(now + self.period),
+        let ahead = (record.updated_at - now).max(0);
+        let mut current = BanState {
+            updated_at: now,
+            banned_until: (record.banned_until - ahead).max(0),
+            window_ends: (record.window_ends - ahead).min(now + self.period),
             ..*record
         };
-        if current.till > now {
-            (current.count, current.ends) = (0, 0);
+        if current.banned_until > now {
+            (current.rejections, current.window_ends) = (0, 0);
             return current;
         }
-        if current.ends <= now {
-            (current.count, current.ends) = (0, 0);
+        if current.window_ends <= now {
+            (current.rejections, current.window_ends) = (0, 0);
         }
-        if self.gone(current.till, current.times, 0) <= now {
-            (current.till, current.times) = (0, 0);
+        if self.expires_at(current.banned_until, current.bans, 0) <= now {
+            (current.banned_until, current.bans) = (0, 0);
         }
         current
     }
 }
 
 impl LocalRule for Bans {
-    type State = Record;
+    type State = BanState;
 
-    fn available(&self, state: &mut Record, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut BanState, now: Timestamp) -> i64 {
         let mut current = self.current(state, now);
-        current.gone = self.gone(current.till, current.times, current.ends);
-        let (till, count) = (current.till, current.count);
+        current.expires_at =
+            self.expires_at(current.banned_until, current.bans, current.window_ends);
+        let (banned_until, rejections) = (current.banned_until, current.rejections);
         // What is still to come is counted from when it was written, unless the clock stepped back or the quota is another.
-        if state.since > now.as_micros() || state.gone != current.gone {
+        if state.updated_at > now.as_micros() || state.expires_at != current.expires_at {
             *state = current;
         }
-        if till > now.as_micros() {
+        if banned_until > now.as_micros() {
             return 0;
         }
-        (self.refusals as i64 - count).max(1)
+        (self.max_rejections as i64 - rejections).max(1)
     }
 
-    fn charge(&self, state: &mut Record, now: Timestamp, units: u64, _caller: &Key) {
+    fn charge(&self, state: &mut BanState, now: Timestamp, units: u64, _caller: &Key) {
         let mut record = self.current(state, now);
         let now = now.as_micros();
-        record.count += units as i64;
+        record.rejections += units as i64;
         if self.manual_ban > 0 {
-            (record.till, record.count, record.ends) = (now + self.manual_ban, 0, 0);
-        } else if record.till > now {
+            (record.banned_until, record.rejections, record.window_ends) =
+                (now + self.manual_ban, 0, 0);
+        } else if record.banned_until > now {
             return;
-        } else if record.count < self.refusals as i64 {
-            if record.ends == 0 {
-                record.ends = now + self.period;
+        } else if record.rejections < self.max_rejections as i64 {
+            if record.window_ends == 0 {
+                record.window_ends = now + self.period;
             }
         } else {
-            if record.times == 0 || self.length(record.times) < self.longest {
-                record.times += 1;
+            if record.bans == 0 || self.ban_length(record.bans) < self.longest {
+                record.bans += 1;
             }
-            record.till = now + self.length(record.times);
-            (record.count, record.ends) = (0, 0);
+            record.banned_until = now + self.ban_length(record.bans);
+            (record.rejections, record.window_ends) = (0, 0);
         }
-        record.gone = self.gone(record.till, record.times, record.ends);
+        record.expires_at = self.expires_at(record.banned_until, record.bans, record.window_ends);
         *state = record;
     }
 
     fn refund(
         &self,
-        state: &mut Record,
+        state: &mut BanState,
         now: Timestamp,
         _receipt: &ChargeReceipt,
         want: u64,
         _caller: &Key,
     ) -> u64 {
         let mut record = self.current(state, now);
-        // A ban that has begun is lifted by a reset alone: it holds no refusals.
-        let back = (want as i64).min(record.count);
+        // Only a reset ends a ban that has begun: it holds no rejections.
+        let back = (want as i64).min(record.rejections);
         if back > 0 {
-            record.count -= back;
+            record.rejections -= back;
             *state = record;
         }
         back as u64
     }
 
-    fn snapshot(&self, state: &Record, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &BanState, now: Timestamp, _cost: u64) -> Snapshot {
         let record = self.current(state, now);
-        Snapshot::new([record.till, record.count * 100 + record.times, record.ends])
+        Snapshot::new([
+            record.banned_until,
+            record.rejections * 100 + record.bans,
+            record.window_ends,
+        ])
     }
 }
 
@@ -262,28 +268,32 @@ impl Rule for Bans {
     }
 
     fn capacity(&self) -> u64 {
-        self.refusals
+        self.max_rejections
     }
 
     fn status(
         &self,
-        &Snapshot([till, marks, ends]): &Snapshot,
+        &Snapshot([banned_until, packed_counts, window_ends]): &Snapshot,
         now: Timestamp,
         _cost: u64,
     ) -> QuotaStatus {
-        let banned = till > now.as_micros();
+        let banned = banned_until > now.as_micros();
         let wait = |at: i64| Timestamp::from_micros(at).since(now);
         if banned {
             return QuotaStatus {
                 remaining: 0,
-                retry_after: RetryAfter::In(wait(till)),
-                reset_after: wait(till),
+                retry_after: RetryAfter::In(wait(banned_until)),
+                reset_after: wait(banned_until),
             };
         }
         QuotaStatus {
-            remaining: (self.refusals as i64 - marks / 100).max(1) as u64,
+            remaining: (self.max_rejections as i64 - packed_counts / 100).max(1) as u64,
             retry_after: RetryAfter::Now,
-            reset_after: if ends > 0 { wait(ends) } else { Duration::ZERO },
+            reset_after: if window_ends > 0 {
+                wait(window_ends)
+            } else {
+                Duration::ZERO
+            },
         }
     }
 
@@ -301,11 +311,11 @@ impl Rule for Bans {
     }
 
     fn script(&self) -> Option<LuaScript> {
-        let refusals = self.refusals as i64;
+        let max_rejections = self.max_rejections as i64;
         let bans = [self.first, self.longest, self.manual_ban];
         Some(LuaScript::new(
             include_str!("ban.lua"),
-            [&[refusals, self.period][..], &bans].concat(),
+            [&[max_rejections, self.period][..], &bans].concat(),
         ))
     }
 

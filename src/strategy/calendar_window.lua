@@ -4,7 +4,7 @@
 -- p: 1 requests, 2 period in us, 3 where periods begin, in us after the epoch;
 --    or, where windows are days, weeks or months of a time zone: 2 is 0, and 4 to 7 are the boundaries around now
 -- state: count, ends, starts (of the current window), is_other (1: the key holds another window)
--- luacheck: read globals call format now now_ms floor ceil min max match foreign outlive
+-- luacheck: read globals call format now now_ms floor ceil min max match foreign cap_ttl
 
 -- How long a key outlasts its window, at most: a clock that steps back into the window by less finds it as it was.
 local retention = 3600000000
@@ -79,7 +79,7 @@ local function repair(key, p)
   if is_other == 1 then
     write(key, count, ends, starts)
   else
-    outlive(key, expires_ms(ends, starts) - now_ms)
+    cap_ttl(key, expires_ms(ends, starts) - now_ms)
   end
 end
 

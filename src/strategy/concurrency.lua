@@ -3,7 +3,7 @@
 --
 -- p: 1 concurrent, 2 the permit TTL in us
 -- state: used, far (1: a permit expires later than one TTL from now)
--- luacheck: read globals call format now ceil max outlive
+-- luacheck: read globals call format now ceil max cap_ttl
 
 local function available(key, p)
   local used = call('ZCOUNT', key, format('(%d', now), '+inf')
@@ -90,7 +90,7 @@ local function repair(key, p, used, far)
   if far == 1 then
     shorten(key, p)
   end
-  outlive(key, ceil(p[2] / 1000) + 2)
+  cap_ttl(key, ceil(p[2] / 1000) + 2)
 end
 
 return { available = available, charge = charge, refund = refund, renew = renew, repair = repair }

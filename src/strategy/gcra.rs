@@ -162,7 +162,7 @@ impl Rule for Cells {
     fn script(&self) -> Option<LuaScript> {
         Some(
             LuaScript::new(include_str!("gcra.lua"), self.0.params())
-                .with_fast_path(include_str!("gcra_short.lua"))
+                .with_fast_path(include_str!("gcra_fast.lua"))
                 .snapshot_len(1),
         )
     }

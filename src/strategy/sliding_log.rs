@@ -43,24 +43,24 @@ struct Log {
 #[derive(Debug, Default)]
 struct Instants {
     log: VecDeque<i64>,
-    gone: i64,
+    expires_at: i64,
 }
 
 impl State for Instants {
     fn expires_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.gone)
+        Timestamp::from_micros(self.expires_at)
     }
 }
 
 impl Log {
     /// How many entries no longer count.
-    fn old(&self, state: &Instants, now: Timestamp) -> usize {
+    fn expired_len(&self, state: &Instants, now: Timestamp) -> usize {
         let oldest = now.as_micros() - self.period;
         state.log.partition_point(|at| *at <= oldest)
     }
 
     /// When the entry at `index` is gone.
-    fn ends(&self, state: &Instants, index: usize, now: Timestamp) -> i64 {
+    fn entry_expires_at(&self, state: &Instants, index: usize, now: Timestamp) -> i64 {
         let at = state.log.get(index).copied().unwrap_or_default();
         at.min(now.as_micros()) + self.period
     }
@@ -77,16 +77,16 @@ impl LocalRule for Log {
             }
         }
         // The period may have been another one when the last was charged.
-        state.gone = state.log.back().map_or(0, |at| at + self.period);
-        let count = state.log.len() - self.old(state, now);
+        state.expires_at = state.log.back().map_or(0, |at| at + self.period);
+        let count = state.log.len() - self.expired_len(state, now);
         self.requests as i64 - count as i64
     }
 
     fn charge(&self, state: &mut Instants, now: Timestamp, units: u64, _caller: &Key) {
-        state.log.drain(..self.old(state, now));
+        state.log.drain(..self.expired_len(state, now));
         let at = now.as_micros();
         state.log.extend(std::iter::repeat_n(at, units as usize));
-        state.gone = at + self.period;
+        state.expires_at = at + self.period;
     }
 
     fn refund(
@@ -105,22 +105,22 @@ impl LocalRule for Log {
         let end = state.log.partition_point(|entry| *entry <= at);
         let back = want.min((end - first) as u64);
         state.log.drain(first..first + back as usize);
-        state.gone = state.log.back().map_or(0, |at| at + self.period);
+        state.expires_at = state.log.back().map_or(0, |at| at + self.period);
         back
     }
 
     fn snapshot(&self, state: &Instants, now: Timestamp, cost: u64) -> Snapshot {
-        let old = self.old(state, now);
-        let count = state.log.len() - old;
-        let (mut fits, mut gone) = (0, 0);
+        let expired_len = self.expired_len(state, now);
+        let count = state.log.len() - expired_len;
+        let (mut fits_at, mut free_at) = (0, 0);
         if count > 0 {
-            gone = self.ends(state, old + count - 1, now);
+            free_at = self.entry_expires_at(state, expired_len + count - 1, now);
             let over = (count as u64 + cost.min(self.requests)).saturating_sub(self.requests);
             if over > 0 {
-                fits = self.ends(state, old + over as usize - 1, now);
+                fits_at = self.entry_expires_at(state, expired_len + over as usize - 1, now);
             }
         }
-        Snapshot::new([count as i64, fits, gone])
+        Snapshot::new([count as i64, fits_at, free_at])
     }
 }
 
@@ -139,7 +139,7 @@ impl Rule for Log {
 
     fn status(
         &self,
-        &Snapshot([count, fits, gone]): &Snapshot,
+        &Snapshot([count, fits_at, free_at]): &Snapshot,
         now: Timestamp,
         cost: u64,
     ) -> QuotaStatus {
@@ -150,10 +150,10 @@ impl Rule for Log {
             retry_after: match () {
                 () if cost > self.requests => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
-                () => RetryAfter::In(wait(fits)),
+                () => RetryAfter::In(wait(fits_at)),
             },
             reset_after: if count > 0 {
-                wait(gone)
+                wait(free_at)
             } else {
                 Duration::ZERO
             },

@@ -113,18 +113,18 @@ struct Buckets {
     newest: i64,
     counts: VecDeque<u64>,
     /// When the newest has left the window, in microseconds since the epoch.
-    gone: i64,
+    expires_at: i64,
 }
 
 impl State for Buckets {
     fn expires_at(&self) -> Timestamp {
-        Timestamp::from_micros(self.gone)
+        Timestamp::from_micros(self.expires_at)
     }
 }
 
 impl Sliding {
     /// Where we are: the bucket at hand, and how far into it, rounded down to whole units of time.
-    fn bucket(&self, now: Timestamp) -> (i64, i64) {
+    fn current_bucket(&self, now: Timestamp) -> (i64, i64) {
         let units = now.as_micros().div_euclid(self.grain);
         (units.div_euclid(self.width), units.rem_euclid(self.width))
     }
@@ -136,12 +136,12 @@ impl Sliding {
             return Cow::Borrowed(state);
         }
         let mut own = state.clone();
-        let (bucket, _) = self.bucket(now);
-        (own.width, own.newest) = (width, bucket);
+        let (current_bucket, _) = self.current_bucket(now);
+        (own.width, own.newest) = (width, current_bucket);
         own.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
         for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
             let ends = (number + 1).saturating_mul(state.width) - 1;
-            let back = bucket - ends.div_euclid(width).min(bucket);
+            let back = current_bucket - ends.div_euclid(width).min(current_bucket);
             if let Some(place) = own
                 .counts
                 .get_mut(usize::try_from(back).unwrap_or(usize::MAX))
@@ -154,8 +154,8 @@ impl Sliding {
 
     /// Whether the buckets are of another width than this quota's, or the newest lies ahead: the clock stepped back.
     fn is_off(&self, state: &Buckets, now: Timestamp) -> bool {
-        let (bucket, _) = self.bucket(now);
-        self.is_of_other_width(state) || state.newest > bucket
+        let (current_bucket, _) = self.current_bucket(now);
+        self.is_of_other_width(state) || state.newest > current_bucket
     }
 
     fn is_of_other_width(&self, state: &Buckets) -> bool {
@@ -164,7 +164,7 @@ impl Sliding {
 
     /// The count of the bucket `back` before the one at hand. If the clock stepped back, the newest is the one at hand.
     fn count(&self, state: &Buckets, now: Timestamp, back: usize) -> i64 {
-        let behind = (self.bucket(now).0 - state.newest).max(0);
+        let behind = (self.current_bucket(now).0 - state.newest).max(0);
         let place = (back as i64).checked_sub(behind).map(usize::try_from);
         match place {
             Some(Ok(place)) => state.counts.get(place).map_or(0, |count| *count as i64),
@@ -173,7 +173,7 @@ impl Sliding {
     }
 
     fn used(&self, state: &Buckets, now: Timestamp) -> i64 {
-        let (_, into) = self.bucket(now);
+        let (_, into) = self.current_bucket(now);
         let whole: i64 = (0..self.buckets)
             .map(|back| self.count(state, now, back))
             .sum();
@@ -190,9 +190,9 @@ impl Sliding {
         (count * inside + self.width - 1) / self.width
     }
 
-    /// After how many units of time no more than `most` are used, were nobody else to ask.
+    /// After how many units of time no more than `most` are used, if there are no other requests.
     fn earliest(&self, state: &Buckets, now: Timestamp, most: i64) -> i64 {
-        let (_, into) = self.bucket(now);
+        let (_, into) = self.current_bucket(now);
         for step in 0..=self.buckets {
             let whole: i64 = (0..self.buckets - step)
                 .map(|back| self.count(state, now, back))
@@ -216,18 +216,18 @@ impl Sliding {
 
     /// Makes the bucket at hand the newest.
     fn turn(&self, state: &mut Buckets, now: Timestamp) {
-        let (bucket, _) = self.bucket(now);
-        for _ in 0..(bucket - state.newest).clamp(0, self.buckets as i64 + 1) {
+        let (current_bucket, _) = self.current_bucket(now);
+        for _ in 0..(current_bucket - state.newest).clamp(0, self.buckets as i64 + 1) {
             state.counts.push_front(0);
         }
-        state.newest = bucket;
+        state.newest = current_bucket;
         state.width = self.width * self.grain;
         state.counts.resize(self.buckets + 1, 0);
-        state.gone = self.gone(state);
+        state.expires_at = self.expires_at(state);
     }
 
     /// When the newest bucket has left the window.
-    fn gone(&self, state: &Buckets) -> i64 {
+    fn expires_at(&self, state: &Buckets) -> i64 {
         (state.newest + self.buckets as i64 + 1) * self.width * self.grain
     }
 }
@@ -243,7 +243,7 @@ impl LocalRule for Sliding {
             self.turn(state, now);
         }
         // There may have been more or fewer buckets.
-        state.gone = self.gone(state);
+        state.expires_at = self.expires_at(state);
         self.requests as i64 - self.used(&self.own(state, now), now)
     }
 
@@ -266,7 +266,9 @@ impl LocalRule for Sliding {
         _caller: &Key,
     ) -> u64 {
         let other = self.is_of_other_width(state);
-        if receipt.window_id != self.bucket(now).0 || !other && state.newest != receipt.window_id {
+        if receipt.window_id != self.current_bucket(now).0
+            || !other && state.newest != receipt.window_id
+        {
             return 0;
         }
         if let Cow::Owned(own) = self.own(state, now) {
@@ -329,7 +331,7 @@ impl Rule for Sliding {
     }
 
     fn window_id(&self, _snapshot: &Snapshot, now: Timestamp) -> i64 {
-        self.bucket(now).0
+        self.current_bucket(now).0
     }
 
     fn script(&self) -> Option<LuaScript> {

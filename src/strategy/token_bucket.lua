@@ -4,7 +4,7 @@
 -- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
 --    more than twice the tolerance
 -- state: deficit; off (1: the stamp lies ahead, or the deficit is deeper than any debt)
--- luacheck: read globals call format now now_s now_us next_ms floor ceil min max match foreign outlive
+-- luacheck: read globals call format now now_s now_us next_ms floor ceil min max match foreign cap_ttl
 
 local function available(key, p)
   local deficit, off = 0, 0
@@ -52,7 +52,7 @@ local function repair(key, p, deficit, off)
   if off == 1 then
     write(key, deficit)
   else
-    outlive(key, ceil(deficit / 20000))
+    cap_ttl(key, ceil(deficit / 20000))
   end
 end
 

@@ -44,24 +44,24 @@ struct Tokens(Meter);
 /// How much is missing of a full bucket, in units of 50 ns of refilling, and when that was so.
 #[derive(Debug, Default)]
 struct Bucket {
-    missing: u64,
+    deficit: u64,
     stamp: Timestamp,
 }
 
 impl State for Bucket {
     fn expires_at(&self) -> Timestamp {
-        self.stamp + meter::duration(self.missing)
+        self.stamp + meter::duration(self.deficit)
     }
 }
 
 impl Tokens {
     /// What is missing at `now`, in units of time, and whether that is to be written: where the clock stepped back it refills
     /// from now on, and what no debt can be is cut.
-    fn missing(&self, state: &Bucket, now: Timestamp) -> (u64, bool) {
+    fn deficit(&self, state: &Bucket, now: Timestamp) -> (u64, bool) {
         let refilled = meter::units(now.since(state.stamp));
-        let missing = state.missing.saturating_sub(refilled);
-        let cut = self.0.cut(missing);
-        (cut, state.stamp > now || cut < missing)
+        let deficit = state.deficit.saturating_sub(refilled);
+        let cut = self.0.cut(deficit);
+        (cut, state.stamp > now || cut < deficit)
     }
 }
 
@@ -69,18 +69,18 @@ impl LocalRule for Tokens {
     type State = Bucket;
 
     fn available(&self, state: &mut Bucket, now: Timestamp) -> i64 {
-        let (missing, off) = self.missing(state, now);
+        let (deficit, off) = self.deficit(state, now);
         if off {
             let stamp = now;
-            *state = Bucket { missing, stamp };
+            *state = Bucket { deficit, stamp };
         }
-        self.0.available(missing)
+        self.0.available(deficit)
     }
 
     fn charge(&self, state: &mut Bucket, now: Timestamp, units: u64, _caller: &Key) {
         let step = units.saturating_mul(self.0.interval);
         *state = Bucket {
-            missing: self.missing(state, now).0.saturating_add(step),
+            deficit: self.deficit(state, now).0.saturating_add(step),
             stamp: now,
         };
     }
@@ -96,10 +96,10 @@ impl LocalRule for Tokens {
         let (back, given) = self
             .0
             .held(receipt.charged_at, receipt.remaining, now, want);
-        let (missing, _) = self.missing(state, now);
-        if back > 0 && missing > 0 {
+        let (deficit, _) = self.deficit(state, now);
+        if back > 0 && deficit > 0 {
             *state = Bucket {
-                missing: missing.saturating_sub(back),
+                deficit: deficit.saturating_sub(back),
                 stamp: now,
             };
         }
@@ -107,7 +107,7 @@ impl LocalRule for Tokens {
     }
 
     fn snapshot(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
-        Snapshot::new([self.missing(state, now).0 as i64])
+        Snapshot::new([self.deficit(state, now).0 as i64])
     }
 }
 
@@ -116,8 +116,8 @@ impl Rule for Tokens {
         "t2"
     }
 
-    fn units_in_use(&self, &Snapshot([missing, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
-        Some(self.0.in_use(missing))
+    fn units_in_use(&self, &Snapshot([deficit, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
+        Some(self.0.in_use(deficit))
     }
 
     fn snapshot_ignores_cost(&self) -> bool {
@@ -134,11 +134,11 @@ impl Rule for Tokens {
 
     fn status(
         &self,
-        &Snapshot([missing, ..]): &Snapshot,
+        &Snapshot([deficit, ..]): &Snapshot,
         _now: Timestamp,
         cost: u64,
     ) -> QuotaStatus {
-        self.0.status(missing, cost)
+        self.0.status(deficit, cost)
     }
 
     fn script(&self) -> Option<LuaScript> {

@@ -25,7 +25,7 @@
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
 /// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, when all other writes of the
 ///   call are done. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
-///   (`outlive`): every key must have one.
+///   (`cap_ttl`): every key must have one.
 /// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
 ///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
 ///
@@ -38,17 +38,21 @@
 /// and milliseconds since the Unix epoch, the same for the whole call), `now_s` and `now_us` (the two numbers of `TIME`),
 /// `number(key, text, digits)` (an integer of at most so many digits, or else the error of `foreign`), `foreign(key, why)`
 /// (raises the error for a value that the strategy has not written), `expiry(key)` (when a key expires, in milliseconds since
-/// the epoch; -1 never, -2 no key), `outlive(key, ms)` (lets a key that would live for longer than `ms` from now, or for
-/// ever, expire then), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
+/// the epoch; -1 never, -2 no key), `cap_ttl(key, ms)` (shortens a TTL that is longer than `ms`, or missing, to
+/// that), and `floor`, `ceil`, `min`, `max`, `abs`, `format`, `sub`, `match`, `pcall`, `error`.
 ///
 /// `examples/custom_strategy.rs` is a complete example.
 #[derive(Clone, Debug)]
 pub struct LuaScript {
     /// Rules with the same source share it.
     pub(crate) source: &'static str,
-    /// A piece of Lua, if there is one, that judges plain requests in the script's main chunk, up to the first that it leaves to
-    /// the functions: half of the time of a call for one key goes to making these. It uses locals of `main.lua`, and must leave
-    /// what it stops at as if it had not been read.
+    /// A chunk of Lua, if there is one, that judges entries in the script's main chunk, without making a function: half of
+    /// the time of a call for one key would go to that. It runs for acquisitions that charge what is admitted under policies of
+    /// this strategy alone. `gcra_fast.lua` is the only one; its `-- luacheck:` line lists the locals of `main.lua` that it uses.
+    ///
+    /// For each entry it writes to `reply` how many requests were admitted and the snapshot under each policy, and moves
+    /// `reply_len` and `keys_done` on. It stops at the first entry that it can't judge, and leaves that uncharged: the functions
+    /// judge it, and the chunk runs again for the rest. It raises no errors.
     pub(crate) fast_path: Option<&'static str>,
     pub(crate) params: Vec<i64>,
     pub(crate) snapshot_len: usize,

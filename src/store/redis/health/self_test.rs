@@ -41,8 +41,7 @@ impl RedisStore {
         let key = self.key_at(place);
         let tried = self.ask_all(place, limit, key).await;
         let script = limit.rule().script();
-        let sources = script.map(|script| [script.source, script.fast_path.unwrap_or_default()]);
-        let commands = sources.map_or_else(Vec::new, |sources| commands(&sources));
+        let commands = script.map_or_else(Vec::new, |script| commands(script.source));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
         let (policy, server): (Arc<str>, _) = (limit.policy().into(), place.name.clone());
         let right = |message: Arc<str>| HealthIssue::MissingPermission {
@@ -214,20 +213,17 @@ fn refused(commands: &[String]) -> Arc<str> {
     format!("the user may not run {}", names.join(", ")).into()
 }
 
-/// The commands that a half and its short cut call, and what the driver calls for them.
-fn commands(sources: &[&'static str]) -> Vec<&'static str> {
-    let sources = sources.iter();
-    let calls = sources.clone().flat_map(|source| {
-        let calls = source.split("call(").skip(1);
-        calls.chain(source.split("call, ").skip(1))
-    });
+/// The commands that the functions of a strategy call, and those that the driver calls for them. A fast path leaves requests
+/// to the functions if it may not run a command.
+fn commands(source: &'static str) -> Vec<&'static str> {
+    let calls = source.split("call(").skip(1);
+    let calls = calls.chain(source.split("call, ").skip(1));
     let names = calls.filter_map(|rest| rest.strip_prefix('\'')?.split('\'').next());
     let mut names: Vec<_> = names.chain(["DEL", "TIME"]).collect();
-    let calls = |function| sources.clone().any(|source| source.contains(function));
-    if calls("expiry(") || calls("outlive(") {
+    if source.contains("expiry(") || source.contains("cap_ttl(") {
         names.push("PEXPIRETIME");
     }
-    if calls("outlive(") {
+    if source.contains("cap_ttl(") {
         names.push("PEXPIREAT");
     }
     names.sort_unstable();
@@ -240,11 +236,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_found_in_a_half() {
+    fn commands_are_found_in_the_functions_of_a_strategy() {
         let source = "local x = call('GET', key)\npcall(call, 'SET', key)\ncall('GET', key)";
-        assert_eq!(commands(&[source]), ["DEL", "GET", "SET", "TIME"]);
-        let source = "call('GET', key)\noutlive(key, 5)";
-        let found = commands(&[source]);
+        assert_eq!(commands(source), ["DEL", "GET", "SET", "TIME"]);
+        let source = "call('GET', key)\ncap_ttl(key, 5)";
+        let found = commands(source);
         assert_eq!(found, ["DEL", "GET", "PEXPIREAT", "PEXPIRETIME", "TIME"]);
     }
 }

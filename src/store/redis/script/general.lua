@@ -1,6 +1,6 @@
 -- The general path: judges entries by the functions of the strategies.
 -- luacheck: globals call tonumber type format now_ms next_ms KEYS args op policy_count seg seg_tail seg_first_key seg_last_key request_counts keys_done reply reply_len repairs
--- luacheck: ignore ceil abs sub match number outlive judge_counters undo 542 (for the slots)
+-- luacheck: ignore ceil abs sub match number cap_ttl judge_counters undo 542 (for the slots)
 
 -- What strategies may use, beside main.lua's call, format, tonumber, type, now, now_s, now_us, now_ms and next_ms. All
 -- numbers are integers below 2^53.
@@ -42,7 +42,7 @@ local function expiry(key)
 end
 
 -- Shortens a key's TTL to so many ms, if it is longer or missing.
-local function outlive(key, ms)
+local function cap_ttl(key, ms)
   local expires_at, last = expiry(key), next_ms + ms
   if expires_at == -1 or expires_at > last then
     call('PEXPIREAT', key, format('%d', last))

@@ -22,10 +22,10 @@ local repairs
 -- key, so they are made when the first entry comes that no fast path takes.
 local judge
 
--- The current segment: where it begins in args, and how many keys there are before it.
+-- The current segment: where it begins in args, and how many keys there are before it and up to its end; what it asks for, and
+-- where its last two values are.
 local seg, seg_first_key = args[1], 0
--- Where its last two values are, and how many keys there are up to its end.
-local op, entry_count, policy_count, seg_tail, seg_last_key
+local seg_last_key, op, entry_count, policy_count, seg_tail
 -- How many equal requests each of its entries stands for, if not one.
 local request_counts
 

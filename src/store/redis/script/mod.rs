@@ -1,7 +1,7 @@
 //! The script that judges a batch: `main.lua` with the strategies in use in its slots.
 //!
 //! `main.lua` is the whole control flow. It hands each segment of the batch to the fast path of its strategy, if there is
-//! one (`gcra_short.lua`), and what that can't judge to the general path (`general.lua`), which makes the functions of the
+//! one (`gcra_fast.lua`), and what that can't judge to the general path (`general.lua`), which makes the functions of the
 //! strategies in use, and those of `operations.lua` where a segment needs them. A file that goes into a slot runs as if it
 //! stood there: its `-- luacheck:` line lists the locals of the other files that it uses.
 //!

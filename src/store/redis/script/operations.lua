@@ -5,10 +5,10 @@
 -- The segment whose counters these are; what its entries have of their own, and where that is read next.
 local counted_seg, counters, has_receipts, has_callers, values, next_value
 -- How many counters of the entry have been charged or left.
-local done
+local done = 0
 
 local function read_segment()
-  counted_seg, counters, has_receipts, has_callers = seg, {}, op == 3 or op > 4, false
+  counters, has_receipts, has_callers = {}, op == 3 or op > 4, false
   values, next_value = args[seg_tail + 1], 1
   for i = 1, policy_count do
     local policy, units = args[seg + 3 * i], args[seg + 3 * i + 1]
@@ -22,6 +22,7 @@ local function read_segment()
       records_caller = records_caller, available = strategy.available, free = 0, a = 0, b = 0, c = 0, moved = 0, remaining = 0,
     }
   end
+  counted_seg = seg
 end
 
 -- Reads the receipts and callers of n equal requests.

@@ -1,4 +1,4 @@
-//! Histories of any kind, judged with short cuts and without.
+//! Histories of any kind, judged with fast paths and without.
 
 use std::{cell::RefCell, collections::HashSet, time::Duration};
 
@@ -8,7 +8,7 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-use super::{KEYS, QUOTAS, START, Told, World, key};
+use super::{Judged, KEYS, QUOTAS, START, World, key};
 use crate::{
     clock::Timestamp,
     store::{
@@ -30,35 +30,35 @@ const FOREIGN: [&str; 6] = [
 ];
 
 #[derive(Clone, Debug)]
-struct CacheKey {
+struct Asked {
     policies: Vec<usize>,
     key: u64,
     cost: u64,
-    ask: Op,
+    op: Op,
     /// Of the last policy.
     mode: CounterMode,
-    /// Which of the decisions so far is given back, if one is.
+    /// Which of the decisions so far is refunded, if one is.
     of: Index,
 }
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// To a server that is full, or not.
-    Trip(bool, Vec<CacheKey>),
+    /// Whether the server is full, and requests.
+    Batch(bool, Vec<Asked>),
     Wait(u64),
     Plant(usize, u64, usize),
     Remove(usize, u64),
     Persist,
 }
 
-fn asked() -> impl Strategy<Value = CacheKey> {
+fn asked() -> impl Strategy<Value = Asked> {
     // Near ones, as a rule.
     let near = || subsequence((0..4).collect::<Vec<_>>(), 1..=3).prop_shuffle();
     let policies = prop_oneof![
         6 => near(),
         1 => subsequence((0..QUOTAS.len()).collect::<Vec<_>>(), 1..=3).prop_shuffle(),
     ];
-    let ask = prop_oneof![
+    let op = prop_oneof![
         12 => (1..4_u32).prop_map(Op::Acquire),
         1 => Just(Op::Peek), 1 => Just(Op::ForceAcquire), 1 => Just(Op::Refund), 1 => Just(Op::Reset),
     ];
@@ -67,12 +67,12 @@ fn asked() -> impl Strategy<Value = CacheKey> {
         12 => Just(CounterMode::Charge), 1 => Just(CounterMode::Check), 1 => Just(CounterMode::ChargeRejectedToo),
         1 => Just(CounterMode::Shadow { replaces: None, charges: true }),
     ];
-    (policies, 0..KEYS, cost, ask, mode, any::<Index>()).prop_map(
-        |(policies, key, cost, ask, mode, of)| CacheKey {
+    (policies, 0..KEYS, cost, op, mode, any::<Index>()).prop_map(
+        |(policies, key, cost, op, mode, of)| Asked {
             policies,
             key,
             cost,
-            ask,
+            op,
             mode,
             of,
         },
@@ -86,7 +86,7 @@ fn event() -> impl Strategy<Value = Event> {
     let all = prop::collection::vec(asked(), 1..12);
     let places = (0..QUOTAS.len(), 0..KEYS);
     prop_oneof![
-        10 => (prop::bool::weighted(0.1), all).prop_map(|(full, all)| Event::Trip(full, all)),
+        10 => (prop::bool::weighted(0.1), all).prop_map(|(full, all)| Event::Batch(full, all)),
         6 => wait.prop_map(Event::Wait),
         1 => (places.clone(), 0..FOREIGN.len() + 1)
             .prop_map(|((policy, key), what)| Event::Plant(policy, key, what)),
@@ -108,32 +108,32 @@ fn starts() -> impl Strategy<Value = u64> {
 }
 
 impl World {
-    fn lines(&self, asked: &CacheKey) -> CounterOps {
+    fn counters(&self, asked: &Asked) -> CounterOps {
         let last = asked.policies.len() - 1;
-        let line = |(place, policy): (usize, &usize)| {
-            let mut line = CounterOp::new(&self.limits[*policy], key(asked.key));
-            line.units = Units::new(asked.cost);
-            if place == last && matches!(asked.ask, Op::Acquire(_)) {
-                line.mode = asked.mode;
+        let counter = |(place, policy): (usize, &usize)| {
+            let mut counter = CounterOp::new(&self.limits[*policy], key(asked.key));
+            counter.units = Units::new(asked.cost);
+            if place == last && matches!(asked.op, Op::Acquire(_)) {
+                counter.mode = asked.mode;
             }
-            OwnedCounterOp::of(&line)
+            OwnedCounterOp::of(&counter)
         };
-        asked.policies.iter().enumerate().map(line).collect()
+        asked.policies.iter().enumerate().map(counter).collect()
     }
 }
 
-/// What was charged, as it is given back.
-fn receipts(lines: &CounterOps, answer: &Told) -> Option<CounterOps> {
+/// What was charged, with receipts to refund it.
+fn receipts(counters: &CounterOps, answer: &Judged) -> Option<CounterOps> {
     let (admitted, at, _, snapshot) = answer.as_ref().ok()?;
-    let mut lines = lines.clone();
-    for (line, (units, snapshot)) in lines.iter_mut().zip(snapshot) {
-        line.charged(*units, snapshot, Timestamp::from_micros(*at));
+    let mut counters = counters.clone();
+    for (counter, (units, snapshot)) in counters.iter_mut().zip(snapshot) {
+        counter.charged(*units, snapshot, Timestamp::from_micros(*at));
     }
-    (*admitted > 0).then_some(lines)
+    (*admitted > 0).then_some(counters)
 }
 
 #[test]
-fn what_short_cuts_judge_is_what_the_halves_say() {
+fn fast_paths_judge_as_the_functions_of_the_strategies_do() {
     let mut world = World::new();
     let mut runner = TestRunner::new(Config {
         cases: 150,
@@ -145,54 +145,57 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
     let outcome = runner.run(&histories, |(start, events)| {
         let world = &mut **world.borrow_mut();
         world.clock.set(start);
-        world.order(&["FLUSHDB"]);
-        // Keys that were made immortal by hand, or are not ours.
+        world.command(&["FLUSHDB"]);
+        // Keys without a TTL that a `PERSIST` left, or that are foreign.
         let (mut spared, mut charged) = (HashSet::new(), Vec::<CounterOps>::new());
         for (number, event) in events.iter().enumerate() {
             let context = format!("event {number}: {event:?}");
             match event {
-                Event::Trip(full, all) => {
-                    let ask = |asked: &CacheKey| match asked.ask {
-                        Op::Refund if charged.is_empty() => (Op::Peek, world.lines(asked)),
+                Event::Batch(full, all) => {
+                    let op = |asked: &Asked| match asked.op {
+                        Op::Refund if charged.is_empty() => (Op::Peek, world.counters(asked)),
                         Op::Refund => (Op::Refund, asked.of.get(&charged).clone()),
-                        ask => (ask, world.lines(asked)),
+                        op => (op, world.counters(asked)),
                     };
-                    let questions: Vec<_> = all.iter().map(ask).collect();
+                    let requests: Vec<_> = all.iter().map(op).collect();
                     let most = if *full { "1" } else { "0" };
-                    world.order(&["CONFIG", "SET", "maxmemory", most]);
-                    let short = world.trip(0, 0, &questions);
-                    let long = world.trip(1, 1, &questions);
-                    world.order(&["CONFIG", "SET", "maxmemory", "0"]);
-                    prop_assert_eq!(&short, &long, "{}", &context);
-                    let takes = questions.iter().zip(&short);
-                    let takes = takes.filter(|((ask, _), _)| matches!(ask, Op::Acquire(_)));
-                    charged
-                        .extend(takes.filter_map(|((_, lines), answer)| receipts(lines, answer)));
+                    world.command(&["CONFIG", "SET", "maxmemory", most]);
+                    let fast = world.send(0, 0, &requests);
+                    let general = world.send(1, 1, &requests);
+                    world.command(&["CONFIG", "SET", "maxmemory", "0"]);
+                    prop_assert_eq!(&fast, &general, "{}", &context);
+                    let acquisitions = requests.iter().zip(&fast);
+                    let acquisitions =
+                        acquisitions.filter(|((op, _), _)| matches!(op, Op::Acquire(_)));
+                    charged.extend(
+                        acquisitions
+                            .filter_map(|((_, counters), answer)| receipts(counters, answer)),
+                    );
                 }
                 Event::Wait(micros) => world.clock.advance(Duration::from_micros(*micros)),
                 Event::Plant(policy, key, what) => {
                     let name = world.name(*policy, *key);
-                    world.order(&["DEL", &name]);
+                    world.command(&["DEL", &name]);
                     match FOREIGN.get(*what) {
-                        Some(value) => world.order(&["SET", &name, value]),
-                        None => world.order(&["RPUSH", &name, "1"]),
+                        Some(value) => world.command(&["SET", &name, value]),
+                        None => world.command(&["RPUSH", &name, "1"]),
                     }
                     spared.insert(name);
                 }
                 Event::Remove(policy, key) => {
                     let name = world.name(*policy, *key);
-                    world.order(&["DEL", &name]);
+                    world.command(&["DEL", &name]);
                     spared.remove(&name);
                 }
                 Event::Persist => {
                     for name in world.keys() {
-                        world.order(&["PERSIST", &name]);
+                        world.command(&["PERSIST", &name]);
                         spared.insert(name);
                     }
                 }
             }
-            let (short, long) = (world.stand(0), world.stand(1));
-            prop_assert_eq!(short, long, "{}", &context);
+            let (fast, general) = (world.states(0), world.states(1));
+            prop_assert_eq!(fast, general, "{}", &context);
             let mut immortal = world.immortal();
             immortal.retain(|key| !spared.contains(key));
             prop_assert!(
@@ -208,5 +211,5 @@ fn what_short_cuts_judge_is_what_the_halves_say() {
         panic!("{error}");
     }
     let calls = world.into_inner().server.calls("incrby");
-    assert!(calls > 1_000, "no short cut was taken");
+    assert!(calls > 1_000, "no fast path was taken");
 }

@@ -1,5 +1,5 @@
-//! What short cuts judge, held against what the halves say of the same trips without them: both on one server, each in a
-//! database of its own.
+//! Fast paths held against the functions of their strategies: both judge the same batches on one server, each in a database
+//! of its own.
 
 use std::{
     collections::HashSet,
@@ -58,9 +58,9 @@ struct World {
     server: Server,
     clock: Clock,
     limits: Vec<LimitHandle>,
-    /// With short cuts, and without.
+    /// With fast paths, and without.
     scripts: [Script; 2],
-    sides: [Connection; 2],
+    databases: [Connection; 2],
 }
 
 impl World {
@@ -68,7 +68,7 @@ impl World {
         let clock = Clock::at(START);
         let server = Server::builder().clock(&clock);
         let server = server.arg("maxmemory-policy", "noeviction").start();
-        let (mut halves, mut limits) = (Vec::new(), Vec::new());
+        let (mut strategies, mut limits) = (Vec::new(), Vec::new());
         for (place, quota) in QUOTAS.iter().enumerate() {
             let quota: Quota = quota.parse().expect("a quota");
             let rule = match place {
@@ -76,32 +76,32 @@ impl World {
                 _ => Gcra.bind(&quota),
             };
             let rule = rule.expect("a rule");
-            let script = rule.script().expect("a half");
-            let half = StrategyScript::from(&script);
-            if !halves.contains(&half) {
-                halves.push(half);
+            let script = rule.script().expect("a script");
+            let strategy = StrategyScript::from(&script);
+            if !strategies.contains(&strategy) {
+                strategies.push(strategy);
             }
             let policy = format!("p{place}");
             let names = KeyNames::new("tg:", None, &*rule, &policy);
             let known = RedisLimit::new(
                 names,
-                halves.len(),
+                strategies.len(),
                 &*rule,
                 &script,
                 Weak::<WorkerPool>::new(),
             );
             limits.push(LimitHandle::new(&policy, rule, known));
         }
-        let without = |half: &StrategyScript| StrategyScript {
+        let without = |strategy: &StrategyScript| StrategyScript {
             fast_path: None,
-            ..*half
+            ..*strategy
         };
-        let long: Vec<_> = halves.iter().map(without).collect();
-        let scripts = [Script::of(&halves), Script::of(&long)];
+        let general: Vec<_> = strategies.iter().map(without).collect();
+        let scripts = [Script::of(&strategies), Script::of(&general)];
         let client = Client::open(server.url()).expect("an address");
-        let sides = [0, 1].map(|side| {
+        let databases = [0, 1].map(|database| {
             let mut connection = client.get_connection().expect("a connection");
-            order(&mut connection, &["SELECT", &side.to_string()]);
+            command(&mut connection, &["SELECT", &database.to_string()]);
             connection
         });
         Self {
@@ -109,7 +109,7 @@ impl World {
             clock,
             limits,
             scripts,
-            sides,
+            databases,
         }
     }
 
@@ -117,7 +117,7 @@ impl World {
     fn open(&mut self, policy: &str, params: usize) -> usize {
         let rule = Gcra.bind(&QUOTAS[0].parse().expect("a quota"));
         let rule = rule.expect("a rule");
-        let mut script = rule.script().expect("a half");
+        let mut script = rule.script().expect("a script");
         // The fourth is the deepest debt.
         script.params.resize(params, 1 << 52);
         let names = KeyNames::new("tg:", None, &*rule, policy);
@@ -126,21 +126,28 @@ impl World {
         self.limits.len() - 1
     }
 
-    /// Sends a trip to a side, to be judged by one of the scripts.
-    fn trip(&mut self, side: usize, script: usize, questions: &[(Op, CounterOps)]) -> Vec<Told> {
+    /// Sends a batch to a database, to be judged by one of the scripts.
+    fn send(
+        &mut self,
+        database: usize,
+        script: usize,
+        requests: &[(Op, CounterOps)],
+    ) -> Vec<Judged> {
         let mut batch = Batch::default();
         let mut answers = Vec::new();
-        for (ask, lines) in questions {
+        for (op, counters) in requests {
             let deadline = Instant::now() + Duration::from_secs(60);
-            let state = RequestState::new(*ask, lines.clone(), deadline, 0);
-            let (mut question, answer) = PendingRequest::with_response(state, None);
-            question.time_synced = true;
-            let pushed = batch.push(question);
-            pushed.expect("room on the trip");
+            let state = RequestState::new(*op, counters.clone(), deadline, 0);
+            let (mut request, answer) = PendingRequest::with_response(state, None);
+            request.time_synced = true;
+            let pushed = batch.push(request);
+            pushed.expect("room in the batch");
             answers.push(answer);
         }
         let call = batch.call(&self.scripts[script], true, Timestamp::default(), None);
-        let reply: Value = call.query(&mut self.sides[side]).expect("an answer");
+        let reply: Value = call
+            .query(&mut self.databases[database])
+            .expect("an answer");
         assert!(
             decode::decode_and_complete(&mut batch, reply).is_ok(),
             "a whole answer"
@@ -151,26 +158,29 @@ impl World {
                 panic!("no answer");
             };
             let answer = answer.map_err(|error| error.to_string());
-            answer.map(|answer| told(&answer))
+            answer.map(|answer| judged(&answer))
         };
         answers.into_iter().map(tell).collect()
     }
 
-    /// How all keys under all policies stand on a side.
-    fn stand(&mut self, side: usize) -> Vec<Told> {
+    /// The states of all keys under all policies in a database.
+    fn states(&mut self, database: usize) -> Vec<Judged> {
         let all = (0..QUOTAS.len()).flat_map(|policy| (0..KEYS).map(move |key| (policy, key)));
-        let look = |(policy, number)| {
-            let line = CounterOp::new(&self.limits[policy], key(number));
-            (Op::Peek, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
+        let peek = |(policy, number)| {
+            let counter = CounterOp::new(&self.limits[policy], key(number));
+            (
+                Op::Peek,
+                CounterOps::from_iter([OwnedCounterOp::of(&counter)]),
+            )
         };
-        let looks: Vec<_> = all.map(look).collect();
-        self.trip(side, 1, &looks)
+        let peeks: Vec<_> = all.map(peek).collect();
+        self.send(database, 1, &peeks)
     }
 
-    /// Orders the same on both sides.
-    fn order(&mut self, words: &[&str]) {
-        for side in &mut self.sides {
-            order(side, words);
+    /// Runs a command in both databases.
+    fn command(&mut self, words: &[&str]) {
+        for database in &mut self.databases {
+            command(database, words);
         }
     }
 
@@ -182,78 +192,89 @@ impl World {
     fn keys(&mut self) -> Vec<String> {
         let mut list = cmd("KEYS");
         list.arg("*");
-        let sides = self.sides.iter_mut();
-        sides
-            .flat_map(|side| list.query::<Vec<String>>(side).expect("keys"))
+        let databases = self.databases.iter_mut();
+        databases
+            .flat_map(|database| list.query::<Vec<String>>(database).expect("keys"))
             .collect()
     }
 
-    /// Our keys that never end, with short cuts.
+    /// Keys without a TTL that fast paths left.
     fn immortal(&mut self) -> Vec<String> {
-        let side = &mut self.sides[0];
-        let mut keys: Vec<String> = cmd("KEYS").arg("*").query(side).expect("keys");
-        keys.retain(|key| cmd("PTTL").arg(key).query::<i64>(side).expect("a time") == -1);
+        let database = &mut self.databases[0];
+        let mut keys: Vec<String> = cmd("KEYS").arg("*").query(database).expect("keys");
+        keys.retain(|key| cmd("PTTL").arg(key).query::<i64>(database).expect("a time") == -1);
         keys
     }
 }
 
 /// How many were admitted, at this time and after it, and what moved and was seen.
-type Told = Result<(u64, i64, u64, Vec<(u64, Snapshot)>), String>;
+type Judged = Result<(u64, i64, u64, Vec<(u64, Snapshot)>), String>;
 
-fn told(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, Snapshot)>) {
-    let lines = answer
+fn judged(answer: &OpResult) -> (u64, i64, u64, Vec<(u64, Snapshot)>) {
+    let counters = answer
         .counters
         .iter()
-        .map(|line| (line.units, line.snapshot));
+        .map(|counter| (counter.units, counter.snapshot));
     let at = answer.at.as_micros();
-    (answer.admitted, at, answer.admitted_after, lines.collect())
+    (
+        answer.admitted,
+        at,
+        answer.admitted_after,
+        counters.collect(),
+    )
 }
 
-fn order(connection: &mut Connection, words: &[&str]) -> Value {
-    let order = cmd(words[0]).arg(&words[1..]).query(connection);
-    order.expect("an answer")
+fn command(connection: &mut Connection, words: &[&str]) -> Value {
+    let command = cmd(words[0]).arg(&words[1..]).query(connection);
+    command.expect("an answer")
 }
 
 #[test]
-fn parameters_that_are_too_many_to_stand_alone_are_read_all_the_same() {
+fn parameters_too_many_to_be_sent_without_a_list_are_read() {
     let mut world = World::new();
     let many = world.open("many", 48);
-    let ask = |world: &mut World, policies: [usize; 2], number| {
-        let line =
+    let judge = |world: &mut World, policies: [usize; 2], number| {
+        let counter =
             |policy: usize| OwnedCounterOp::of(&CounterOp::new(&world.limits[policy], key(number)));
-        let question = |policies: &[usize]| policies.iter().map(|policy| line(*policy)).collect();
-        let questions = [
-            (Op::Acquire(3), question(&policies)),
-            (Op::Acquire(1), question(&policies[..1])),
-            (Op::Peek, question(&policies[1..])),
+        let request = |policies: &[usize]| policies.iter().map(|policy| counter(*policy)).collect();
+        let requests = [
+            (Op::Acquire(3), request(&policies)),
+            (Op::Acquire(1), request(&policies[..1])),
+            (Op::Peek, request(&policies[1..])),
         ];
-        world.trip(0, 0, &questions)
+        world.send(0, 0, &requests)
     };
     for _ in 0..5 {
         // The one with many parameters stands first and last, and the other alone in its place.
-        assert_eq!(ask(&mut world, [many, 1], 0), ask(&mut world, [0, 1], 1));
-        assert_eq!(ask(&mut world, [1, many], 2), ask(&mut world, [1, 0], 3));
+        assert_eq!(
+            judge(&mut world, [many, 1], 0),
+            judge(&mut world, [0, 1], 1)
+        );
+        assert_eq!(
+            judge(&mut world, [1, many], 2),
+            judge(&mut world, [1, 0], 3)
+        );
     }
 }
 
 #[test]
-fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
+fn a_batch_may_have_as_many_policies_as_keys() {
     let mut world = World::new();
     for params in [8, 24, 25] {
         let policies =
             (0..MAX_BATCH_KEYS).map(|policy| world.open(&format!("p{params}-{policy}"), params));
         let policies: Vec<_> = policies.collect();
-        let ask = |policy: &usize| {
-            let line = CounterOp::new(&world.limits[*policy], key(0));
+        let acquire = |policy: &usize| {
+            let counter = CounterOp::new(&world.limits[*policy], key(0));
             (
                 Op::Acquire(11),
-                CounterOps::from_iter([OwnedCounterOp::of(&line)]),
+                CounterOps::from_iter([OwnedCounterOp::of(&counter)]),
             )
         };
-        let questions: Vec<_> = policies.iter().map(ask).collect();
-        for (side, admitted) in [(0, 10), (0, 0), (1, 10), (1, 0)] {
-            let answers = world.trip(side, side, &questions);
-            let right = |answer: &Told| answer.as_ref().is_ok_and(|told| told.0 == admitted);
+        let requests: Vec<_> = policies.iter().map(acquire).collect();
+        for (database, admitted) in [(0, 10), (0, 0), (1, 10), (1, 0)] {
+            let answers = world.send(database, database, &requests);
+            let right = |answer: &Judged| answer.as_ref().is_ok_and(|judged| judged.0 == admitted);
             assert!(
                 answers.iter().all(right),
                 "{params} parameters: {answers:?}"
@@ -263,25 +284,25 @@ fn a_trip_may_be_under_as_many_policies_as_it_has_keys() {
 }
 
 #[test]
-fn what_a_look_found_without_end_has_one_also_if_it_is_charged_before_the_trip_is_over() {
+fn a_key_that_a_peek_finds_without_a_ttl_gets_one_also_if_a_later_request_charges_it() {
     let mut world = World::new();
-    let question = |world: &World, ask, number| {
-        let line = CounterOp::new(&world.limits[0], key(number));
-        (ask, CounterOps::from_iter([OwnedCounterOp::of(&line)]))
+    let request = |world: &World, op, number| {
+        let counter = CounterOp::new(&world.limits[0], key(number));
+        (op, CounterOps::from_iter([OwnedCounterOp::of(&counter)]))
     };
     for others in [1, 5] {
-        world.order(&["FLUSHDB"]);
-        let take = |world: &World, number| question(world, Op::Acquire(1), number);
-        let look = question(&world, Op::Peek, 0);
-        let (first, second) = (take(&world, 0), take(&world, 0));
-        world.trip(0, 0, &[first]);
-        world.trip(0, 0, &[second]);
+        world.command(&["FLUSHDB"]);
+        let acquire = |world: &World, number| request(world, Op::Acquire(1), number);
+        let peek = request(&world, Op::Peek, 0);
+        let (first, second) = (acquire(&world, 0), acquire(&world, 0));
+        world.send(0, 0, &[first]);
+        world.send(0, 0, &[second]);
         let name = world.name(0, 0);
-        world.order(&["PERSIST", &name]);
+        world.command(&["PERSIST", &name]);
         assert_eq!(world.immortal(), [name]);
-        let takes = (0..=others).map(|number| take(&world, number));
-        let trip: Vec<_> = [look].into_iter().chain(takes).collect();
-        world.trip(0, 0, &trip);
+        let acquisitions = (0..=others).map(|number| acquire(&world, number));
+        let batch: Vec<_> = [peek].into_iter().chain(acquisitions).collect();
+        world.send(0, 0, &batch);
         assert_eq!(world.immortal(), [""; 0]);
     }
 }
@@ -295,7 +316,7 @@ const FRAGMENTS: [&str; 12] = [
     include_str!("../../../../strategy/concurrency.lua"),
     include_str!("../../../../strategy/fixed_window.lua"),
     include_str!("../../../../strategy/gcra.lua"),
-    include_str!("../../../../strategy/gcra_short.lua"),
+    include_str!("../../../../strategy/gcra_fast.lua"),
     include_str!("../../../../strategy/list_window.lua"),
     include_str!("../../../../strategy/sliding_log.lua"),
     include_str!("../../../../strategy/sliding_window.lua"),
