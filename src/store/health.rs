@@ -1,4 +1,4 @@
-//! What a store has to say about itself.
+//! The health of a store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,15 +19,15 @@ pub struct HealthReport {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthIssue {
-    /// It can't be asked at all.
-    #[error("{server} can't be asked: {error}")]
+    /// It can't be reached, or does not answer.
+    #[error("{server} can't be reached: {error}")]
     Unreachable {
         /// The store, or one of its servers.
         server: Arc<str>,
         /// Why.
         error: StoreError,
     },
-    /// A policy can't be counted: what was tried on a key of its own failed.
+    /// A policy can't be counted: a trial on a key of its own failed.
     #[error("policy {policy:?} can't be counted on {server}: {error}")]
     PolicyFailed {
         /// The policy's name.
@@ -37,8 +37,8 @@ pub enum HealthIssue {
         /// Why.
         error: StoreError,
     },
-    /// The user may not do what a policy needs: the message names the commands. What is lacking may be needed now and then
-    /// only, such as to give back, or to end a key that would never end.
+    /// The Redis user may not run commands that a policy needs; the message names them. They may be needed only at times,
+    /// such as to refund, or to repair a missing TTL.
     #[error("policy {policy:?} lacks a right on {server}: {message}")]
     MissingPermission {
         /// The policy's name.
@@ -48,9 +48,9 @@ pub enum HealthIssue {
         /// The server's words.
         message: Arc<str>,
     },
-    /// The user may not use the key that says whether cached rejections still hold: the store is asked again when they are as
-    /// old as the bound of `RedisStoreBuilder::rejection_cache_staleness`. If it's the key that is forbidden, and not a command, refunds and
-    /// resets fail.
+    /// The Redis user may not use the key whose change invalidates cached rejections: they hold for as long as
+    /// `RedisStoreBuilder::rejection_cache_staleness` allows. If the key is forbidden, and not a command, refunds and resets
+    /// fail.
     #[error(
         "rejections are not cached for long, and refunds may fail, without {key:?} on {server}: {message}"
     )]
@@ -70,7 +70,7 @@ pub enum HealthIssue {
         /// Its version.
         version: Arc<str>,
     },
-    /// A server that is full makes room by forgetting keys: who has used up his quota has all of it again.
+    /// A server that is full evicts keys: a client that has used up its quota has all of it again.
     #[error(
         "{server} forgets counts when its memory is full: maxmemory-policy {policy}, and not noeviction"
     )]
@@ -80,20 +80,20 @@ pub enum HealthIssue {
         /// Its `maxmemory-policy`.
         policy: Arc<str>,
     },
-    /// A server is a replica, which counts nothing.
+    /// A server is a replica, which can't be written to.
     #[error("{server} is a replica: it can't be written to")]
     Replica {
         /// The server.
         server: Arc<str>,
     },
-    /// A server is a node of a cluster, and the store was told of a single server: requests whose keys are in several slots, or
-    /// on another node, fail.
+    /// A server is a node of a cluster, and the store is configured for a single server: requests whose keys are in several
+    /// slots, or on another node, fail.
     #[error("{server} is a node of a cluster: use RedisStore::cluster")]
     ClusterNode {
         /// The server.
         server: Arc<str>,
     },
-    /// A server's clock is far from this machine's. Limits go by the server's; what is shown to clients in dates does not.
+    /// A server's clock is far from this machine's. Limits are counted by the server's, and dates in responses follow it.
     #[error("the clock of {server} is {} than this machine's by {by:?}", if *.ahead { "later" } else { "earlier" })]
     ClockSkew {
         /// The server.
@@ -116,19 +116,19 @@ impl HealthReport {
         &self.issues
     }
 
-    /// What could not be looked at, for want of a right that counting doesn't need: `version`, `eviction`, `role`.
+    /// What could not be checked, because a permission is missing that counting doesn't need: `version`, `eviction`, `role`.
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
     }
 
-    /// Refunds that the store has dropped since it was built: they came while it was at fault, when 10,000 waited already.
+    /// Refunds that the store has dropped since it was built: they came while it failed, when 10,000 were queued already.
     /// Their units come back with time. Refunds of permits that this process held are never dropped.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
     }
 
-    /// Charges in process that the limiter has not noted for [write-back](crate::LocalFallback::write_back) since it was built:
-    /// they came when 10,000 other keys waited for theirs. They count in process alone.
+    /// Charges in process that the limiter has dropped from its [write-back](crate::LocalFallback::write_back) since it was
+    /// built: they came when 10,000 other keys were queued. They count in process alone.
     pub fn dropped_write_backs(&self) -> u64 {
         self.dropped_write_backs
     }

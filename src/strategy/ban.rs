@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// Blocks a key that the other policies have refused too often, for a while that doubles each time.
+/// Blocks a key that other policies have rejected too often, for a time that doubles with each ban.
 ///
-/// The quota of such a policy is how many refusals are too many within which period; the period opens with the first of
-/// them. It is a policy like others, with a key of its own, and is judged with them in the same call. A rejection that it
-/// counts is charged in the call that rejected or, where the keys are in several slots of a cluster, in the next one. All
-/// processes know of a ban, since it is in the store.
+/// The quota of such a policy is the number of rejections within a period that leads to a ban; the period begins with the
+/// first of them. It is a policy like others, with a key extractor of its own, and is evaluated with them in one call of the
+/// store. A rejection is counted in the call that rejected or, where the keys are in several slots of a cluster, in the next
+/// one. A ban holds in all processes, since it is in the store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// let limiter = Limiter::builder()
 ///     .policy(Policy::new("burst", Quota::requests(1).per_second()))
-///     // Who is refused three times within a minute is blocked for ten, then for twenty, up to a day.
+///     // Three rejections within a minute block a key for ten minutes, then for twenty, up to a day.
 ///     .policy(
 ///         Policy::new("abuse", Quota::requests(3).per_minute())
 ///             .strategy(Ban::for_duration(Duration::from_secs(600))),
@@ -37,21 +37,21 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - **What counts**: each request that another policy's quota refuses, once, whatever it costs and however many
-///   policies refuse it. Not: what a deny list, a missing key or a layer further in refuses, what passes since the store
-///   is at fault, what a [shadow](crate::Policy::shadow) would refuse, and what is refused because a key is banned
-///   already. So nothing is written while a ban lasts, and `Retry-After` is as true of bans as of quotas. Who
-///   [waits](crate::Limiter::wait) is counted if he is refused in the end, and not for waiting.
-/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a bound. A key starts over when it
-///   hasn't been banned again for as long as its last ban lasted, one period at least.
+/// - **What counts**: each request that another policy's quota rejects, once, whatever it costs and however many
+///   policies reject it. Not: what a deny list, a missing key or an inner layer rejects, what is admitted because the store
+///   failed, what a [shadow](crate::Policy::shadow) would reject, and what is rejected because the key is banned
+///   already. So nothing is written while a ban lasts, and its `Retry-After` is as exact as a quota's. A request that
+///   [waits](crate::Limiter::wait) counts if it is rejected in the end, and not for waiting.
+/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a bound. It begins anew for a key
+///   that was not banned again for as long as its last ban lasted, one period at least.
 /// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.
-///   [`charge`](crate::Limiter::charge) under this policy's name counts refusals that were made elsewhere, such as wrong
+///   [`charge`](crate::Limiter::charge) under this policy's name counts rejections from elsewhere, such as wrong
 ///   passwords. [`reset`](crate::Limiter::reset) lifts bans too.
-/// - **Told**: while it lasts a ban is the longest wait of a decision, and in `violated-policies`. Of a key that isn't
-///   banned only a [`peek`](crate::Limiter::peek) tells how many refusals are left; clients aren't shown that.
-/// - **Memory**: one value of some 60 bytes for each key that was refused of late.
-/// - **Choose the key** with care: who can be refused in another's name can have him banned. An address, or a key that
-///   was verified.
+/// - **Reported**: while it lasts, a ban is the longest wait of a decision, and in `violated-policies`. How many rejections
+///   are left before a ban is reported by [`peek`](crate::Limiter::peek) alone; clients don't see it.
+/// - **Memory**: one value of some 60 bytes for each key that was rejected lately.
+/// - **Choose the key** with care: a client that can send requests under the key of another can have that one banned. Take an
+///   address, or a key that was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     first: Duration,
@@ -68,8 +68,8 @@ const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Ban {
-    /// Bans that last so long at first: at least a millisecond, at most ten years. They grow to a day, unless
-    /// [`up_to`](Ban::max_duration) says otherwise.
+    /// The first ban of a key lasts for `first`: at least a millisecond, at most ten years. Later ones grow to a day, unless
+    /// [`max_duration`](Ban::max_duration) is set.
     pub const fn for_duration(first: Duration) -> Self {
         Self {
             first,
@@ -77,7 +77,7 @@ impl Ban {
         }
     }
 
-    /// The longest that bans grow to: at least the first, at most ten years. The first itself, and they don't grow.
+    /// The longest ban: at least the first, at most ten years. With the first itself, bans don't grow.
     #[must_use]
     pub const fn max_duration(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);

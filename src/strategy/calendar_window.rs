@@ -17,19 +17,19 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// One counter per window, and windows at fixed places on the clock: each second, minute, hour, day, week or month,
-/// in UTC, at an offset from it, or in a time zone.
+/// One counter per window of the calendar: each second, minute, hour, day, week or month, in UTC, at an offset from it, or in
+/// a time zone.
 ///
-/// - **Rule**: a charge of n units is admitted if the count of the window at hand stays within the quota. A day, a week
+/// - **Rule**: a charge of n units is admitted if the count of the current window stays within the quota. A day, a week
 ///   (from Monday unless set) and a month (a period of 30 days is taken for one) are the calendar's own, as long or
 ///   short as they are, daylight-saving time included. Other periods follow each other from midnight, January 1, 1970.
 /// - **Clock**: windows follow the [wall clock](crate::Clock::wall), also in process. A window that has ended doesn't open
-///   again if the clock steps back: the next one stays at hand, and takes all charges. Only a clock that steps back by more
+///   again if the clock steps back: the next one stays current, and takes all charges. Only a clock that steps back by more
 ///   than a window's length opens earlier ones, less what was used in the newest. A key whose next window was never used
 ///   remembers the one that ended for as long as that lasted, an hour at most.
 /// - **Memory**: one short string a key, until an hour (or the window's length, if that is less) after the window.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
-/// - **Choose it** for what people count by the calendar: 5,000 a day, from midnight on.
+/// - **Choose it** for quotas by the calendar: 5,000 a day, from midnight on.
 ///
 /// ```
 /// use tollgate::{CalendarWindow, Policy, Quota};

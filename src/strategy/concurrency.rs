@@ -6,22 +6,22 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// So many requests in flight at once, for [`Quota::concurrent`].
+/// At most so many requests in flight at once, for [`Quota::concurrent`].
 ///
 /// A request takes a permit on arrival. It is released when the response's body has been sent or dropped, when the
-/// handler panics or the client hangs up. While a long request runs, its permit is renewed three times in each of its
-/// lives, and a renewal that fails is repeated; a process that dies leaves permits that expire after one life.
+/// handler panics or the client hangs up. While a long request runs, its permit is renewed three times within its TTL, and a
+/// renewal that fails is repeated. The permits of a process that dies expire after one TTL.
 ///
 /// - **Rule**: a request of n units is admitted if, with them, no more than the quota are in flight.
-/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than half a permit's life, and the
-///   store loses no writes (a failover of an asynchronously replicated Redis may). A process that is stopped for longer
-///   finds its permits expired when it goes on, and others in their places; so does everybody when the server's clock steps
-///   forward by more than a life.
+/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than half a TTL, and the store loses
+///   no writes (a failover of an asynchronously replicated Redis may). After a longer stop the permits of a process have
+///   expired, and other requests may hold theirs in addition; so it is for all processes if the server's clock steps forward
+///   by more than a TTL.
 /// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
-///   for policies that count: they take and free no places.
+///   for policies that count: they take and release no permits.
 /// - **Retry-After** can only be a hint: one second.
 /// - **Memory**: O(concurrent) a key, some 100 bytes a permit. Quotas are limited to 10,000 for that reason.
-/// - **Choose it** for what is slow and dear: exports, calls to a model, connections that stay open.
+/// - **Choose it** for slow, expensive requests: exports, calls to a model, connections that stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     life: Duration,
@@ -34,17 +34,17 @@ const MOST: u64 = 10_000;
 const HINT: Duration = Duration::from_secs(1);
 
 impl Concurrency {
-    /// Permits that live for 30 seconds after their process died.
+    /// Permits with a TTL of 30 seconds, after which those of a process that died expire.
     pub const fn new() -> Self {
         Self {
             life: Duration::from_secs(30),
         }
     }
 
-    /// Permits that live for `life` after their process died: at least 100 ms, at most a day.
+    /// Permits with another TTL, after which those of a process that died expire: at least 100 ms, at most a day.
     #[must_use]
-    pub const fn with_ttl(life: Duration) -> Self {
-        Self { life }
+    pub const fn with_ttl(ttl: Duration) -> Self {
+        Self { life: ttl }
     }
 }
 

@@ -7,16 +7,17 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// One counter, and a window that opens at the first charged request and lives for one period: the articles'
-/// `count_limit.lua` with its time to live repaired.
+/// One counter, and a window that begins with the first charged request and lasts for one period: what `INCR` with `EXPIRE`
+/// does on Redis, with the TTL repaired.
 ///
 /// - **Rule**: a charge of n units is admitted if the window's count stays within the quota. The window's end doesn't
-///   move while it lasts. On Redis the key's time to live is the window; every touch looks at the time to live, not at
-///   the count, and gives a counter that has none (or one longer than the period) one period.
+///   move while it lasts. On Redis the key's TTL is the window: a counter whose TTL was lost, or is longer than the period,
+///   gets one of one period when it is next read.
 /// - **Memory**: one integer a key.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows. If that's too much, take
 ///   [`Gcra`](super::Gcra).
-/// - **Choose it** when people must be told "so many per window, back at that time". Periods are whole milliseconds.
+/// - **Choose it** when the limit is documented as "so many per window", with a time at which it is reset. Periods are whole
+///   milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow;
 

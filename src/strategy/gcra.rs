@@ -22,7 +22,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// - **Speed on Redis**: a charge is a single `INCRBY`; the first charge of a key, and each that moves its TAT across a full
 ///   minute, is one command more.
 /// - **Worst case over one period**: requests + burst units.
-/// - **Choose it** unless you need one of the others' promises.
+/// - **Choose it** unless you need what another strategy guarantees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra;
 

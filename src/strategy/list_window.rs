@@ -7,16 +7,16 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// A [`FixedWindow`](super::FixedWindow) that remembers who called: one list entry per charged unit.
+/// A [`FixedWindow`](super::FixedWindow) that records the callers: one list entry per charged unit.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
 /// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them.
 ///
-/// - **Rule**: as a fixed window's. A charge that is given back takes its signatures with it.
+/// - **Rule**: as a fixed window's. A refund removes the entries of its charge.
 /// - **Memory**: O(requests) a key: each unit takes the caller's key, at most 24 bytes. Quotas are limited to 100,000
 ///   requests for that reason.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
-/// - **Choose it** when a limit that is hit must say by whom.
+/// - **Choose it** when it must be known which callers used a limit up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWindow;
 

@@ -3,7 +3,7 @@
 //! | strategy | counts | at once, at most | over one period, at worst | choose it |
 //! |---|---|---|---|---|
 //! | [`Gcra`] (default) | a theoretical arrival time | burst | requests + burst | almost always: smooth, and the smallest |
-//! | [`TokenBucket`] | the units missing from a bucket, and when | burst | requests + burst | when others read the keys |
+//! | [`TokenBucket`] | the units missing from a bucket, and when | burst | requests + burst | when other programs read the keys |
 //! | [`FixedWindow`] | a counter that lives for one period from its first request | requests | 2 x requests | when the limit is documented as "so many per window" |
 //! | [`CalendarWindow`] | a counter per second … month of the clock | requests | 2 x requests | for quotas by the day, week or month |
 //! | [`ListWindow`] | the callers, for one period from the first request | requests | 2 x requests | when it must be known which callers used a limit up |

@@ -6,14 +6,14 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// The instant of every charged unit is kept for exactly one period: never more than `requests` in any period, wherever
-/// it begins.
+/// Keeps the instant of every charged unit for exactly one period: never more than `requests` in any period, whenever it
+/// begins.
 ///
 /// - **Rule**: a charge of n units is admitted if, with it, no more than `requests` units are younger than the period.
 /// - **Exact**: to the microsecond.
 /// - **Memory**: O(requests) a key, some 9 bytes a unit on Redis. Quotas are limited to 100,000 requests for that
 ///   reason; it is meant for far fewer.
-/// - **Worst case over one period**: requests, the only strategy of which that is true.
+/// - **Worst case over one period**: requests. It is the only strategy that holds it in any period.
 /// - **Choose it** for small limits that must hold in any period: five codes by text message a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;

@@ -7,19 +7,18 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// Counters of the newest buckets, and the oldest one weighted by how much of it is still inside the window.
+/// Counters of the newest buckets of time, the oldest one weighted by the part of it that is still inside the window.
 ///
-/// With one bucket it is the classic two-counter sliding window; with ten, "1000 a second" is kept as counters of 100 ms
-/// each, without refusing an honest burst.
+/// With one bucket it is the two-counter sliding window; with ten, "1000 a second" is counted in buckets of 100 ms.
 ///
 /// - **Rule**: used = the counts of the newest `buckets` + ceil(the count of the one before x the part of it that is
 ///   still inside the window); a charge of n units is admitted if used + n stays within the quota.
-/// - **Promise**: an estimate, since it takes charges for evenly spread within the oldest bucket. What it promises with
-///   more than one bucket is never more than `requests` in any period less one bucket. Cloudflare found 0.003 % of
-///   400 million requests misjudged.
+/// - **Approximate**: it assumes that charges are spread evenly over the oldest bucket. With more than one bucket, never more
+///   than `requests` are admitted in any period less one bucket. Cloudflare measured 0.003 % wrong decisions among 400 million
+///   requests.
 /// - **Memory**: buckets + 1 counters a key.
-/// - **Worst case over one period**: with one bucket up to 2 x requests, if callers time it; with b buckets, what fits
-///   into one bucket more.
+/// - **Worst case over one period**: with one bucket up to 2 x requests, if they are timed for it; with b buckets, one
+///   bucket's worth more than requests.
 /// - **Choose it** for large limits that should slide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {

@@ -9,13 +9,13 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
 /// A bucket of `burst` tokens that starts full and refills evenly, at `requests` per period.
 ///
-/// - **Rule**: a request takes its cost in tokens, if there are as many. The same admissions as [`Gcra`](super::Gcra),
-///   kept as what is missing and since when.
+/// - **Rule**: a request takes its cost in tokens, if there are as many. It admits what [`Gcra`](super::Gcra) admits, and
+///   stores how many tokens are missing, and when.
 /// - **Exact**: in integers; the time in which a token refills is rounded up as [`Gcra`](super::Gcra)'s emission interval is,
 ///   and the same quotas are a [`ConfigError`](crate::ConfigError).
 /// - **Memory**: one short string a key, some 40 bytes more than [`Gcra`](super::Gcra).
 /// - **Worst case over one period**: requests + burst units.
-/// - **Choose it** when others read the keys: the bucket stands in them.
+/// - **Choose it** when other programs read the keys: they hold the bucket's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket;
 
