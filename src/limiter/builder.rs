@@ -15,7 +15,7 @@ use super::{
     plain,
     shadow::{self, Comparison},
     tiers::Known,
-    wait::queue::WaitQueues,
+    wait::leader::Queues,
     write_back::Shares,
 };
 use crate::{
@@ -254,7 +254,9 @@ impl<T> LimiterBuilder<T> {
         self.lists.check(is_policy).map_err(in_general)?;
         let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
         let permit_ttl = lives.min().unwrap_or(Duration::MAX);
+        let queues = Arc::<Queues>::default();
         Ok(Limiter {
+            queues: queues.clone(),
             desks: Arc::new(Desks::of(Inner {
                 store,
                 shares,
@@ -271,7 +273,7 @@ impl<T> LimiterBuilder<T> {
                 misconfigurations: Seldom::default(),
                 twice: Seldom::default(),
                 held: Held::default(),
-                queues: WaitQueues::default(),
+                queues,
                 permit_ttl,
             })),
         })

@@ -50,7 +50,7 @@ mod wait;
 use desk::{Desk, Desks};
 use shadow::Comparison;
 
-use self::core::{missing, tiers, write_back};
+use self::core::{WakeLeaders, missing, tiers, write_back};
 
 pub use builder::LimiterBuilder;
 pub use check::{Check, CheckFuture};
@@ -64,6 +64,7 @@ pub use shadow::ShadowStats;
 pub use shutdown::ShutdownError;
 pub use status::LimitStatus;
 pub(crate) use wait::DEFAULT_MAX_WAITERS;
+use wait::leader::Queues;
 pub use wait::{Wait, WaitFuture};
 
 /// Policies over a store. Cheap to clone; clones share everything.
@@ -92,6 +93,7 @@ pub use wait::{Wait, WaitFuture};
 #[derive(Clone)]
 pub struct Limiter {
     desks: Arc<Desks>,
+    queues: Arc<Queues>,
 }
 
 pub(crate) struct Inner {
@@ -114,7 +116,7 @@ pub(crate) struct Inner {
     /// Of calls that can't be carried out.
     misuse: Seldom,
     held: permit::Held,
-    queues: wait::queue::WaitQueues,
+    queues: Arc<dyn WakeLeaders>,
     /// The shortest permit TTL of any policy.
     permit_ttl: Duration,
 }

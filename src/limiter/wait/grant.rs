@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::runtime::Handle;
 
-use super::queue::QueueKey;
+use super::request::QueueKey;
 use crate::{
     decision::{Decision, Permit},
     limiter::Inner,

@@ -1,30 +1,38 @@
-//! The leader of a queue, which calls the store, and its last rejection.
+//! The leader of a queue, which calls the store.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{runtime::Handle, sync::Notify, time::Instant};
 
 use super::{
     grant::{NotifyingPermit, UnclaimedGrant},
-    queue::{QueueKey, Wakeup},
-    request::{WaitRequest, answer},
+    queue::WaitQueues,
+    rejection::LastRejection,
+    request::{QueueKey, WaitRequest, answer},
 };
 use crate::{
     decision::{Decision, DecisionKind},
     limiter::{Inner, Judged, Pending},
-    store::DecisionSource,
     strategy::RetryAfter,
 };
-
-/// Lower bound of the wait that an aged rejection reports.
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// Upper bound of the requests in one call.
 const MAX_BATCH: usize = 1_024;
 
+/// The queues of a limiter.
+pub(crate) type Queues = WaitQueues<Wakeup>;
+
+/// The message that ends a waiter's time in the queue.
+pub(crate) enum Wakeup {
+    BecomeLeader(Leader),
+    Granted(UnclaimedGrant),
+    Rejected(Decision),
+}
+
 /// The right to call the store for a queue. Dropping it promotes the next waiter.
 pub(crate) struct Leader {
     limiter: Arc<Inner>,
+    queues: Arc<Queues>,
     queue_key: QueueKey,
     notify: Arc<Notify>,
     /// The call in flight.
@@ -41,34 +49,30 @@ pub(crate) struct InFlightCheck {
     pending: Pending,
 }
 
-/// The leader's last rejection, from which the waits of the requests behind it are known.
-pub(crate) struct LastRejection {
-    decision: Decision,
-    pub(crate) request: Arc<WaitRequest>,
-    decided_at: Instant,
-    /// When a retry can succeed.
-    pub(crate) retry_at: Instant,
-    /// Whether the time of a retry is unknown, since it waits for a permit or for a store that failed.
-    pub(crate) polled: bool,
-    /// Whether the store failed.
-    pub(crate) failed: bool,
-}
-
 impl Leader {
     pub(crate) fn new(
         limiter: Arc<Inner>,
+        queues: Arc<Queues>,
         queue_key: QueueKey,
         notify: Arc<Notify>,
-        asked: Option<InFlightCheck>,
     ) -> Self {
         Self {
             limiter,
+            queues,
             queue_key,
             notify,
-            asked,
+            asked: None,
             retired: false,
             has_no_waiters: false,
         }
+    }
+
+    /// The next leader of the same queue, with the call in flight.
+    fn successor(&self, notify: Arc<Notify>, asked: Option<InFlightCheck>) -> Self {
+        let (limiter, queues) = (self.limiter.clone(), self.queues.clone());
+        let mut next = Self::new(limiter, queues, self.queue_key.clone(), notify);
+        next.asked = asked;
+        next
     }
 
     /// Ends without promoting a waiter; returns the call in flight.
@@ -79,7 +83,7 @@ impl Leader {
 
     /// The previous leader's rejection, if it applies to this request too.
     pub(crate) fn previous_rejection(&self, request: &WaitRequest) -> Option<Arc<LastRejection>> {
-        let waiters = self.limiter.queues.lock();
+        let waiters = self.queues.lock();
         let queue = waiters.queues.get(&self.queue_key)?;
         let rejection = queue.rejection.as_ref().filter(|_| self.asked.is_none())?;
         let holds = !rejection.polled && rejection.retry_at > Instant::now();
@@ -134,7 +138,7 @@ impl Leader {
 
     /// The number of requests of the next call, the leader's included. From here on the last rejection is out of date.
     fn batch_size(&self, request: &WaitRequest) -> u32 {
-        let mut waiters = self.limiter.queues.lock();
+        let mut waiters = self.queues.lock();
         let Some(queue) = waiters.queues.get_mut(&self.queue_key) else {
             return 1;
         };
@@ -219,7 +223,7 @@ impl Leader {
     /// Sends the decisions to the waiters next to the leader. The charges of waiters that have left are refunded.
     fn grant_waiters(&self, request: &WaitRequest, decisions: Vec<Decision>) {
         let mut next = Vec::with_capacity(decisions.len());
-        let mut waiters = self.limiter.queues.lock();
+        let mut waiters = self.queues.lock();
         if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
             while next.len() < decisions.len() {
                 match queue.waiters.first_entry() {
@@ -249,7 +253,7 @@ impl Leader {
 
     /// Publishes a rejection to requests that join, and to the next leader.
     pub(crate) fn publish_rejection(&self, rejection: Arc<LastRejection>) {
-        let mut waiters = self.limiter.queues.lock();
+        let mut waiters = self.queues.lock();
         let before = waiters.queues.get_mut(&self.queue_key).and_then(|queue| {
             queue.check_in_flight = false;
             queue.rejection.replace(rejection)
@@ -263,7 +267,7 @@ impl Leader {
         self.publish_rejection(rejection.clone());
         let now = Instant::now();
         let mut rejected = Vec::new();
-        let mut waiters = self.limiter.queues.lock();
+        let mut waiters = self.queues.lock();
         if let Some(queue) = waiters.queues.get_mut(&self.queue_key) {
             let mut ahead = 1;
             let vain = queue.waiters.iter().filter(|(_, waiter)| {
@@ -290,67 +294,56 @@ impl Leader {
     }
 }
 
+impl Leader {
+    /// Promotes the next waiter to leader, and hands it the call in flight if their requests can be merged. Without a waiter the
+    /// queue is closed, once that call has completed.
+    fn promote_next(&self, mut asked: Option<InFlightCheck>) {
+        let queue_key = &self.queue_key;
+        loop {
+            let mut waiters = self.queues.lock();
+            let Some(queue) = waiters.queues.get_mut(queue_key) else {
+                return;
+            };
+            let notify = queue.notify.clone();
+            let Some((_, next)) = queue.waiters.pop_first() else {
+                if asked.is_some()
+                    && let Ok(runtime) = Handle::try_current()
+                {
+                    drop(waiters);
+                    let leader = self.successor(notify, asked);
+                    drop(runtime.spawn(leader.finish_without_waiters()));
+                    return;
+                }
+                let closed = waiters.queues.remove(queue_key);
+                drop(waiters);
+                drop(closed);
+                return;
+            };
+            let request = &next.limits.request;
+            let same = |asked: &InFlightCheck| asked.request.is_mergeable_with(request);
+            queue.check_in_flight = asked.as_ref().is_some_and(same);
+            let keeps = queue.check_in_flight;
+            drop(waiters);
+            if !keeps {
+                asked = None;
+            }
+            let leader = self.successor(notify, asked.take());
+            let Err(Wakeup::BecomeLeader(leader)) = next.wakeup.send(Wakeup::BecomeLeader(leader))
+            else {
+                return;
+            };
+            // The waiter is leaving at this moment.
+            asked = leader.retire();
+        }
+    }
+}
+
 impl Drop for Leader {
     fn drop(&mut self) {
         if !self.retired {
             // Of a queue without waiters: the runtime has ended.
             let asked = self.asked.take().filter(|_| !self.has_no_waiters);
-            self.limiter.promote_next(&self.queue_key, asked);
+            self.promote_next(asked);
         }
-    }
-}
-
-impl LastRejection {
-    fn new(decision: Decision, request: Arc<WaitRequest>) -> Arc<Self> {
-        let decided_at = Instant::now();
-        let wait = request.retry_delay(&decision);
-        let failed = matches!(decision.kind, DecisionKind::StoreFailed(_));
-        Arc::new(Self {
-            decided_at,
-            retry_at: decided_at.checked_add(wait).unwrap_or(decided_at),
-            polled: failed || request.waits_for_permit(&decision),
-            failed,
-            decision,
-            request,
-        })
-    }
-
-    /// The rejection of the requests that were left over when a call admitted only some.
-    fn after(admitted: &Decision, request: Arc<WaitRequest>) -> Arc<Self> {
-        let counted = admitted.counted.iter();
-        let counted = counted.map(|counted| counted.with_receipts(counted.receipts.part(0)));
-        let mut decision = admitted.with_counted(counted);
-        decision.kind = DecisionKind::Rejected;
-        decision.admitted = 0;
-        drop(decision.permit.take());
-        for counted in &mut decision.counted {
-            counted.shadow_stands(&*decision.books);
-        }
-        Self::new(decision, request)
-    }
-
-    /// Whether no retry before the deadline can succeed.
-    pub(crate) fn is_past_deadline(&self, deadline: Option<Instant>, now: Instant) -> bool {
-        deadline.is_some_and(|deadline| deadline <= now || deadline < self.retry_at)
-    }
-
-    /// The rejection as of `now`.
-    pub(crate) fn at(&self, now: Instant) -> Decision {
-        let mut decision = self.decision.clone();
-        let since = now.saturating_duration_since(self.decided_at);
-        if since > Duration::ZERO && !self.failed {
-            decision.source = DecisionSource::RejectionCache;
-            for counted in &mut decision.counted {
-                counted.amend(&*decision.books, |status| {
-                    if let RetryAfter::In(wait) = status.retry_after {
-                        status.retry_after =
-                            RetryAfter::In(wait.saturating_sub(since).max(MIN_RETRY_DELAY));
-                    }
-                    status.reset_after = status.reset_after.saturating_sub(since);
-                });
-                counted.receipts.judged_later(since);
-            }
-        }
-        decision
     }
 }

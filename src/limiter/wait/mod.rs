@@ -22,9 +22,10 @@ use tokio::{
 };
 
 use self::{
-    leader::Leader,
-    queue::{JoinOutcome, WaiterLimits, Wakeup},
+    leader::{Leader, Queues, Wakeup},
+    queue::WaiterLimits,
     request::WaitRequest,
+    ticket::{JoinOutcome, join},
 };
 use super::{Keys, Limiter, judge::Own};
 use crate::{
@@ -37,7 +38,9 @@ mod finish;
 pub(crate) mod grant;
 pub(crate) mod leader;
 pub(crate) mod queue;
+pub(crate) mod rejection;
 pub(crate) mod request;
+pub(crate) mod ticket;
 
 /// Default bound of the requests that wait for the same keys.
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 1_024;
@@ -133,6 +136,7 @@ impl Limiter {
                     ..Own::default()
                 },
             },
+            queues: self.queues.clone(),
             timeout,
             queue: DEFAULT_MAX_WAITERS,
         }
@@ -144,6 +148,7 @@ impl Limiter {
 #[derive(Clone)]
 pub struct Wait {
     request: WaitRequest,
+    queues: Arc<Queues>,
     timeout: Duration,
     queue: usize,
 }
@@ -201,7 +206,7 @@ impl Wait {
             queue: self.queue,
             deadline,
         };
-        match wait_in_queue(limits).await {
+        match wait_in_queue(limits, &self.queues).await {
             Some(decision) => request.finish(decision).await,
             None => request.check_once().await,
         }
@@ -209,9 +214,9 @@ impl Wait {
 }
 
 /// Waits in the queue until the request is admitted or finally rejected. `None` only if a queue was dropped with its runtime.
-async fn wait_in_queue(limits: WaiterLimits) -> Option<Decision> {
+async fn wait_in_queue(limits: WaiterLimits, queues: &Arc<Queues>) -> Option<Decision> {
     let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
-    let leader = match request.desk.inner().join(request.queue_key(), limits) {
+    let leader = match join(request.desk.inner(), queues, limits) {
         JoinOutcome::Rejected(decision) => return Some(decision),
         JoinOutcome::Leader(leader) => leader,
         JoinOutcome::Queued(_) if Handle::try_current().is_err() => {

@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-use super::queue::QueueKey;
 use crate::{
     decision::{Counted, Decision, Part},
     error::StoreError,
+    key::Key,
     limiter::{
         Bound, Desk, Judged, Keys, Pending,
         fallback::FailureAction,
@@ -21,6 +21,9 @@ use crate::{
     store::{CounterMode, Op},
     strategy::RetryAfter,
 };
+
+/// Identifies a queue: the request's key, or none, for each policy.
+pub(crate) type QueueKey = Box<[Option<Key>]>;
 
 /// The keys and settings of a call that may wait.
 #[derive(Clone)]

@@ -1,0 +1,96 @@
+//! Joining a queue, and a place in it.
+
+use std::sync::Arc;
+
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{
+    leader::{Leader, Queues, Wakeup},
+    queue::{WaitQueue, Waiter, WaiterLimits},
+    request::QueueKey,
+};
+use crate::{decision::Decision, limiter::Inner};
+
+/// The result of joining a queue.
+pub(crate) enum JoinOutcome {
+    Leader(Leader),
+    Queued(QueueTicket),
+    Rejected(Decision),
+}
+
+/// A waiter's place in a queue, given up when dropped.
+pub(crate) struct QueueTicket {
+    queues: Arc<Queues>,
+    queue_key: QueueKey,
+    number: u64,
+    wakeup: oneshot::Receiver<Wakeup>,
+}
+
+/// Joins the end of a queue, or opens one as its leader.
+pub(crate) fn join(
+    limiter: &Arc<Inner>,
+    queues: &Arc<Queues>,
+    limits: WaiterLimits,
+) -> JoinOutcome {
+    let queue_key = limits.request.queue_key();
+    let mut waiters = queues.lock();
+    waiters.next += 1;
+    let number = waiters.next;
+    let Some(queue) = waiters.queues.get_mut(&queue_key) else {
+        let queue = WaitQueue::default();
+        let notify = queue.notify.clone();
+        waiters.queues.insert(queue_key.clone(), queue);
+        drop(waiters);
+        let leader = Leader::new(limiter.clone(), queues.clone(), queue_key, notify);
+        return JoinOutcome::Leader(leader);
+    };
+    if let Some(rejection) = queue.rejection.as_ref().filter(|_| !queue.check_in_flight) {
+        let now = Instant::now();
+        if limits.cannot_succeed(queue.waiters.len() + 1, rejection, now) {
+            return JoinOutcome::Rejected(rejection.at(now));
+        }
+    }
+    let (sender, wakeup) = oneshot::channel();
+    queue.waiters.insert(
+        number,
+        Waiter {
+            limits,
+            wakeup: sender,
+        },
+    );
+    drop(waiters);
+    JoinOutcome::Queued(QueueTicket {
+        queues: queues.clone(),
+        queue_key,
+        number,
+        wakeup,
+    })
+}
+
+impl QueueTicket {
+    /// Waits for the message that ends the waiting. The sender is never dropped before it has sent.
+    pub(crate) async fn wakeup(&mut self) -> Option<Wakeup> {
+        (&mut self.wakeup).await.ok()
+    }
+
+    /// Leaves the queue with the leader's last rejection, if there is one.
+    pub(crate) fn leave_with_last_rejection(&self) -> Option<Decision> {
+        let mut waiters = self.queues.lock();
+        let queue = waiters.queues.get_mut(&self.queue_key)?;
+        let rejected = queue.rejection.as_ref()?.at(Instant::now());
+        let left = queue.waiters.remove(&self.number)?;
+        drop(waiters);
+        drop(left);
+        Some(rejected)
+    }
+}
+
+impl Drop for QueueTicket {
+    fn drop(&mut self) {
+        let mut waiters = self.queues.lock();
+        let queue = waiters.queues.get_mut(&self.queue_key);
+        let left = queue.and_then(|queue| queue.waiters.remove(&self.number));
+        drop(waiters);
+        drop(left);
+    }
+}
