@@ -1,4 +1,4 @@
-//! The breaker: stops asking a store that is dead, and has it probed until it lives again.
+//! The circuit breaker: stops calls to a store that failed, and has it probed until it responds.
 
 use std::{
     num::NonZeroU32,
@@ -13,26 +13,26 @@ use tokio::time::Instant;
 
 use crate::{error::StoreError, random::random_u64};
 
-/// The pause before the first probe, at most. Each that fails doubles it.
+/// The first pause before a probe, at most. Each failed probe doubles it.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 
-/// The longest pause: a store that is back is in use again within a second, and the time that a probe takes.
+/// The longest pause: a store that is back is used again within a second, plus the duration of a probe.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
-/// How long a probe may be overdue before somebody else sees to it: whoever does may stand still, with all of its runtime.
+/// How long a probe may be overdue before another task takes over, since the probing task's runtime may stand still.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Closed, it lets all questions through and counts the faults in a row. Open, it lets none through. After a pause it is half
-/// open: one probe goes, and its answer closes it. If there is none in time, it is open for longer, and closes should the
-/// answer come after all.
+/// Closed, it lets all requests through and counts consecutive failures. Open, it lets none through. After a pause it is
+/// half-open: one probe is sent, and its response closes the breaker. Without a response in time the breaker opens for
+/// longer, and still closes if the response comes later.
 ///
-/// While it is closed a question reads one flag, and a trip that went well another.
+/// While it is closed, a request reads one flag and a successful call another.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// As many faults in a row open it; none: it never opens.
+    /// Consecutive failures that open it; `None`: it never opens.
     threshold: Option<NonZeroU32>,
     open: AtomicBool,
-    /// In a row.
+    /// Consecutive failures.
     faults: AtomicU32,
     outage: Mutex<BreakerState>,
 }
@@ -40,10 +40,10 @@ pub(crate) struct Breaker {
 #[derive(Debug)]
 struct BreakerState {
     state: State,
-    /// Pauses since something was last answered. A probe's answer alone ends an outage for the questions, and not the growth
-    /// of the pauses: it may be all that is answered.
+    /// Failed probes since a request had a response. The response to a probe ends an outage for requests, but not
+    /// the growth of the pauses: a server may answer nothing else.
     pauses: u32,
-    /// The watch that sees to the probes, by its number.
+    /// The number of the lease that probes.
     watch: Option<u64>,
     watches: u64,
     /// The failure of the last call or probe, while it is not closed.
@@ -55,12 +55,12 @@ enum State {
     Closed,
     /// Until the next probe is due.
     Open(Instant),
-    /// A probe is under way, and waited for until then.
+    /// A probe is in flight, and awaited until then.
     HalfOpen(Instant),
 }
 
-/// The task of probing. Whoever has it sees to the probes until the breaker closes; if it is dropped before, or stands still,
-/// another may.
+/// The task of probing. Its holder sends the probes until the breaker closes; if it is dropped before, or stands still,
+/// another task may take over.
 #[derive(Debug)]
 pub(crate) struct ProbeLease {
     breaker: Arc<Breaker>,
@@ -68,7 +68,7 @@ pub(crate) struct ProbeLease {
 }
 
 impl Breaker {
-    /// One that opens after so many faults in a row.
+    /// A breaker that opens after `threshold` consecutive failures.
     pub(crate) fn new(threshold: Option<NonZeroU32>) -> Self {
         Self {
             threshold,
@@ -84,12 +84,12 @@ impl Breaker {
         }
     }
 
-    /// Whether nothing is to be asked now.
+    /// Whether calls are to be rejected now.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// The error that is told while nothing is to be asked.
+    /// The error of a call that is rejected now.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         if !self.is_open() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Breaker {
         })
     }
 
-    /// Notes why the last call or probe failed.
+    /// Records why the last call or probe failed.
     pub(crate) fn note_cause(&self, cause: StoreError) {
         let mut outage = self.outage();
         if outage.state != State::Closed {
@@ -109,7 +109,7 @@ impl Breaker {
         }
     }
 
-    /// Notes that a question was answered: the store lives.
+    /// Records a response to a request.
     pub(crate) fn on_success(&self) {
         if self.faults.load(Ordering::Relaxed) == 0 {
             return;
@@ -119,7 +119,7 @@ impl Breaker {
         self.close(&mut outage, 0);
     }
 
-    /// Notes a fault; returns whether it opened for it.
+    /// Records a failure; returns whether it opened the breaker.
     pub(crate) fn on_failure(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
         let Some(threshold) = self.threshold else {
             return false;
@@ -129,7 +129,7 @@ impl Breaker {
             return false;
         }
         let mut outage = self.outage();
-        // An answer may have come meanwhile.
+        // A response may have come meanwhile.
         let counts = self.faults.load(Ordering::Relaxed) >= threshold.get();
         if outage.state != State::Closed || !counts {
             return false;
@@ -139,7 +139,7 @@ impl Breaker {
         true
     }
 
-    /// Closes it, if it is open, as the answer to a probe does: to one of the same server. Returns whether it was open.
+    /// Closes it, if it is open, as the response to a probe of the same server does. Returns whether it was open.
     pub(crate) fn lift(&self) -> bool {
         if !self.is_open() {
             return false;
@@ -152,7 +152,7 @@ impl Breaker {
         was_open
     }
 
-    /// The task of probing it, if it is open and nobody sees to it.
+    /// The lease to probe, if it is open and no task has one.
     pub(crate) fn watch(self: &Arc<Self>, now: Instant) -> Option<ProbeLease> {
         let mut outage = self.outage();
         let (State::Open(due) | State::HalfOpen(due)) = outage.state else {
@@ -192,7 +192,7 @@ impl Breaker {
 }
 
 impl BreakerState {
-    /// How long until it may be closed again: until the next probe.
+    /// How long until it may close: until the next probe.
     fn pause(&self, now: Instant) -> Duration {
         match self.state {
             State::Open(until) => until.saturating_duration_since(now),
@@ -202,7 +202,7 @@ impl BreakerState {
 }
 
 impl ProbeLease {
-    /// When the next probe is due; `None` once the breaker is closed, or another watch has taken over.
+    /// When the next probe is due; `None` once the breaker is closed, or another task has the lease.
     pub(crate) fn due(&self) -> Option<Instant> {
         match self.outage()?.state {
             State::Open(until) => Some(until),
@@ -210,12 +210,12 @@ impl ProbeLease {
         }
     }
 
-    /// Whether the breaker is closed, and not only watched by another.
+    /// Whether the breaker is closed, and not only leased to another task.
     pub(crate) fn is_over(&self) -> bool {
         !self.breaker.is_open()
     }
 
-    /// The one probe goes, and the next waits for it until then at most. False if it is no longer needed.
+    /// Starts a probe, which the next one awaits until `until` at most. False if it is no longer needed.
     pub(crate) fn begin(&self, until: Instant) -> bool {
         match self.outage() {
             Some(mut outage) if outage.state != State::Closed => {
@@ -226,21 +226,21 @@ impl ProbeLease {
         }
     }
 
-    /// The probe was answered, or it wasn't. An answer may also come late, when it is open again.
+    /// Ends a probe, with a response or without. A response may come late, when the breaker is open again.
     pub(crate) fn end(&self, answered: bool, now: Instant) {
         let Some(mut outage) = self.outage() else {
             return;
         };
         match (outage.state, answered) {
-            // A question's answer came first.
+            // A request's response came first.
             (State::Closed, _) | (State::Open(_), false) => {}
-            // One fault is remembered until a question has been answered.
+            // One failure is remembered until a request has had a response.
             (_, true) => self.breaker.close(&mut outage, 1),
             (State::HalfOpen(_), false) => self.breaker.open(&mut outage, now, random_u64()),
         }
     }
 
-    /// How it stands, if this is the watch still.
+    /// The state, if this lease is still the current one.
     fn outage(&self) -> Option<MutexGuard<'_, BreakerState>> {
         let outage = self.breaker.outage();
         (outage.watch == Some(self.number)).then_some(outage)
@@ -252,14 +252,14 @@ impl Drop for ProbeLease {
         if let Some(mut outage) = self.outage() {
             outage.watch = None;
             if let State::HalfOpen(_) = outage.state {
-                // Its runtime ended with the probe under way: whoever watches next probes at once.
+                // Its runtime ended with a probe in flight: the next holder probes at once.
                 outage.state = State::Open(Instant::now());
             }
         }
     }
 }
 
-/// A pause: doubled each time, and somewhere between half of that and all of it, so that not all processes probe at once.
+/// The next pause: doubled each time, less a random part of up to half, so that processes do not probe in step.
 fn pause(before: u32, random: u64) -> Duration {
     let factor = 2_u32.saturating_pow(before);
     let whole = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
@@ -356,7 +356,7 @@ mod tests {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
             assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2);
             assert!(pauses[0] <= MIN_BACKOFF);
-            // A store that is back is in use again within two seconds.
+            // A store that is back is used again within two seconds.
             let longest = Duration::from_secs(1);
             assert!((longest / 2..=longest).contains(&pauses[69]));
         }
@@ -375,7 +375,7 @@ mod tests {
             watch.begin(now);
             watch.end(true, now);
         };
-        // Probes are answered, and questions are not.
+        // Probes have responses, and requests do not.
         (0..4).for_each(opened);
         breaker.on_success();
         opened(0);
@@ -394,7 +394,7 @@ mod tests {
         assert!(breaker.watch(due).is_none(), "it is not late yet");
         let next = breaker.watch(due + GRACE).expect("another watch");
         assert!(still.due().is_none() && !still.begin(due));
-        // That one's probe is never answered, and it stands still, too.
+        // Its probe has no response either.
         let until = due + 2 * GRACE;
         assert!(next.begin(until) && breaker.watch(until).is_none());
         let last = breaker.watch(until + GRACE).expect("another watch");

@@ -1,4 +1,4 @@
-//! Which servers a store counts on, and how they are connected to.
+//! Which servers a store counts on, and how it connects to them.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -23,11 +23,11 @@ use super::{
 };
 use crate::error::ConfigError;
 
-/// Connections that a pool of the store's own may have: lanes of more runtimes than any machine has cores.
+/// Connections of a pool that the store creates: workers of more runtimes than any machine has cores.
 const DEFAULT_POOL_SIZE: usize = 1_024;
 
-/// Hash tags of a cluster's keys, unless set. With 512 requests in flight on three masters, 32 carried 1.3 to 1.9 times what
-/// a call for each request does, 64 no more than 1.2 times, and 128 less than those calls: what shares a slot was too few.
+/// Hash tags of a cluster's keys by default. With 512 requests in flight on three masters, 32 had 1.3 to 1.9 times the
+/// throughput of a call for each request, 64 at most 1.2 times, and 128 less: too few requests shared a slot.
 const HASH_TAGS: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Default for ConnectConfig {
 }
 
 impl ConnectConfig {
-    /// A number that is equal for stores that were told of the same servers and prefix.
+    /// Equal for stores with the same servers and prefix.
     pub(crate) fn id(&self, prefix: &str) -> u64 {
         static STORES: AtomicU64 = AtomicU64::new(0);
         let mut hasher = DefaultHasher::new();
@@ -74,7 +74,7 @@ impl ConnectConfig {
                 urls.hash(&mut hasher);
             }
             Some(ServerConfig::Sentinel { name, urls }) => (name, urls).hash(&mut hasher),
-            // A pool or a configuration that is the application's own.
+            // A pool or a configuration of the application's own.
             _ => STORES.fetch_add(1, Ordering::Relaxed).hash(&mut hasher),
         }
         hasher.finish()
@@ -168,19 +168,19 @@ pub(crate) fn invalid_address(error: redis::RedisError) -> ConfigError {
     if cfg!(not(feature = "redis-tls")) && unknown && error.to_string().contains("TLS") {
         return tls::not_built();
     }
-    // Its words don't repeat the URL, which may hold a password.
+    // The error's text does not repeat the URL, which may hold a password.
     ConfigError::new(
         format!("a server address that can't be used ({error})"),
         "an address such as redis://user:password@host:6379/0",
     )
 }
 
-/// A pool whose connections send at once: a trip is one packet, and nothing is won by holding it back.
+/// A pool whose connections use TCP_NODELAY: a batch is one packet.
 fn build_pool(info: ConnectionInfo, config: PoolConfig) -> Result<Pool, ConfigError> {
     let tcp = TcpSettings::default().set_nodelay(true);
     let manager = Manager::new_with_config(
         info.set_tcp_settings(tcp),
-        // The lanes keep the time themselves.
+        // The workers enforce the timeout themselves.
         AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None),

@@ -1,30 +1,30 @@
-//! What each error of a server means to a lane: the one table of them all.
+//! What to do about each error of a server: one table.
 
 use redis::{ErrorKind, RedisError};
 
 use crate::error::StoreError;
 
-/// What a lane does about an error, other than to tell those who asked.
+/// What a worker does about an error, apart from failing the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorAction {
-    /// It asks again, on the same connection: the reply proves that nothing ran.
+    /// It retries on the same connection: the reply proves that nothing ran.
     pub(crate) again: Option<Again>,
-    /// It drops the connection: another one would do better.
+    /// It closes the connection.
     pub(crate) reconnect: bool,
-    /// It counts for the [breaker](super::breaker): nothing can be counted there now, whatever is asked.
+    /// It counts for the [circuit breaker](super::breaker): nothing can be counted there now.
     pub(crate) counts: bool,
 }
 
-/// How it asks again.
+/// How it retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
-    /// With the script's text in place of its name.
+    /// With the script's text in place of its hash.
     Whole,
-    /// In a moment, until the deadline.
+    /// After a pause, until the deadline.
     Soon,
 }
 
-/// Those who asked are told, and that is all.
+/// The requests fail, and nothing else is done.
 const PLAIN: ErrorAction = ErrorAction {
     again: None,
     reconnect: false,
@@ -39,7 +39,7 @@ const SEVERS: ErrorAction = ErrorAction {
     counts: true,
     ..PLAIN
 };
-/// No connection, a broken one, one that is silent, or one whose replies aren't: whatever follows on it can't be trusted.
+/// No connection, a broken one, one without replies, or malformed replies: nothing that follows on it can be trusted.
 pub(crate) const BROKEN: ErrorAction = SEVERS;
 const WHOLE: ErrorAction = ErrorAction {
     again: Some(Again::Whole),
@@ -50,51 +50,51 @@ const SOON: ErrorAction = ErrorAction {
     ..PLAIN
 };
 
-/// By the error's code. What isn't here is plain.
+/// By error code. All others only fail their requests.
 const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // The server was restarted, or its scripts were flushed.
     ("NOSCRIPT", WHOLE),
-    // The keys are on their way from one node of a cluster to another.
+    // The keys are migrating between two nodes of a cluster.
     ("TRYAGAIN", SOON),
-    // A master that was demoted stays a replica for this connection; behind its name there may be another by now.
+    // A demoted master stays a replica for this connection; its name may resolve to another server by now.
     ("READONLY", SEVERS),
     ("UNBLOCKED", SEVERS),
-    // A replica without its master, and a server that reads its data: as above.
+    // A replica without its master, and a server that loads its data: as above.
     ("MASTERDOWN", SEVERS),
     ("LOADING", SEVERS),
-    // A connection that isn't let in. Passwords are changed while applications run.
+    // A connection that is not authenticated. Passwords are changed while applications run.
     ("NOAUTH", SEVERS),
     ("WRONGPASS", SEVERS),
-    // Somebody's script runs for too long. Nothing else runs until it ends, and then all is well on this connection.
+    // Another script runs for too long. When it ends, the connection is usable again.
     ("BUSY", COUNTS),
     ("UNKILLABLE", COUNTS),
     // No node serves the slot: an election is under way.
     ("CLUSTERDOWN", COUNTS),
-    // Nothing can be written, but who has used up his quota is refused all the same, without a write.
+    // Nothing can be written, but callers without quota are still rejected, without a write.
     ("OOM", PLAIN),
     ("MISCONF", PLAIN),
     ("NOREPLICAS", PLAIN),
-    // A matter of configuration, which asking less doesn't mend.
+    // A matter of configuration, which fewer calls do not improve.
     ("NOPERM", PLAIN),
     ("CROSSSLOT", PLAIN),
-    // A cluster's node, asked as if it stood alone.
+    // A cluster's node, used as a single server.
     ("MOVED", PLAIN),
     ("ASK", PLAIN),
-    // The matter of one key, among many that are well.
+    // An error of one key only.
     ("WRONGTYPE", PLAIN),
     ("FOREIGN", PLAIN),
     ("STALE", PLAIN),
-    // Of a transaction, which lanes don't send.
+    // Of a transaction, which workers do not send.
     ("EXECABORT", PLAIN),
 ];
 
-/// What an error of this code means.
+/// The action for an error code.
 pub(crate) fn classify_code(code: &str) -> ErrorAction {
     let known = ERROR_ACTIONS.iter().find(|(known, _)| *known == code);
     known.map_or(PLAIN, |(_, fault)| *fault)
 }
 
-/// What an error means. Without a code it is the connection's: refused, reset, or cut amid a reply.
+/// The action for an error. Without a code it is the connection's: refused, reset, or a truncated reply.
 pub(crate) fn classify(error: &RedisError) -> ErrorAction {
     error_text(error).map_or(BROKEN, |text| classify_code(read(&text).0))
 }
@@ -110,14 +110,14 @@ pub(crate) fn of(error: &RedisError) -> StoreError {
             }
         }
         None if error.is_timeout() => StoreError::Timeout,
-        // The one error that quotes the arguments of a script, which are binary, says that the command is unknown.
+        // The one error that quotes the script's arguments, which are binary, reports an unknown command.
         None if error.kind() == ErrorKind::Parse && error.to_string().contains("invalid utf-8") => {
             StoreError::Server {
                 code: "ERR".into(),
                 message: format!("unknown command, in words that can't be read ({error})").into(),
             }
         }
-        // redis-rs leaves the server's own words out.
+        // redis-rs leaves out the server's own text.
         None if error.kind() == ErrorKind::AuthenticationFailed => StoreError::Server {
             code: "WRONGPASS".into(),
             message: error.to_string().into(),
@@ -126,8 +126,8 @@ pub(crate) fn of(error: &RedisError) -> StoreError {
     }
 }
 
-/// Codes that redis-rs leaves out of the error of a connection whose set-up failed, such as for want of the right to select its
-/// database: by the server's words.
+/// Codes that redis-rs leaves out of the error of a connection whose set-up failed, such as for a missing right to
+/// select its database: recognised by the server's text.
 const LOST_CODES: [(&str, &str); 4] = [
     ("Authentication required", "NOAUTH"),
     ("no permissions to run the", "NOPERM"),
@@ -135,14 +135,14 @@ const LOST_CODES: [(&str, &str); 4] = [
     ("Redis is busy running", "BUSY"),
 ];
 
-/// What the server said.
+/// The server's text.
 fn error_text(error: &RedisError) -> Option<String> {
     let (code, detail) = (error.code()?, error.detail().unwrap_or_default());
     Some(format!("{code} {detail}"))
 }
 
-/// The code of an error and the rest of it. Whatever a script met is told as if it had been met outside: before 7.0 with the
-/// place in the script before it, and rights that are missing under any name.
+/// The code of an error and the rest of its text. Errors within a script are normalised: before 7.0 they begin with the
+/// position in the script, and missing rights have various names.
 pub(crate) fn read(text: &str) -> (&str, &str) {
     let mut text = text.trim_end();
     if let Some(rest) = text.strip_prefix("ERR Error running script (call to ") {

@@ -7,17 +7,17 @@ use crate::{error::ConfigError, key::Key};
 /// How many slots every cluster has.
 const SLOTS: usize = 16_384;
 
-/// The most tags that two characters of [`LETTERS`] can spread evenly.
+/// Upper bound of the tags that two characters of [`LETTERS`] can spread evenly.
 const MAX_TAGS: usize = 1_024;
 
 const LETTERS: &[u8] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// The tags, and which key has which.
+/// The tags, and the tag of each key.
 ///
-/// A call may judge only keys of one slot, and random keys hardly ever share one. So keys carry one of few tags, by their
-/// own hash: those with equal tags are in one slot, and travel together. The tag is the key's alone: under all policies
-/// it's the same. The slots of the tags lie evenly apart, and a cluster's masters serve ranges of slots, so each has its
-/// share of the tags.
+/// A call may touch keys of one slot only, and random keys hardly ever share one. So keys carry one of few tags, by
+/// their own hash: those with equal tags are in one slot, and share a call. The caller's key alone determines its tag,
+/// under all policies. The slots of the tags are spaced evenly, and a cluster's masters serve ranges of slots, so each
+/// master has its share of the tags.
 #[derive(Clone)]
 pub(crate) struct HashTags(Arc<[HashTag]>);
 
@@ -42,7 +42,7 @@ impl HashTags {
             *tag = tag.or(Some(HashTag { text, slot }));
         }
         let tags: Option<Arc<[HashTag]>> = tags.into_iter().collect();
-        // It can be: a test tries all.
+        // Always possible: a test tries all.
         let none = || ConfigError::new(format!("{many} hash tags"), "fewer");
         Ok(Self(tags.ok_or_else(none)?))
     }
@@ -51,9 +51,9 @@ impl HashTags {
         self.0.len()
     }
 
-    /// A key's tag. It is the same in all processes, and in all to come.
+    /// A key's tag. It is the same in all processes and versions.
     pub(crate) fn of(&self, key: &Key) -> usize {
-        // FNV-1a, and the upper half folded in: the lowest bit of it alone is but a parity.
+        // FNV-1a with the upper half folded in, since its lowest bit alone is only a parity.
         let hash = key
             .as_bytes()
             .iter()
@@ -63,12 +63,12 @@ impl HashTags {
         ((hash >> 32) ^ hash) as usize % self.0.len()
     }
 
-    /// How a tag is written between braces.
+    /// The text between the braces.
     pub(crate) fn text(&self, tag: usize) -> [u8; 2] {
         self.0[tag % self.0.len()].text
     }
 
-    /// The slot of the keys that have a tag.
+    /// The slot of the keys with a tag.
     pub(crate) fn slot(&self, tag: usize) -> u16 {
         self.0[tag % self.0.len()].slot
     }
@@ -80,13 +80,13 @@ impl fmt::Debug for HashTags {
     }
 }
 
-/// All that two letters can spell.
+/// All pairs of letters.
 fn pairs() -> impl Iterator<Item = [u8; 2]> {
     let first = LETTERS.iter();
     first.flat_map(|first| LETTERS.iter().map(|second| [*first, *second]))
 }
 
-/// The slot of what stands between braces: CRC-16/XMODEM.
+/// The slot of the text between braces: CRC-16/XMODEM.
 fn slot(tag: &[u8]) -> u16 {
     let step = |crc: u16| match crc & 0x8000 {
         0 => crc << 1,

@@ -1,4 +1,4 @@
-//! What a key is called in Redis.
+//! The names of keys in Redis.
 
 use smallvec::SmallVec;
 
@@ -12,15 +12,16 @@ use crate::{
 /// The longest prefix.
 const MAX_PREFIX_BYTES: usize = 16;
 
-/// What a policy's keys begin with: the prefix, the tag of the state format and the policy's name. The caller's key follows
+/// The prefix of a policy's keys: the store's prefix, the state format and the policy's name. The caller's key follows
 /// as it is. `tg:g3:burst:192.0.2.1` is the key `192.0.2.1` of policy `burst`, counted by GCRA; `tg:g3:burst:#` and 20
-/// characters is a key that is hashed.
+/// characters is a hashed key.
 ///
-/// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the tag
-/// nor the name holds a colon, and no part of a prefix has a tag's form: a key can be read in one way only, whatever prefixes
-/// and policies share a server.
+/// Bytes of a policy's name other than `A-Z a-z 0-9 . _ -` are written as `%` and two hexadecimal digits. So neither the
+/// state format nor the name holds a colon, and no part of a prefix has the form of a state format: a key can be parsed
+/// in one way only, whatever prefixes and policies share a server.
 ///
-/// On a cluster the key's hash tag stands behind the prefix: `tg:{a7}g3:burst:192.0.2.1`. No other brace gets into a name.
+/// On a cluster the key's hash tag follows the store's prefix: `tg:{a7}g3:burst:192.0.2.1`. No other brace gets into a
+/// name.
 #[derive(Debug)]
 pub(crate) struct KeyNames {
     prefix: Box<str>,
@@ -70,7 +71,7 @@ impl KeyNames {
         String::from_utf8_lossy(self.write(key, &mut name)).into_owned()
     }
 
-    /// Writes the name of a policy's key in place of what `name` holds.
+    /// Writes the name of a policy's key into `name`.
     pub(crate) fn write<'a>(&self, key: &Key, name: &'a mut Name) -> &'a [u8] {
         name.clear();
         name.extend_from_slice(self.prefix.as_bytes());
@@ -84,7 +85,8 @@ impl KeyNames {
     }
 }
 
-/// A name on a server of a hash tag's keys that no policy's key has: of those with a `#`, a strategy's tag stands before it.
+/// A name for a probe, on the server of a hash tag's keys, that no policy's key has: theirs have a state format before
+/// any `#`.
 pub(crate) fn probe_key(prefix: &str, tags: Option<&HashTags>, tag: usize) -> String {
     let tag = tags.map_or_else(String::new, |tags| {
         format!("{{{}}}", String::from_utf8_lossy(&tags.text(tag)))

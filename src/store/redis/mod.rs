@@ -1,4 +1,16 @@
-//! Counting on Redis, for any number of processes.
+//! The Redis store: counts for any number of processes.
+//!
+//! A request's way through it:
+//!
+//! 1. `RedisStore::execute` looks into the rejection cache (`rejection_cache`), then hands the operation to the worker pool
+//!    (`worker::pool`), or to `cross_slot` if the keys of a cluster's request are in several slots.
+//! 2. The worker (`worker`) of the caller's runtime queues it as a pending request (`request`), and sends what has gathered
+//!    as one batch (`batch`): one call of the script (`script`).
+//! 3. `worker::dispatch` follows redirects of a cluster (`cluster`) and decodes the reply. `error_class` says what is done
+//!    about an error, the circuit breaker (`breaker`) when to stop calling.
+//! 4. The response slot of each request wakes its waiter. Refunds that could not be sent are kept (`pending_refunds`).
+//!
+//! What all workers share is in `state`, connections are in `connection`, the names of keys in `key_names`.
 
 use std::{
     fmt,
@@ -55,16 +67,17 @@ pub use builder::RedisStoreBuilder;
 
 /// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
 ///
-/// Connections come from a [deadpool-redis](deadpool_redis) pool. One of them in each runtime, the lane, carries all
-/// requests: on each trip it takes along, in one script call, what arrived while its last trip was under way, and equal
-/// questions as one; when so many wait that they are worth a call of their own, they go at once. Nothing is connected or
-/// spawned before the first request, so an application starts while Redis is down.
+/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime a worker sends all requests over
+/// one of them: while its last batch is in flight, requests gather, and are then sent as the next batch in one script
+/// call, equal requests merged; many requests are sent at once. Nothing is connected or spawned before the first
+/// request, so an application starts while Redis is down.
 ///
-/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness), until its wait has passed.
+/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness), until
+/// its wait has passed.
 ///
-/// Every question has a [timeout](RedisStoreBuilder::timeout). When it passes, or the server is at fault, the limiter
-/// answers as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A question that timed out may have been
-/// charged: at most one request's cost, gone with its period. A server that is dead is not asked again until it answers a
+/// Every request has a [timeout](RedisStoreBuilder::timeout). When it passes, or the server fails, the limiter does what
+/// [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been charged: at
+/// most its own cost, until its period ends. A server that failed is not called again until it responds to a
 /// [probe](RedisStoreBuilder::circuit_breaker_threshold).
 ///
 /// ```no_run
@@ -87,7 +100,7 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// The lines, as they wait in a lane.
+    /// The counter operations, owned.
     fn own(&self, counters: &[CounterOp<'_>]) -> Result<CounterOps, StoreError> {
         let elsewhere = |line: &CounterOp<'_>| line.limit.context::<RedisLimit>().is_none();
         match counters {
@@ -100,10 +113,10 @@ impl RedisStore {
     }
 }
 
-/// How often a flush looks whether it is done, and sends again what could not be sent.
+/// How often a flush checks whether it is done, and retries what could not be sent.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Who is in a list, behind its header. A list that is over may be there for its last millisecond.
+/// The callers in a list, after its header. An expired list may exist for its last millisecond.
 const CALLERS: &str = "
     if redis.call('PTTL', KEYS[1]) == 0 then
         return {}
@@ -206,7 +219,7 @@ impl Store for RedisStore {
         Box::pin(async move {
             while shared.pending_refunds.queued() > 0 {
                 for tag in shared.pending_refunds.tags() {
-                    // A server that is probed is sent it when it answers.
+                    // A server that is being probed is sent it when it responds.
                     if !shared.breaker(tag).is_open() {
                         shared.pending_refunds.send(tag);
                     }

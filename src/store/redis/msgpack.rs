@@ -1,8 +1,8 @@
-//! Numbers and text as the script reads and answers them: MessagePack, in one argument and one answer.
+//! MessagePack, as the script reads and writes it: one argument and one reply.
 
 use rmp::{decode, encode};
 
-/// What is being written.
+/// An encoder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MsgPackWriter(Vec<u8>);
 
@@ -19,20 +19,20 @@ impl MsgPackWriter {
         self.0.extend_from_slice(&other.0);
     }
 
-    /// Begins with a number that is known later.
+    /// Reserves a number at the beginning, to be set later.
     pub(crate) fn reserve_u32(&mut self) {
         self.0.clear();
         written(encode::write_u32(&mut self.0, 0));
     }
 
-    /// The number that it begins with.
+    /// Sets the reserved number.
     pub(crate) fn patch_u32(&mut self, number: u32) {
         if let Some(first) = self.0.get_mut(1..5) {
             first.copy_from_slice(&number.to_be_bytes());
         }
     }
 
-    /// Begins a list of so many.
+    /// Begins a list of `len` items.
     pub(crate) fn list(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         written(encode::write_array_len(&mut self.0, len));
@@ -51,17 +51,17 @@ impl MsgPackWriter {
     }
 }
 
-/// Memory takes all that is written to it.
+/// Writing to memory does not fail.
 fn written<T, E>(result: Result<T, E>) {
     debug_assert!(result.is_ok());
 }
 
-/// What is being read.
+/// A decoder.
 #[derive(Debug)]
 pub(crate) struct MsgPackReader<'a>(&'a [u8]);
 
 impl<'a> MsgPackReader<'a> {
-    /// The list that `bytes` hold; `None` if they don't.
+    /// The list that `bytes` encode; `None` if they do not.
     pub(crate) fn list(mut bytes: &'a [u8]) -> Option<Self> {
         decode::read_array_len(&mut bytes).ok()?;
         Some(Self(bytes))

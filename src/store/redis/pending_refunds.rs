@@ -1,6 +1,6 @@
-//! Refunds that nothing waits for, kept while the server is at fault: a permit that was dropped meanwhile, or that a request
-//! without an answer may have taken, does not hold its place for as long as it lives. Also what is settled where no runtime
-//! uses the store.
+//! Refunds without a waiter that could not be sent, kept until the server responds again: so a permit that is dropped
+//! during an outage, or that a request without a response may have taken, does not stay charged for its TTL. Also
+//! settlements made where no runtime uses the store.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,39 +26,39 @@ use super::{
 };
 use crate::{error::StoreError, store::Op};
 
-/// As many are kept at most; more are dropped, and come back with time. Refunds of permits are kept in any case: each was
-/// granted to this process, so there are no more of them than it held.
+/// Refunds that are kept at most; more are dropped, and their units come back with time. Refunds of permits are always kept: there
+/// are no more of them than this process held.
 const MAX_KEPT: usize = 10_000;
 
-/// What is kept is sent again after so long if nothing is answered meanwhile.
+/// How often kept refunds are sent again while nothing else is.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Default)]
 pub(crate) struct PendingRefunds {
-    /// Read by each trip.
+    /// Read by each batch.
     any: AtomicBool,
     refunds: Mutex<RefundsByTag>,
-    /// Refunds and charges on their way to the server and back.
+    /// Refunds and charges in flight.
     sent: Arc<AtomicUsize>,
 }
 
-/// By the hash tag of their keys: of a cluster's nodes, one may answer while another doesn't.
+/// By the hash tag of their keys: one node of a cluster may respond while another does not.
 #[derive(Debug, Default)]
 struct RefundsByTag {
     by_tag: HashMap<usize, Vec<(Op, CounterOps)>>,
     many: usize,
-    /// The tags that a task [sends again](retry) for.
+    /// The tags for which a task [retries](retry).
     retried: HashSet<usize>,
-    /// How many were dropped, so far.
+    /// Refunds dropped so far.
     dropped: u64,
     /// Whether some were dropped since none was kept.
     is_dropping: bool,
 }
 
 impl PendingRefunds {
-    /// Tells whoever asked that it failed. What was to be given back, and nobody waits for or somebody insists on, is kept if it
-    /// is safe to ask again: if it was not sent, or giving it back twice is giving it back once, since a permit has a name of
-    /// its own. A permit that was asked for and may have been taken is refunded in the same way: its request will never hold it.
+    /// Fails a request. Its refund is kept, if no waiter hears of it or it is to be retried, and if it is safe to
+    /// send again: because it was not sent, or because it is idempotent, as that of a named permit is. A permit that
+    /// was requested and may have been taken is refunded in the same way, since its request will never hold it.
     pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
         let refunds = match request.op {
             Op::Refund => request.retries_refunds(),
@@ -74,7 +74,7 @@ impl PendingRefunds {
             Op::Acquire(times) => counters
                 .iter_mut()
                 .for_each(|line| line.set_permit_refund(times)),
-            // Of a permit, what is left of the receipt names the places that are refunded.
+            // The rest of a permit's receipt names the permits that are refunded.
             _ => {
                 let by_time = counters.iter_mut().filter(|line| !is_permit(line));
                 by_time.for_each(OwnedCounterOp::limit_receipt_to_units);
@@ -84,12 +84,12 @@ impl PendingRefunds {
             let granted = ask == Op::Refund && counters.iter().any(is_permit);
             self.keep(tag, Op::Refund, counters, granted);
         }
-        // Until then it counts as on its way.
+        // Until then it counts as undelivered.
         request.fail(error);
     }
 
-    /// Keeps what was not sent and nothing hears of, since its runtime has ended or there is none: for the next one that uses the
-    /// store.
+    /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
+    /// that uses the store.
     pub(crate) fn keep_for_next_runtime(&self, tag: usize, request: PendingRequest) {
         let (ask, counters) = (request.op, request.counters.clone());
         if ask == Op::Refund {
@@ -101,20 +101,20 @@ impl PendingRefunds {
         request.fail(ended());
     }
 
-    /// A refund or a charge is on its way until what is returned ends.
+    /// Counts a refund or a charge as undelivered until the guard is dropped.
     pub(crate) fn undelivered(&self) -> UndeliveredGuard {
         UndeliveredGuard::new(&self.sent)
     }
 
-    /// Refunds and charges that are kept, or on their way.
+    /// Refunds and charges that are kept or in flight.
     pub(crate) fn queued(&self) -> usize {
-        // What is kept or sent between these looks is seen by one of them.
+        // Anything kept or sent between these reads is seen by one of them.
         let before = self.sent.load(Ordering::Acquire);
         let kept = self.refunds().many;
         kept + before.max(self.sent.load(Ordering::Acquire))
     }
 
-    /// The tags of which something is kept.
+    /// The tags with kept refunds.
     pub(crate) fn tags(&self) -> Vec<usize> {
         self.refunds().by_tag.keys().copied().collect()
     }
@@ -128,7 +128,7 @@ impl PendingRefunds {
             self.any.store(true, Ordering::Relaxed);
             let retries = workers.zip(Handle::try_current().ok());
             let begins = retries.is_some() && kept.retried.insert(tag);
-            // A runtime that is ending drops what is spawned at once: not under the lock.
+            // A runtime that is shutting down drops spawned tasks at once: not under the lock.
             drop(kept);
             if let Some((workers, runtime)) = retries.filter(|_| begins) {
                 drop(runtime.spawn(retry(Retrying(Arc::downgrade(&workers), tag))));
@@ -146,20 +146,19 @@ impl PendingRefunds {
         }
     }
 
-    /// How many were dropped, so far.
+    /// Refunds dropped so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.refunds().dropped
     }
 
-    /// Has some of those of a tag sent, as many as go on one trip, now that their server answers. When that is answered, the
-    /// next ones go.
+    /// Sends one batch of a tag's refunds, now that its server responds. Each response sends the next.
     pub(crate) fn send(&self, tag: usize) {
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
         let _sending = self.undelivered();
         for (ask, counters) in self.take(tag) {
-            // A refund that can't be sent comes back here.
+            // A refund that cannot be sent comes back here.
             if let Some(workers) = workers_of(&counters) {
                 workers.execute_detached(ask, counters);
             }
@@ -182,12 +181,12 @@ impl PendingRefunds {
         some
     }
 
-    /// Notes that no task sends a tag's again any more.
+    /// Records that no task retries for a tag any more.
     pub(crate) fn end_retries(&self, tag: usize) {
         self.refunds().retried.remove(&tag);
     }
 
-    /// Whether nothing is kept of a tag any more. If so, no task sends for it again.
+    /// Whether nothing is kept for a tag. If so, no task retries for it.
     pub(crate) fn is_done(&self, tag: usize) -> bool {
         let mut kept = self.refunds();
         let done = !kept.by_tag.contains_key(&tag);
@@ -202,10 +201,10 @@ impl PendingRefunds {
     }
 }
 
-/// That a tag's are sent again, until the task ends, also with its runtime.
+/// Guards a tag's retrying task, until it ends, also with its runtime.
 struct Retrying(Weak<dyn Workers>, usize);
 
-/// Sends what is kept of a tag now and then until nothing is: where nothing else is asked, no answer would have it sent.
+/// Retries a tag's refunds periodically until none is kept: without other requests, no response would send them.
 async fn retry(retrying: Retrying) {
     let Retrying(workers, tag) = &retrying;
     loop {

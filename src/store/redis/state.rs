@@ -1,4 +1,4 @@
-//! What the workers of a store share.
+//! The state that the workers of a store share.
 
 use std::sync::{
     Arc, PoisonError, RwLock,
@@ -20,30 +20,30 @@ use crate::{
     log::Seldom,
 };
 
-/// What the workers of a store share.
+/// The state that the workers of a store share.
 #[derive(Debug)]
 pub(crate) struct StoreState {
-    /// Equal for stores that were opened alike.
+    /// Equal for stores with the same servers and prefix.
     pub(super) id: u64,
     pub(super) topology: Topology,
     pub(super) prefix: String,
     pub(super) scripts: RwLock<ScriptRegistry>,
     pub(super) deadline: Duration,
-    /// One for each hash tag: one, but on a cluster, whose masters don't die together.
+    /// One for each hash tag: one in all, except on a cluster, whose masters fail independently.
     pub(super) breakers: Box<[Arc<Breaker>]>,
     pub(super) pending_refunds: PendingRefunds,
     pub(super) rejection_cache: RejectionCache,
-    /// None on a cluster.
+    /// `None` on a cluster.
     pub(super) epoch: Option<EpochKey>,
-    /// How far the server's clock is ahead of this machine's, in microseconds.
+    /// Offset of the server's clock from this machine's, in microseconds.
     pub(super) ahead: AtomicI64,
-    /// Logs that a breaker opened: on a cluster there is one for each hash tag.
+    /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: Seldom,
     pub(super) closed: Seldom,
 }
 
 impl StoreState {
-    /// About what the server's clock shows.
+    /// An estimate of the server's clock.
     pub(super) fn server_time(&self) -> Timestamp {
         let ahead = self.ahead.load(Ordering::Relaxed);
         Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(ahead))
@@ -54,12 +54,12 @@ impl StoreState {
         self.ahead.store(ahead, Ordering::Relaxed);
     }
 
-    /// The breaker of the server that has the keys of a hash tag.
+    /// The circuit breaker of the server that has the keys of a hash tag.
     pub(super) fn breaker(&self, tag: usize) -> &Arc<Breaker> {
         &self.breakers[tag % self.breakers.len()]
     }
 
-    /// Has the epoch read, if it's due: cached rejections that are older than the bound hold as long as it is the same.
+    /// Reads the epoch, if it is due: cached rejections older than the bound hold as long as it is unchanged.
     pub(super) fn refresh_rejection_epoch(self: &Arc<Self>) {
         if self.epoch.is_none() || self.breakers.iter().all(|breaker| breaker.is_open()) {
             return;
@@ -82,8 +82,8 @@ impl StoreState {
         }
     }
 
-    /// Sends some of the refunds that are kept of a hash tag, unless its server is being probed: it is sent them when it
-    /// answers. Returns false once none are kept.
+    /// Sends some of the refunds kept for a hash tag, unless its server is being probed, whose response sends them.
+    /// Returns false once none are kept.
     pub(super) fn retry_refunds(&self, tag: usize) -> bool {
         if self.pending_refunds.is_done(tag) {
             return false;
@@ -100,7 +100,7 @@ impl StoreState {
     }
 }
 
-/// That the epoch is being read: until it is known, it could not be had, or its runtime has ended.
+/// Guards a reading of the epoch, until it completes, fails, or its runtime ends.
 struct EpochReadGuard(Arc<StoreState>);
 
 impl Drop for EpochReadGuard {

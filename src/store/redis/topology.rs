@@ -1,4 +1,4 @@
-//! Which server a lane's keys are on, and how its trips get there.
+//! Which server has a worker's keys, and how its batches get there.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use super::{
 };
 use crate::{error::StoreError, key::Key};
 
-/// What a store counts on.
+/// One server or a cluster.
 #[derive(Clone, Debug)]
 pub(crate) enum Topology {
     One(ConnectionSource),
     Cluster(Arc<Cluster>),
 }
 
-/// How a lane's trips get to the server of its keys.
+/// The route of a worker's batches to the server of its keys.
 #[derive(Debug)]
 pub(crate) enum Route {
     Straight(Arc<SharedConnection>),
-    /// To whichever node of a cluster serves a tag's slot.
+    /// To the node of a cluster that serves a tag's slot.
     HashTag(Arc<NodeConnections>, usize),
 }
 
 impl Topology {
-    /// The ways of a runtime's lanes.
+    /// The routes of a runtime's workers.
     pub(crate) fn routes(&self, lanes: usize) -> Vec<Route> {
         match self {
             Self::One(source) => {
@@ -48,7 +48,7 @@ impl Topology {
         }
     }
 
-    /// The hash tags that keys carry on a cluster.
+    /// The hash tags of keys, on a cluster.
     pub(crate) fn tags(&self) -> Option<&HashTags> {
         match self {
             Self::One(_) => None,
@@ -56,12 +56,12 @@ impl Topology {
         }
     }
 
-    /// The hash tag of a key: zero, but on a cluster.
+    /// The hash tag of a key: zero, except on a cluster.
     pub(crate) fn tag_of(&self, key: &Key) -> usize {
         self.tags().map_or(0, |tags| tags.of(key))
     }
 
-    /// The hash tags whose keys are where those of one are.
+    /// The hash tags that the same server has.
     pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         match self {
             Self::One(_) => vec![tag],
@@ -69,15 +69,14 @@ impl Topology {
         }
     }
 
-    /// Whoever served some keys may no longer do so.
+    /// Refreshes the slot map: a server may no longer serve its keys.
     pub(crate) fn schedule_refresh(&self) {
         if let Self::Cluster(cluster) = self {
             cluster.schedule_refresh();
         }
     }
 
-    /// Runs a command that does no harm if it runs twice, on a connection beside the lanes'. On a cluster, `tag` is its
-    /// key's.
+    /// Runs an idempotent command on a connection beside the workers'. On a cluster, `tag` is that of its key.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         tag: usize,
@@ -96,7 +95,7 @@ impl Topology {
 }
 
 impl Route {
-    /// The hash tag of the keys: zero, but on a cluster.
+    /// The hash tag of the keys: zero, except on a cluster.
     pub(crate) fn tag(&self) -> usize {
         match self {
             Self::Straight(_) => 0,
@@ -104,7 +103,7 @@ impl Route {
         }
     }
 
-    /// A connection to the server.
+    /// The connection to the server.
     pub(crate) async fn way(&self) -> Result<ConnectionRef, StoreError> {
         match self {
             Self::Straight(road) => road.way().await,
@@ -115,7 +114,7 @@ impl Route {
         }
     }
 
-    /// A connection to a certain server.
+    /// The connection to a certain node.
     pub(crate) async fn way_to(
         &self,
         node: &Arc<ClusterNode>,
@@ -126,7 +125,7 @@ impl Route {
         }
     }
 
-    /// Where to go on after an error; `None` if it stands.
+    /// The redirect in an error; `None` if it is none.
     pub(crate) fn detour(&self, error: &RedisError) -> Option<Redirect> {
         match self {
             Self::Straight(_) => None,
@@ -134,7 +133,7 @@ impl Route {
         }
     }
 
-    /// Whoever served the keys may no longer do so.
+    /// Refreshes the slot map: the server may no longer serve the keys.
     pub(crate) fn schedule_refresh(&self) {
         if let Self::HashTag(roads, _) = self {
             roads.cluster().schedule_refresh();

@@ -1,4 +1,4 @@
-//! What the script answers, handed out to those who asked.
+//! Decodes the script's reply and completes the requests of a batch with it.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ use crate::{
     strategy::Snapshot,
 };
 
-/// The largest number a script answers: a time in microseconds, with room for a window, until the year 2540. Lua holds
-/// integers up to half of it to the last, and then even ones.
+/// The largest number that a reply may hold: a time in microseconds, plus a window, until the year 2540. Lua represents
+/// integers exactly up to half of it, and then even ones.
 const MOST: u64 = 1 << 54;
 
-/// What is to be done once a batch's answers are handed out.
+/// What remains to be done after a batch's requests were completed.
 pub(crate) struct BatchReply {
     /// The server's clock.
     pub(crate) at: Timestamp,
-    /// What the errors of questions mean, taken together.
+    /// The combined action for the errors of single requests.
     pub(crate) fault: ErrorAction,
-    /// What nobody waits for, and can't be done now.
+    /// Detached requests that cannot be executed now.
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
-    /// Questions to be asked again, now that the server's time is known.
+    /// Requests to retry, now that the server's time is known.
     pub(crate) stale: Vec<PendingRequest>,
 }
 
@@ -40,8 +40,8 @@ fn is_stale(error: &StoreError) -> bool {
     matches!(error, StoreError::Server { code, .. } if &**code == "STALE")
 }
 
-/// Hands a script's answer out, in order of arrival. An error stands for a reply that isn't one; whoever is left in the
-/// batch has no answer.
+/// Completes the requests with the script's reply, in order of arrival. An error means that the reply is malformed; the
+/// requests left in the batch have no result.
 pub(crate) fn decode_and_complete(
     batch: &mut Batch,
     reply: Value,
@@ -89,14 +89,14 @@ pub(crate) fn decode_and_complete(
     Ok(delivered)
 }
 
-/// The first come are the first served.
+/// Distributes the admitted requests in order of arrival.
 fn distribute(
     entry: &mut MergedRequests,
     at: Timestamp,
     mut admitted: u64,
     counters: SmallVec<[CounterResult; 1]>,
 ) {
-    // What shadows moved, and is not handed out yet.
+    // Units that shadows moved and that are not distributed yet.
     let mut shadows: SmallVec<[u64; 2]> = counters.iter().map(|line| line.units).collect();
     for request in entry.requests.drain(..) {
         let mut counters = SmallVec::<[_; 1]>::from_slice(&counters);
@@ -106,7 +106,7 @@ fn distribute(
             own = times.min(admitted);
             admitted -= own;
             admitted_after = admitted;
-            // What moved is what all of them took.
+            // The reply has the units of all admitted requests together.
             let shadows = shadows.iter_mut();
             for ((line, asked), shadow) in counters.iter_mut().zip(&request.counters).zip(shadows) {
                 line.units = match asked.mode {
@@ -142,7 +142,7 @@ impl Reply<'_> {
     }
 
     fn line(&mut self, line: &OwnedCounterOp, takes: bool) -> Result<CounterResult, StoreError> {
-        // What a take moved is known from how many it admitted, but for a shadow, which counts by itself.
+        // The units of an `Acquire` follow from the number admitted, except for a shadow's.
         let known = takes && !line.mode.is_shadow();
         let units = if known { 0 } else { self.int()?.max(0) as u64 };
         let words = line
@@ -156,7 +156,7 @@ impl Reply<'_> {
         Ok(CounterResult::new(units, snapshot))
     }
 
-    /// Why one entry failed, while the rest of its batch went on.
+    /// Why one entry failed, while the rest of its batch succeeded.
     fn failure(&mut self, entry: &MergedRequests) -> Result<StoreError, StoreError> {
         let message = self
             .0

@@ -1,4 +1,4 @@
-//! A batch as the script reads it.
+//! Encodes a batch as the script's argument.
 
 use redis::Cmd;
 use smallvec::SmallVec;
@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Batch {
-    /// The call: `EVALSHA`, or `EVAL` with the text if the server doesn't have the script. Calls are written in full and in
-    /// one argument as far as they can be: each argument costs the server about as much as reading a key.
+    /// The call: `EVALSHA`, or `EVAL` with the script's text if the server does not have it. Everything is packed
+    /// into one argument, since each argument costs the server about as much as reading a key.
     pub(in crate::store::redis) fn call(
         &self,
         script: &Script,
@@ -53,7 +53,7 @@ impl Batch {
         if let Some(epoch) = epoch {
             cmd.arg(epoch);
         }
-        // The first value says where the segments begin; the policies go before them.
+        // The first value is the position of the segments; the policies precede them.
         let (mut places, mut begin) = (Places::new(), 2);
         let mut args = MsgPackWriter::with_capacity(256);
         args.reserve_u32();
@@ -74,7 +74,7 @@ impl Batch {
 
 type Policies<'a> = SmallVec<[&'a LimitHandle; 4]>;
 
-/// Where the policy of a limit stands among the values.
+/// The positions of the limits' parameters among the values.
 type Places = SmallVec<[(u64, usize); 4]>;
 
 impl OpGroup {
@@ -122,7 +122,7 @@ impl OpGroup {
     }
 }
 
-/// What the driver calls it. A look is a take for nobody.
+/// The script's number of an operation. A peek is an acquire of nothing.
 fn number(op: Op) -> u64 {
     match op {
         Op::Acquire(_) | Op::Peek => 1,
@@ -134,7 +134,7 @@ fn number(op: Op) -> u64 {
     }
 }
 
-/// What the driver calls it.
+/// The script's number of a mode.
 fn mode_number(mode: CounterMode, rule: &dyn Rule) -> u64 {
     match mode {
         CounterMode::Charge => 0,

@@ -1,4 +1,4 @@
-//! Many questions in one script call.
+//! A batch: the requests of one script call.
 
 use std::mem;
 
@@ -17,41 +17,41 @@ pub(crate) mod deadline_timer;
 pub(crate) mod decode;
 pub(crate) mod encode;
 
-/// Keys that one call judges at most: 512 blocked a server for 1.8 ms.
+/// Keys in one call at most: 512 blocked a server for 1.8 ms.
 pub(super) const MAX_BATCH_KEYS: usize = 128;
 
-/// Equal requests that one entry stands for at most: what Lua counts exactly.
+/// Equal requests merged into one entry at most: what Lua counts exactly.
 const MAX_MERGED: u64 = 1 << 52;
 
-/// Questions on one trip: like ones in segments, equal ones merged.
+/// The requests of one call: those of one kind form a group, equal ones are merged.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     segments: Vec<OpGroup>,
-    /// Segments of trips that are over: their memory is used again.
+    /// Groups of earlier batches, whose memory is reused.
     spare: Vec<OpGroup>,
     keys: usize,
-    /// Nothing but what is equal goes with what it holds.
+    /// Whether it holds a request that needs a call of its own.
     alone: bool,
-    /// No one's time is up before.
+    /// Lower bound of the requests' deadlines.
     soonest: Option<Instant>,
-    /// Goes off then.
+    /// Fires at that deadline.
     pub(super) alarm: DeadlineTimer,
-    /// Whether somebody's time is up who may be in it still.
+    /// Whether a request that is past its deadline may still be in it.
     late: bool,
 }
 
-/// Questions of one kind, under the same policies at the same cost.
+/// Requests of one kind, under the same policies at the same cost.
 #[derive(Debug)]
 struct OpGroup {
     op: Op,
     limits: SmallVec<[LimitHandle; 2]>,
     units: SmallVec<[(Units, CounterMode); 2]>,
     entries: Vec<MergedRequests>,
-    /// Which entry is of which keys.
+    /// The entries, by the hash of their keys.
     places: HashTable<u32>,
 }
 
-/// Equal questions, in order of arrival.
+/// Equal requests, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct MergedRequests {
     pub(super) requests: SmallVec<[PendingRequest; 1]>,
@@ -59,7 +59,7 @@ pub(super) struct MergedRequests {
 }
 
 impl Batch {
-    /// Takes a question in, or hands it back if the batch is full.
+    /// Adds a request, or returns it if the batch is full.
     pub(super) fn push(&mut self, request: PendingRequest) -> Result<(), Box<PendingRequest>> {
         let fits = self.keys + request.counters.len() <= MAX_BATCH_KEYS
             && !self.alone
@@ -97,7 +97,7 @@ impl Batch {
         Ok(())
     }
 
-    /// How many keys it is about.
+    /// The number of keys.
     pub(super) fn keys(&self) -> usize {
         self.keys
     }
@@ -106,7 +106,7 @@ impl Batch {
         self.keys == 0
     }
 
-    /// Forgets its questions, and keeps its memory for the next ones.
+    /// Removes its requests, and keeps the memory for the next ones.
     pub(super) fn clear(&mut self) {
         for mut segment in self.segments.drain(..) {
             segment.entries.clear();
@@ -118,8 +118,7 @@ impl Batch {
         self.late = false;
     }
 
-    /// The next instant at which somebody's time is up; once nobody waits, the last at which somebody's was, if that is
-    /// still to come.
+    /// The next deadline of a waiter; if none waits, the last deadline, if that is still to come.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.soonest.or_else(|| {
             let last = self.requests().map(|request| request.deadline).max();
@@ -127,7 +126,7 @@ impl Batch {
         })
     }
 
-    /// Tells those whose time is up. Their questions stay: they may have been sent.
+    /// Fails the requests past their deadline. They stay in the batch, since they may have been sent.
     pub(super) fn time_out(&mut self, now: Instant) {
         self.late = true;
         for entry in self.entries() {
@@ -142,7 +141,7 @@ impl Batch {
         self.soonest = soonest;
     }
 
-    /// Leaves those behind whose time is up, before they are sent. What is given back is given back for others.
+    /// Removes the requests past their deadline before they are sent. Refunds are always sent.
     pub(super) fn expire_overdue(&mut self) {
         if !mem::take(&mut self.late) {
             return;
@@ -168,26 +167,26 @@ impl Batch {
         entries.flat_map(|entry| &entry.requests)
     }
 
-    /// The entries, in the order in which they are answered.
+    /// The entries, in the order of the reply.
     pub(super) fn entries(&mut self) -> impl Iterator<Item = &mut MergedRequests> {
         self.segments
             .iter_mut()
             .flat_map(|segment| &mut segment.entries)
     }
 
-    /// Whether a rejection that is cached somewhere may no longer hold after it.
+    /// Whether it may invalidate a cached rejection.
     pub(super) fn lifts(&self) -> bool {
         self.segments.iter().any(OpGroup::lifts)
     }
 
-    /// The lines after which that is so.
+    /// The counters whose cached rejections it may invalidate.
     pub(super) fn lifted(&self) -> impl Iterator<Item = CacheKey<'_>> {
         let lifting = self.segments.iter().filter(|segment| segment.lifts());
         let entries = lifting.flat_map(|segment| &segment.entries);
         entries.flat_map(|entry| entry.counters().iter().map(OwnedCounterOp::cache_key))
     }
 
-    /// Takes all questions out.
+    /// Removes all requests.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = PendingRequest> {
         self.entries().flat_map(|entry| entry.requests.drain(..))
     }
@@ -206,7 +205,7 @@ impl Default for OpGroup {
 }
 
 impl OpGroup {
-    /// Makes it one for questions such as this.
+    /// Sets it up for requests such as this.
     fn begin(&mut self, request: &PendingRequest) {
         let counters = request.counters.iter();
         self.op = request.op;
@@ -219,7 +218,7 @@ impl OpGroup {
             .extend(counters.map(|line| (line.units, line.mode)));
     }
 
-    /// The entry of equal questions.
+    /// The entry of requests equal to this.
     fn equal(&mut self, hash: u64, request: &PendingRequest) -> Option<&mut MergedRequests> {
         let entries = &mut self.entries;
         let equal = |place: &u32| {
@@ -256,7 +255,7 @@ impl OpGroup {
 }
 
 impl OpGroup {
-    /// Whether a rejection that is cached somewhere may no longer hold after it. Those of in-flight limits are not cached.
+    /// Whether it may invalidate a cached rejection. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
         let remembered = |limit: &LimitHandle| limit.permit_ttl().is_none();
         self.op.lifts() && self.limits.iter().any(remembered)
@@ -264,7 +263,7 @@ impl OpGroup {
 }
 
 impl MergedRequests {
-    /// What is asked; a list that is empty asks nothing.
+    /// The operation; an empty group has none.
     pub(super) fn op(&self) -> Op {
         self.requests.first().map_or(Op::Peek, |q| q.op)
     }
@@ -275,13 +274,13 @@ impl MergedRequests {
             .map_or(&[], |request| &request.counters)
     }
 
-    /// How many equal requests it stands for.
+    /// The number of equal requests.
     fn times(&self) -> u64 {
         self.requests.iter().map(times).sum::<u64>().min(MAX_MERGED)
     }
 
-    /// The caller of each request, under each policy that records callers: at most as many as a full quota has units, since
-    /// no more are charged.
+    /// The caller of each request, under each policy that records callers: at most as many as a full quota has
+    /// units, since no more are charged.
     fn signatures(&self) -> impl Iterator<Item = &str> {
         let signing = self.counters().iter().enumerate();
         let signing = signing.filter(|(_, line)| line.records_caller());
@@ -296,7 +295,7 @@ impl MergedRequests {
     }
 }
 
-/// How many equal requests a question stands for.
+/// The number of equal requests that a request stands for.
 fn times(request: &PendingRequest) -> u64 {
     match request.op {
         Op::Acquire(times) => times.into(),

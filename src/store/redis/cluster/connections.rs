@@ -30,7 +30,7 @@ impl NodeConnections {
         &self.cluster
     }
 
-    /// A connection to a node, for a tag's lane.
+    /// The connection to a node, for a tag's worker.
     pub(crate) async fn way(
         &self,
         tag: usize,
@@ -44,7 +44,7 @@ impl NodeConnections {
         if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return known[tag % known.len()].clone();
         }
-        // Nodes come and go.
+        // Nodes are added and removed.
         roads.retain(|(known, _)| self.cluster.knows(known));
         let road = |_| Arc::new(SharedConnection::new(node.source.clone()));
         let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();

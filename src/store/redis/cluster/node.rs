@@ -1,4 +1,4 @@
-//! The nodes of a cluster, and where their errors send a request.
+//! The nodes of a cluster, and the redirects in their errors.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -22,14 +22,14 @@ pub(crate) struct ClusterNode {
     probed: Mutex<ProbeState>,
 }
 
-/// What is known of a node's last probe, unless it was answered.
+/// The last probe of a node, unless it had a response.
 #[derive(Debug, Default)]
 struct ProbeState {
     begun: Option<Instant>,
     ended: Option<Instant>,
 }
 
-/// A probe of a node that is under way.
+/// A probe of a node in flight.
 pub(crate) struct ProbeGuard {
     node: Arc<ClusterNode>,
     begun: Instant,
@@ -38,14 +38,14 @@ pub(crate) struct ProbeGuard {
 /// A range of slots, and the address of the node that serves it.
 pub(crate) type SlotRange = (u16, u16, String, u16);
 
-/// Where a trip goes on after an error which says that nothing ran.
+/// Where a batch continues after an error which proves that nothing ran.
 #[derive(Debug)]
 pub(crate) enum Redirect {
-    /// To the node that serves the slot by now.
+    /// To the node that now serves the slot.
     Moved,
-    /// To a node that is about to take the slot over, and has the keys.
+    /// To the node that is importing the slot, and has the keys.
     Asking(Arc<ClusterNode>),
-    /// To the same, once the keys have moved on.
+    /// To the same node, once the keys have moved.
     Again,
 }
 
@@ -59,7 +59,7 @@ impl ClusterNode {
         }
     }
 
-    /// Begins a probe, unless one has begun or ended since and wasn't answered, or is under way, and not for too long.
+    /// Begins a probe, unless one began or ended since then without a response, or is in flight and not overdue.
     pub(crate) fn begin_probe(
         self: &Arc<Self>,
         since: Instant,
@@ -89,7 +89,7 @@ impl ClusterNode {
         self.host == host && self.port == port
     }
 
-    /// What it knows of who serves what.
+    /// Its view of the slot map.
     pub(crate) async fn slots(&self) -> Result<Vec<SlotRange>, StoreError> {
         let loan = self.source.loan().await?;
         let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
@@ -111,7 +111,7 @@ impl ProbeGuard {
     }
 }
 
-/// Answered or not, it is over.
+/// The probe is over, with a response or without.
 impl Drop for ProbeGuard {
     fn drop(&mut self) {
         let mut probed = self.node.probed();
@@ -121,7 +121,7 @@ impl Drop for ProbeGuard {
     }
 }
 
-/// The masters in the answer to `CLUSTER SLOTS`. A node without a name has that of the one that was asked.
+/// The masters in the reply to `CLUSTER SLOTS`. A node without a host has that of the node that replied.
 pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
     let Value::Array(ranges) = answer else {
         return Vec::new();
@@ -152,7 +152,7 @@ pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
     ranges.into_iter().filter_map(range).collect()
 }
 
-/// What an error of a cluster's node is, in a word.
+/// The kind of redirect in an error of a cluster's node.
 pub(crate) fn redirect_kind(error: &RedisError) -> Option<ServerErrorKind> {
     match error.kind() {
         ErrorKind::Server(kind) => Some(kind),
@@ -168,7 +168,7 @@ mod tests {
 
     const MOMENT: Duration = Duration::from_millis(1);
 
-    /// Nothing is connected to it.
+    /// Nothing connects to it.
     fn node() -> Arc<ClusterNode> {
         let config = deadpool_redis::Config::from_url("redis://127.0.0.1:1");
         let pool = config.create_pool(Some(deadpool_redis::Runtime::Tokio1));
@@ -200,7 +200,7 @@ mod tests {
     async fn a_probe_that_ended_while_somebody_paused_was_his_too() {
         let node = node();
         let probing = node.begin_probe(Instant::now(), LONG).expect("the first");
-        // His pause begins while it is under way, and ends when it was in vain.
+        // A pause that begins while the probe is in flight ends when it has failed.
         let since = later().await;
         later().await;
         drop(probing);
@@ -216,7 +216,7 @@ mod tests {
         assert!(node.begin_probe(Instant::now(), LONG).is_none());
         let since = later().await;
         let second = node.begin_probe(since, LONG).expect("beside the first");
-        // That the first is over says nothing about the second.
+        // The end of the first says nothing about the second.
         later().await;
         drop(silent);
         let since = later().await;
@@ -226,7 +226,7 @@ mod tests {
         assert!(node.begin_probe(since, LONG).is_some());
     }
 
-    /// What answers to one may be wrong for another: each of its tags has to find out.
+    /// A response to one tag may not hold for another: each of the node's tags probes for itself.
     #[tokio::test(start_paused = true)]
     async fn a_probe_that_was_answered_is_nobody_elses() {
         let (node, since) = (node(), Instant::now());

@@ -1,4 +1,4 @@
-//! A Redis Cluster: which node serves which of the tags' slots.
+//! The slot map of a Redis Cluster: which node serves each hash tag's slot.
 
 use std::{
     fmt,
@@ -27,45 +27,44 @@ use crate::{
     },
 };
 
-/// How many nodes are asked at a time who serves what. The first answer counts.
+/// Nodes queried at a time for the slot map. The first reply counts.
 const REFRESH_FANOUT: usize = 6;
 
-/// How long they have.
+/// Timeout of a refresh.
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// They aren't asked more often than this.
+/// Pause between refreshes.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How often a command that stands for itself follows the nodes' word.
+/// Redirects that a command of its own follows.
 const MAX_REDIRECTS: usize = 5;
 
 /// The nodes of a cluster.
 ///
-/// They are asked by lanes, and nobody else sends anything again: redis-rs's own cluster connection does so whenever a
-/// reply is cut, which charges twice; and while it looks for a node that is gone, it keeps those waiting that ask the
-/// others.
+/// Workers call them, and nothing else sends anything again: redis-rs's own cluster connection retries after a truncated
+/// reply, which charges twice; and while it looks for a node that is gone, it delays the requests to the others.
 pub(crate) struct Cluster {
-    /// The first of the nodes that were named, which shows how to connect to all.
+    /// The first configured node, whose URL is the template for all connections.
     pattern: ConnectionInfo,
     open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
-    /// Those that were named.
+    /// The configured nodes.
     seeds: Vec<Arc<ClusterNode>>,
     tags: HashTags,
-    /// Connections to each node, in each runtime.
+    /// Pooled connections to each node, in each runtime.
     connections: usize,
     map: ArcSwap<SlotMap>,
     reading: tokio::sync::Mutex<()>,
-    /// Who is asked first.
+    /// The node to query first.
     turn: AtomicUsize,
-    /// The last time it was read: when that was begun, and what was wrong.
+    /// The last refresh: when it began, and its error.
     last: Mutex<Option<(Instant, Option<StoreError>)>>,
 }
 
-/// Who serves what.
+/// The nodes, and the owner of each tag's slot.
 #[derive(Clone, Debug, Default)]
 struct SlotMap {
     nodes: Vec<Arc<ClusterNode>>,
-    /// Of each tag.
+    /// The owner of each tag's slot.
     owners: Vec<Option<Arc<ClusterNode>>>,
 }
 
@@ -78,7 +77,7 @@ impl SlotMap {
 }
 
 impl Cluster {
-    /// A cluster that is found by any of the nodes named. Nothing is connected yet.
+    /// A cluster that is found through any of the configured nodes. Nothing is connected yet.
     pub(crate) fn new(
         seeds: Vec<ConnectionInfo>,
         tags: HashTags,
@@ -132,7 +131,7 @@ impl Cluster {
         &self.tags
     }
 
-    /// The node that serves a tag's slot.
+    /// The owner of a tag's slot.
     pub(crate) async fn owner(&self, tag: usize) -> Result<Arc<ClusterNode>, StoreError> {
         if let Some(owner) = self.cached_owner(tag) {
             return Ok(owner);
@@ -144,7 +143,7 @@ impl Cluster {
         })
     }
 
-    /// Whether a node is one of those that serve.
+    /// Whether a node serves slots.
     pub(crate) fn knows(&self, node: &Arc<ClusterNode>) -> bool {
         let nodes = &self.map.load().nodes;
         nodes.iter().any(|known| Arc::ptr_eq(known, node))
@@ -154,13 +153,13 @@ impl Cluster {
         self.map.load().owners.get(tag)?.clone()
     }
 
-    /// Where to go on after an error; `None` if it stands. Nothing ran in any case.
+    /// The redirect in an error; `None` if it is none. In any case nothing ran.
     pub(crate) fn detour(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Redirect> {
         let kind = redirect_kind(error)?;
         let node = || {
             let (address, _) = error.redirect_node()?;
             let (host, port) = address.rsplit_once(':')?;
-            // Without a host it's the one that was asked.
+            // Without a host it is the node that replied.
             let same = self.cached_owner(tag).filter(|_| host.is_empty());
             let host = same.as_ref().map_or(host, |node| &node.host);
             self.node(&self.map.load(), host, port.parse().ok()?)
@@ -180,7 +179,8 @@ impl Cluster {
             ServerErrorKind::Ask => {
                 let node = node()?;
                 if !self.knows(&node) {
-                    // It may be about to get its first slots. The next one is to find it, and the connections to it.
+                    // It may be importing its first slots. Keep it, so that the next redirect finds
+                    // it and its connections.
                     self.map.rcu(|map| {
                         let mut map = SlotMap::clone(map);
                         map.add(&node);
@@ -194,7 +194,7 @@ impl Cluster {
         }
     }
 
-    /// The tags whose keys are where a tag's are.
+    /// The tags that the same node serves.
     pub(crate) fn tags_on_same_node(&self, tag: usize) -> Vec<usize> {
         let map = self.map.load();
         let Some(Some(own)) = map.owners.get(tag) else {
@@ -205,7 +205,7 @@ impl Cluster {
         same.map(|(tag, _)| tag).collect()
     }
 
-    /// Has it found out who serves what, while nobody waits for it.
+    /// Refreshes the slot map in the background.
     pub(crate) fn schedule_refresh(self: &Arc<Self>) {
         let Ok(handle) = Handle::try_current() else {
             return;
@@ -216,7 +216,7 @@ impl Cluster {
         }
     }
 
-    /// What became of the last reading, if that is not long ago.
+    /// The result of the last refresh, if it is recent.
     fn last_refresh(&self) -> Option<Result<(), StoreError>> {
         let last = self.last();
         let (_, error) = last
@@ -229,7 +229,7 @@ impl Cluster {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Finds out who serves what. Those who want to know at the same time wait for one of them.
+    /// Refreshes the slot map. Concurrent callers await one refresh.
     pub(crate) async fn read(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
         if let Some(read) = self.last_refresh() {
@@ -250,7 +250,7 @@ impl Cluster {
         let seeds =
             seeds.filter(|seed| !map.nodes.iter().any(|node| node.is(&seed.host, seed.port)));
         let mut nodes: Vec<_> = map.nodes.iter().chain(seeds).cloned().collect();
-        // Others each time: a few that are gone must not stand in the way for ever.
+        // Others each time, so that unreachable nodes do not block a refresh for ever.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let first = turn % nodes.len().max(1);
         nodes.rotate_left(first);
@@ -305,7 +305,7 @@ impl Cluster {
         Some(Arc::new(ClusterNode::new(host.to_owned(), port, source)))
     }
 
-    /// Runs a command that does no harm if it runs twice, where a tag's keys are.
+    /// Runs an idempotent command on the node of a tag's keys.
     pub(crate) async fn run<T: FromRedisValue>(
         self: &Arc<Self>,
         tag: usize,

@@ -1,4 +1,4 @@
-//! A lane's connection, and the pool it is from.
+//! A worker's connection, and where connections come from.
 
 use std::{
     fmt,
@@ -23,10 +23,10 @@ mod pool;
 pub(crate) mod sentinel;
 pub(crate) mod tls;
 
-/// A connection on which nothing was sent for so long may have been closed by the other side without a word.
+/// A connection that was idle for this long may have been closed by the other side unnoticed.
 const STALE: Duration = Duration::from_secs(1);
 
-/// Why a command was not answered.
+/// Why a command has no reply.
 #[derive(Debug)]
 pub(crate) enum RunError {
     /// No connection could be opened, set up or chosen; the command was not sent.
@@ -47,7 +47,8 @@ impl From<RunError> for StoreError {
 #[derive(Clone)]
 pub(crate) struct ConnectionSource {
     origin: Backend,
-    /// How many the lanes may hold of the pool's; more are detached, so that whoever shares the pool isn't left waiting.
+    /// Connections of the pool that workers may hold; further ones are detached, so that other users of the pool are
+    /// not starved.
     pub(crate) share: usize,
     held: Arc<AtomicUsize>,
 }
@@ -66,7 +67,7 @@ impl ConnectionSource {
         }
     }
 
-    /// A connection for one command, beside the lanes'.
+    /// A connection for one command, beside those of the workers.
     pub(crate) async fn loan(&self) -> Result<PooledConnection, StoreError> {
         let connection = self.connection().await?;
         Ok(PooledConnection::new(connection))
@@ -89,14 +90,14 @@ impl ConnectionSource {
     }
 }
 
-/// The connection of a lane, which its trips share. It is opened by the first of them.
+/// A worker's connection, shared by its batches. The first of them opens it.
 #[derive(Debug)]
 pub(crate) struct SharedConnection {
     source: ConnectionSource,
     link: Mutex<Option<OpenConnection>>,
 }
 
-/// What a trip holds of the connection it is sent on.
+/// A batch's reference to the connection that it is sent on.
 pub(crate) struct ConnectionRef {
     road: Arc<SharedConnection>,
     connection: MultiplexedConnection,
@@ -106,14 +107,14 @@ pub(crate) struct ConnectionRef {
 #[derive(Debug)]
 struct OpenConnection {
     connection: MultiplexedConnection,
-    /// None if it was detached from the pool.
+    /// `None` if it was detached from the pool.
     _place: Option<PoolSlot>,
-    /// Set by a trip that found it broken.
+    /// Set by a batch that found it broken.
     is_over: Arc<AtomicBool>,
     used: Instant,
 }
 
-/// A connection's place in the pool.
+/// A connection's slot in the pool.
 struct PoolSlot {
     connection: Option<Connection>,
     held: Arc<AtomicUsize>,
@@ -127,11 +128,11 @@ impl SharedConnection {
         }
     }
 
-    /// The connection, opened if there is none, or the one there was doesn't answer any more.
+    /// The open connection; opens one if there is none, or the old one does not respond.
     pub(crate) async fn way(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
         let mut link = self.link.lock().await;
         if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
-            // Should nobody wait for the answer any more, it is as good as none.
+            // If the check is cancelled, the connection counts as broken.
             if Box::pin(answers(&mut stale.connection)).await {
                 *link = Some(stale);
             }
@@ -139,7 +140,7 @@ impl SharedConnection {
         drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
         let link = match &mut *link {
             Some(link) => link,
-            // Seldom, and large: whoever awaits this would be as large.
+            // Boxed: rare and large, it would enlarge the futures that await this.
             none => none.insert(Box::pin(OpenConnection::open(&self.source)).await?),
         };
         link.used = Instant::now();
@@ -161,13 +162,13 @@ impl ConnectionRef {
         cmd.query_async(&mut self.connection).await
     }
 
-    /// Sends a command to a node of a cluster that is about to take over its keys, and answers for those it has already.
+    /// Sends a command to a node of a cluster that is importing the slot of its keys (`ASKING`).
     pub(crate) async fn query_with_asking(&mut self, cmd: &Cmd) -> Result<Value, RedisError> {
         Box::pin(query_with_asking(&mut self.connection, cmd)).await
     }
 
-    /// Closes the connection, if it is still the one in use: now, or when the next trip would use it. Somebody may be opening
-    /// another one, which takes as long as his deadline; whoever is behind this trip isn't to wait for that.
+    /// Closes the connection, if it is still the current one: now, or when the next batch would use it. Another task
+    /// may be opening a new one, which takes up to its timeout; the batches behind this one must not wait for that.
     pub(crate) fn close(&self) {
         self.is_over.store(true, Ordering::Release);
         if let Ok(mut link) = self.road.link.try_lock() {
@@ -200,7 +201,7 @@ impl OpenConnection {
     }
 }
 
-/// The connection is closed, so that the pool doesn't hand it out again: it may be dead.
+/// Closes the connection rather than returning it to the pool: it may be broken.
 impl Drop for PoolSlot {
     fn drop(&mut self) {
         drop(self.connection.take().map(Connection::take));
@@ -235,7 +236,7 @@ mod tests {
 
     use super::*;
 
-    /// A pool of one connection, which whoever comes next has to take.
+    /// A pool of one connection.
     fn source(addr: impl fmt::Display) -> (ConnectionSource, Pool) {
         let mut config = deadpool_redis::Config::from_url(format!("redis://{addr}"));
         config.pool = Some(deadpool_redis::PoolConfig::new(1));
@@ -248,7 +249,7 @@ mod tests {
         source.loan().await.expect("a connection").query(cmd).await
     }
 
-    /// The number of the connection that the next one gets.
+    /// The id of the next connection.
     async fn number(source: &ConnectionSource) -> i64 {
         match ask(source, cmd("CLIENT").arg("ID")).await {
             Ok(Value::Int(number)) => number,
@@ -269,7 +270,7 @@ mod tests {
         let (source, pool) = source(server.addr());
         let first = number(&source).await;
         assert_eq!(number(&source).await, first);
-        // So is one that said that it can't be done, for that was an answer.
+        // An error reply is a response, too.
         for error in [
             "WRONGTYPE a list",
             "ERR no",
@@ -302,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Drops a command amid its way; returns how many connections the pool has then.
+    /// Cancels a command in flight; returns the connections of the pool afterwards.
     async fn give_up(
         pool: &Pool,
         asking: impl Future<Output = Result<Value, RedisError>>,
@@ -311,7 +312,7 @@ mod tests {
         pool.status().size
     }
 
-    /// Whoever came next on it would wait for both answers.
+    /// The next user of it would wait for both replies.
     #[tokio::test]
     async fn a_connection_that_nobody_waited_for_to_answer_is_no_ones() {
         let server = Server::start();
@@ -330,7 +331,7 @@ mod tests {
             proxy.pass();
             assert_ne!(number(&source).await, before);
         }
-        // Nor is one that nothing was sent on, for it may have been cut since.
+        // Nor is an idle one reused, since it may have been closed.
         drop(source.loan().await.expect("a connection"));
         assert_eq!(pool.status().size, 0);
     }

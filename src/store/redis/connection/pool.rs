@@ -16,8 +16,8 @@ pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
     })
 }
 
-/// A connection for one command. Unless it answers, it doesn't go back to its pool: it may be dead, and if it isn't, its
-/// next user would wait for both answers.
+/// A connection for one command. Without a reply it is not returned to its pool: it may be broken, and otherwise its
+/// next user would wait for both replies.
 pub(crate) struct PooledConnection(Option<Connection>);
 
 impl PooledConnection {
@@ -29,7 +29,7 @@ impl PooledConnection {
         self.send(cmd, false).await
     }
 
-    /// Sends it to a node of a cluster that is about to take over its key.
+    /// Sends it to a node of a cluster that is importing the slot of its key (`ASKING`).
     pub(crate) async fn query_with_asking(self, cmd: &Cmd) -> Result<Value, RedisError> {
         self.send(cmd, true).await
     }
@@ -55,13 +55,13 @@ impl Drop for PooledConnection {
     }
 }
 
-/// Sends a command to a node of a cluster that is about to take over its key.
+/// Sends a command after `ASKING`.
 pub(super) async fn query_with_asking(
     connection: &mut MultiplexedConnection,
     cmd: &Cmd,
 ) -> Result<Value, RedisError> {
     let mut both = redis::Pipeline::with_capacity(2);
-    // They are sent as one: nothing of another trip's comes between.
+    // As one pipeline: nothing of another batch's comes between.
     both.cmd("ASKING").add_command(cmd.clone());
     let answers = connection.req_packed_commands(&both, 1, 1).await?;
     let answer = answers.into_iter().next().unwrap_or(Value::Nil);

@@ -1,4 +1,4 @@
-//! A master that sentinels watch.
+//! The master of a Sentinel deployment.
 
 use std::{
     fmt,
@@ -16,21 +16,21 @@ use crate::{
     store::redis::error_class,
 };
 
-/// How long sentinels have to answer, where no request waits.
+/// Timeout of the sentinels where no request waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whoever is the master now, by the sentinels' word and by its own.
+/// The current master, by the sentinels' reply and its own role.
 ///
-/// The sentinels are asked whenever a connection is opened, all at once, and the first answer counts; then the server is
-/// asked whether it is a master. So a connection never leads to a server that was demoted before it was opened; one that is
-/// demoted later answers `READONLY`, and its connection is dropped.
+/// Whenever a connection is opened, all sentinels are queried at once, and the first reply counts; then the server is
+/// asked for its role. So a connection never leads to a server that was demoted before; one that is demoted later
+/// replies `READONLY`, and its connection is closed.
 pub(crate) struct Sentinel {
     name: String,
     sentinels: Vec<Pool>,
-    /// How masters are connected to; its address stands for any.
+    /// How to connect to a master; its address is replaced.
     pattern: ConnectionInfo,
     open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
-    /// The last master.
+    /// The last known master.
     master: Mutex<Option<(String, u16, Pool)>>,
 }
 
@@ -58,14 +58,14 @@ impl Sentinel {
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
         let pool = match self.ask().await {
             Ok((host, port)) => self.pool(host, port)?,
-            // They may be gone while the master is well.
+            // The sentinels may be down while the master is well.
             Err(error) => self.last().ok_or(error)?,
         };
         let mut connection = checkout(&pool).await?;
         match is_master(&mut connection).await? {
             true => Ok(connection),
             false => {
-                // It isn't wanted in the pool.
+                // Not returned to the pool.
                 drop(Connection::take(connection));
                 Err(StoreError::Server {
                     code: "READONLY".into(),
@@ -75,7 +75,7 @@ impl Sentinel {
         }
     }
 
-    /// Who is the master, by the first sentinel that knows.
+    /// The master's address, by the first sentinel that knows it.
     async fn ask(&self) -> Result<(String, u16), StoreError> {
         let mut asked = JoinSet::new();
         for sentinel in &self.sentinels {
@@ -117,7 +117,7 @@ impl Sentinel {
     }
 }
 
-/// Another address that is connected to in the same way.
+/// An address that is connected to in the same way.
 pub(crate) fn at(pattern: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
     match pattern.clone() {
         ConnectionAddr::TcpTls {
@@ -134,7 +134,7 @@ pub(crate) fn at(pattern: &ConnectionAddr, host: &str, port: u16) -> ConnectionA
     }
 }
 
-/// The master's address, by a sentinel's word.
+/// The master's address, by one sentinel.
 async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreError> {
     let mut connection = checkout(sentinel).await?;
     let mut ask = redis::cmd("SENTINEL");
@@ -147,7 +147,7 @@ async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreErro
     })
 }
 
-/// Whether a server calls itself a master. One that may not tell is believed to be one.
+/// Whether a server reports the role of a master. One that does not permit the question is taken for one.
 async fn is_master(connection: &mut Connection) -> Result<bool, StoreError> {
     let role: Result<Value, _> = redis::cmd("ROLE").query_async(&mut **connection).await;
     match role {

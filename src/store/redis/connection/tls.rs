@@ -1,10 +1,10 @@
-//! Certificates of encrypted connections.
+//! Certificates of TLS connections.
 
 use redis::ConnectionInfo;
 
 use crate::error::ConfigError;
 
-/// Whom to trust, and what to show; what the system trusts, and nothing, unless set.
+/// Root and client certificates; the system's roots and no client certificate, unless set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tls {
     #[cfg(feature = "redis-tls")]
@@ -24,7 +24,7 @@ impl Tls {
     }
 }
 
-/// The error for an encrypted address without what it takes.
+/// The error for a `rediss://` address in a build without TLS.
 pub(crate) fn not_built() -> ConfigError {
     ConfigError::new(
         "an address of rediss://, and a build without TLS",
@@ -34,7 +34,7 @@ pub(crate) fn not_built() -> ConfigError {
 
 #[cfg(feature = "redis-tls")]
 impl Tls {
-    /// Adds the certificates to an address of `rediss://`.
+    /// Adds the certificates to a `rediss://` address.
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, ConfigError> {
         let given = self.root.is_some() || self.client.is_some();
         if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
@@ -47,7 +47,7 @@ impl Tls {
             };
         }
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody else may be faster, which is as well.
+            // Another thread may have installed it first.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         if !given {

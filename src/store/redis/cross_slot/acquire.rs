@@ -1,4 +1,4 @@
-//! Taking under keys in several slots.
+//! Acquiring under keys in several slots.
 
 use std::{future::Future, mem, sync::Arc};
 
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// What is being taken.
+/// An acquire in progress.
 struct CrossSlotAcquire {
     workers: Arc<WorkerPool>,
     deadline: Instant,
@@ -33,20 +33,20 @@ struct CrossSlotAcquire {
     /// Whether a rejection charges something.
     counts: bool,
     asked: SmallVec<[PendingPart; 2]>,
-    /// Shadows, and the lines that they stand for.
+    /// Shadows, and the counters that they replace.
     shadows: Vec<(usize, OwnedCounterOp, Option<usize>)>,
 }
 
-/// What was taken. What it charged is given back unless it is read.
+/// A completed acquire. What it charged is refunded unless the result is read.
 struct Taken {
     admitted: u64,
     count: usize,
     parts: SmallVec<[PartReply; 2]>,
-    /// What was asked once it was known what became of the request.
+    /// The follow-up operations, sent once the outcome of the request was known.
     beside: SmallVec<[PartReply; 2]>,
 }
 
-/// Asks about all lines but the shadows. Nothing is charged yet for what they reject.
+/// Sends all counters but the shadows. Nothing is charged yet for rejections.
 pub(crate) fn ask(
     workers: &Arc<WorkerPool>,
     times: u32,
@@ -99,7 +99,7 @@ async fn read(
     Ok(taken.await?.read())
 }
 
-/// Whether a rejection charges something under this line.
+/// Whether a rejection charges something in this mode.
 fn counts_rejections(line: &OwnedCounterOp) -> bool {
     match line.mode {
         CounterMode::CountRejections | CounterMode::ChargeRejectedToo => !line.units.is_zero(),
@@ -107,7 +107,7 @@ fn counts_rejections(line: &OwnedCounterOp) -> bool {
     }
 }
 
-/// The line without what it charges for rejections: whether they count is known only once all parts have answered.
+/// The counter without the charge for rejections, which depends on the results of all parts.
 fn without_rejections(line: &OwnedCounterOp) -> OwnedCounterOp {
     let mut line = line.clone();
     match line.mode {
@@ -138,7 +138,7 @@ impl CrossSlotAcquire {
     async fn take(mut self) -> Result<Taken, StoreError> {
         let (mut parts, error) = answers(mem::take(&mut self.asked)).await;
         if let Some(error) = error {
-            // What the others charged goes back with them.
+            // What the others charged is refunded with them.
             return Err(error);
         }
         let admitted = parts.iter().filter_map(|part| part.delivery.answer());
@@ -146,7 +146,7 @@ impl CrossSlotAcquire {
         let admitted = admitted.fold(self.times.into(), u64::min);
         let beside = self.ask_beside(&parts, admitted);
         self.refund_unread(&mut parts, admitted).await?;
-        // What was decided stands, whatever becomes of those.
+        // The decision stands, whatever becomes of these.
         let (beside, _) = answers_by(self.deadline, beside).await;
         Ok(Taken {
             admitted,
@@ -156,7 +156,7 @@ impl CrossSlotAcquire {
         })
     }
 
-    /// Has given back what not all parts admitted.
+    /// Refunds what not all parts admitted.
     async fn refund_unread(
         &self,
         parts: &mut [PartReply],
@@ -179,7 +179,7 @@ impl CrossSlotAcquire {
             }
         }
         back.retain(|part| !part.counters.is_empty());
-        // They are given back also if nobody waits for it any more.
+        // They are refunded also if the waiter has left.
         let back = ask_parts(&self.workers, Op::Refund, back, self.deadline);
         let (given, error) = answers_by(self.deadline, back).await;
         if let Some(error) = error {
@@ -203,7 +203,7 @@ impl CrossSlotAcquire {
         Ok(())
     }
 
-    /// Charges what counts rejections, and asks shadows, now that it's known what became of the request.
+    /// Charges what counts rejections, and evaluates shadows, once the outcome of the request is known.
     fn ask_beside(&self, parts: &[PartReply], admitted: u64) -> SmallVec<[PendingPart; 2]> {
         let times = u64::from(self.times);
         let matters = self.counts || !self.shadows.is_empty();
@@ -241,7 +241,8 @@ impl Taken {
             };
             let at = told.at;
             for ((place, line), told) in part.places.iter().zip(&part.counters).zip(told.counters) {
-                // What rejections charge is no part of the request's own charge, and doesn't date that anew.
+                // What rejections charge is no part of the request's own charge, and does not change its
+                // instant.
                 let is_shadow = line.mode.is_shadow();
                 let own = &mut answer.counters[*place];
                 if !is_shadow && own.units > 0 {

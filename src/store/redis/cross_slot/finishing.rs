@@ -1,4 +1,4 @@
-//! A future that is finished without its caller.
+//! A future that completes without its caller.
 
 use std::{
     future::Future,
@@ -8,7 +8,8 @@ use std::{
 
 use tokio::runtime::Handle;
 
-/// A future that goes on in a task of its own when it is dropped on a runtime before it is ready. Its output is dropped then.
+/// A future that continues in a task of its own when it is dropped on a runtime before it completes. Its output is
+/// dropped then.
 pub(crate) struct Finishing<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
 
 impl<F: Future<Output: Send> + Send + 'static> Finishing<F> {

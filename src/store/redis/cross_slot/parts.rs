@@ -21,19 +21,19 @@ use crate::{
     strategy::Snapshot,
 };
 
-/// The lines of a request whose keys share a slot, and their places in the request.
+/// The counters of a request whose keys share a slot, and their positions in the request.
 pub(crate) struct SlotPart {
     pub(crate) counters: CounterOps,
     pub(super) places: SmallVec<[usize; 2]>,
 }
 
-/// A part that was asked about.
+/// A part that was sent.
 pub(super) struct PendingPart {
     pub(super) part: SlotPart,
     pub(super) answer: Result<ResponseHandle, StoreError>,
 }
 
-/// A part that was answered. Its delivery gives back what is charged, unless it's read.
+/// A part that has a response. Dropping it unread refunds what it charged.
 pub(crate) struct PartReply {
     pub(super) part: SlotPart,
     pub(super) delivery: RollbackGuard,
@@ -50,7 +50,7 @@ pub(crate) fn spans_slots(workers: &WorkerPool, counters: &CounterOps) -> bool {
     })
 }
 
-/// A request's lines, by slot.
+/// Splits a request's counters by slot.
 pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[SlotPart; 1]> {
     let mut parts: SmallVec<[(usize, SlotPart); 1]> = SmallVec::new();
     for (place, line) in counters.into_iter().enumerate() {
@@ -75,7 +75,7 @@ pub(crate) fn parts(workers: &WorkerPool, counters: CounterOps) -> SmallVec<[Slo
 }
 
 impl SlotPart {
-    /// A shadow stands for a line of its own part, or beside them all.
+    /// A shadow stands for a counter of its own part, or for none.
     fn renumber(&mut self) {
         for line in &mut self.counters {
             if let CounterMode::Shadow {
@@ -90,7 +90,7 @@ impl SlotPart {
     }
 }
 
-/// Asks about all parts at once. What can't be asked is answered all the same, so that the others are given back.
+/// Sends all parts at once. A part that cannot be sent has an error for its response, so that the others are refunded.
 pub(super) fn ask_parts(
     workers: &Arc<WorkerPool>,
     ask: Op,
@@ -104,7 +104,7 @@ pub(super) fn ask_parts(
     asked.collect()
 }
 
-/// Awaits all answers. What can't be answered is the error.
+/// Awaits all responses. An error of one is the error of all.
 pub(super) async fn answers(
     asked: impl IntoIterator<Item = PendingPart>,
 ) -> (SmallVec<[PartReply; 2]>, Option<StoreError>) {
@@ -122,7 +122,7 @@ pub(super) async fn answers(
     (answered, error)
 }
 
-/// The same, for no longer than the request has time. It has less than others who asked later, and is asked behind them.
+/// The same, until the request's deadline, which is earlier than those of requests that were queued before it.
 pub(super) async fn answers_by(
     deadline: Instant,
     asked: impl IntoIterator<Item = PendingPart>,
@@ -144,7 +144,7 @@ pub(super) async fn answers_by(
     (answered, error)
 }
 
-/// Reads the parts' answers, and makes one of them. It speaks of the earliest of their instants.
+/// Reads the parts' responses, and merges them into one, dated by the earliest of their instants.
 pub(super) fn join(answered: &mut [PartReply], count: usize) -> OpResult {
     let mut whole = OpResult {
         admitted: u64::MAX,
@@ -173,7 +173,7 @@ pub(super) fn join(answered: &mut [PartReply], count: usize) -> OpResult {
     whole
 }
 
-/// A line of an answer that was given at another instant than the whole.
+/// A counter's result with the instant of its own part.
 pub(super) fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> CounterResult {
     let clock_skew_us = at.as_micros().saturating_sub(whole.at.as_micros());
     CounterResult {
@@ -182,7 +182,7 @@ pub(super) fn late(line: CounterResult, whole: &OpResult, at: Timestamp) -> Coun
     }
 }
 
-/// The lines of a part that charged something: `share` of so many `admitted` requests of it, to be given back.
+/// The counters of a part that charged something: the `share` of `admitted` requests of it to refund.
 pub(super) fn charged(part: &SlotPart, answer: &OpResult, share: u64, admitted: u64) -> SlotPart {
     let mut back = SlotPart {
         counters: CounterOps::new(),

@@ -1,4 +1,4 @@
-//! How a request's lines stood before it, by what their parts answered.
+//! The state of a request's counters before it, by the responses of its parts.
 
 use super::parts::PartReply;
 use crate::store::{
@@ -7,10 +7,10 @@ use crate::store::{
     room::{counted_rejections, denied_charge, fit_without},
 };
 
-/// The enforced lines of a request, and the room that each had before it: what was charged by the request, and by equal ones
-/// that were admitted with it, is counted as room.
+/// The enforced counters of a request, and the units that each had available before it: what was charged by the request,
+/// and by equal ones admitted with it, counts as available.
 pub(crate) struct Stood<'a> {
-    /// With their places in the request.
+    /// With their positions in the request.
     own: Vec<(usize, &'a OwnedCounterOp)>,
     counters: Vec<CounterOp<'a>>,
     rooms: Vec<u64>,
@@ -37,14 +37,14 @@ impl<'a> Stood<'a> {
         stood
     }
 
-    /// For how many of so many requests there was room, without the line at a place.
+    /// How many of `times` requests had units available, without the counter at a position.
     pub(crate) fn fit_without(&self, place: usize, times: u64) -> u64 {
         let without = self.own.iter().position(|(own, _)| *own == place);
         let without = without.unwrap_or(usize::MAX);
         fit_without(&self.counters, &self.rooms, without, times)
     }
 
-    /// What the rejected ones of so many requests charge under which lines.
+    /// What the rejected ones of `times` requests charge, by counter.
     pub(crate) fn rejections(
         &self,
         times: u64,

@@ -1,4 +1,4 @@
-//! How the servers are.
+//! The health check of the Redis store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,23 +17,23 @@ use crate::{
 
 pub(crate) mod self_test;
 
-/// The oldest version that has all that scripts need: `PXAT`.
+/// The oldest version with `PXAT`, which the scripts need.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// How far two machines' clocks may be apart.
+/// Clock difference that is reported.
 const APART: Duration = Duration::from_secs(1);
 
-/// At the start of an application there is more time than requests have.
+/// Timeout of a health check, which has more time than a request.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A server, and a hash tag of keys that are there.
+/// A server, and a hash tag of keys that it has.
 pub(crate) struct ServerRef {
     pub(crate) name: Arc<str>,
     pub(crate) tag: usize,
 }
 
 impl RedisStore {
-    /// Asks each server, and tries each limit there.
+    /// Checks each server, and tries each limit there.
     pub(crate) async fn look(&self, limits: &[LimitHandle]) -> HealthReport {
         let mut health = HealthReport::default();
         if Handle::try_current().is_err() {
@@ -69,7 +69,7 @@ impl RedisStore {
         health
     }
 
-    /// What a server says of itself.
+    /// What a server reports of itself.
     async fn look_at(
         &self,
         place: &ServerRef,
@@ -128,7 +128,7 @@ async fn places(servers: &Topology) -> Result<Vec<ServerRef>, StoreError> {
     Ok(places)
 }
 
-/// A server's answer to `INFO`.
+/// A server's reply to `INFO`.
 pub(crate) struct InfoReply<'a>(pub(crate) &'a str);
 
 impl InfoReply<'_> {
@@ -150,7 +150,7 @@ impl InfoReply<'_> {
         }
         match self.field("maxmemory_policy") {
             None => health.add_unchecked("eviction"),
-            // Without a limit nothing is ever evicted.
+            // Without `maxmemory` nothing is ever evicted.
             Some(policy) if policy != "noeviction" && self.field("maxmemory") != Some("0") => {
                 health.add_issue(HealthIssue::EvictionEnabled {
                     server: server.clone(),

@@ -1,4 +1,4 @@
-//! Trying a limit out, on a key that nobody else uses.
+//! Tries each limit on a key of its own.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use crate::{
     },
 };
 
-/// What the server says in a script that runs a command which the user may not.
+/// Redis's error in a script that runs a command without the right to.
 const UNNAMED: &str = "user executing the script can't run this command";
 
 impl RedisStore {
-    /// Asks all that may be asked about a key under a limit, looks whether the user may run each command that takes, and
-    /// removes the key.
+    /// Executes all operations on a key under a limit, checks the rights to each command that this takes, and
+    /// deletes the key.
     pub(crate) async fn self_test_policy(
         &self,
         place: &ServerRef,
@@ -53,7 +53,7 @@ impl RedisStore {
             Ok(lacking) if lacking.is_empty() => None,
             Ok(lacking) => Some(right(refused(&lacking))),
             Err(StoreError::Server { code, message }) if &*code == "NOPERM" => Some(right(message)),
-            // Whatever that is, asking tells it, too.
+            // Whatever that is, the operations report it, too.
             Err(_) => None,
         };
         let problem = match tried {
@@ -78,7 +78,7 @@ impl RedisStore {
         }
     }
 
-    /// Takes a unit as requests do, and waits for it no longer than they do: none of them is to be held up on that trip.
+    /// Acquires a unit as a request does, with a request's timeout, so that no request in the same batch is delayed.
     async fn take(&self, line: &OwnedCounterOp) -> Result<OpResult, StoreError> {
         let (workers, until) = (&self.inner.workers, Instant::now() + PATIENCE);
         loop {
@@ -91,7 +91,7 @@ impl RedisStore {
         }
     }
 
-    /// Takes a unit, and then asks by itself, so that nobody hears of it, all else that may become of one.
+    /// Acquires a unit, and then executes all other operations on connections of its own.
     async fn ask_all(
         &self,
         place: &ServerRef,
@@ -113,7 +113,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Asks beside the lanes, without a word to those who remember refusals.
+    /// Executes an operation beside the workers, without invalidating cached rejections.
     async fn ask_apart(
         &self,
         place: &ServerRef,
@@ -139,7 +139,7 @@ impl RedisStore {
         read(awaited.into_rollback_guard().await?)
     }
 
-    /// Which of these commands the user may not run on a key.
+    /// The commands that the user may not run on a key.
     async fn lacking(
         &self,
         place: &ServerRef,
@@ -160,7 +160,7 @@ impl RedisStore {
         Ok(answer.map_err(|_| StoreError::Timeout)??)
     }
 
-    /// Whether the user may read and write the key of the epoch, which stays what it is.
+    /// Whether the user may read and write the key of the epoch, which stays as it is.
     pub(crate) async fn try_epoch(&self, server: &Arc<str>, health: &mut HealthReport) {
         let Some(key) = &self.inner.shared.epoch else {
             return;
@@ -184,7 +184,7 @@ impl RedisStore {
         }
     }
 
-    /// A key that nobody else uses, on a certain server.
+    /// A key that nothing else uses, on a certain server.
     fn key_at(&self, place: &ServerRef) -> Key {
         loop {
             let key = Key::unique();
@@ -199,7 +199,7 @@ fn read(mut delivery: RollbackGuard) -> Result<OpResult, StoreError> {
     delivery.read().ok_or_else(ended)
 }
 
-/// The line that gives back what was charged.
+/// The counter that refunds what was charged.
 fn charged(line: &OwnedCounterOp, answer: &OpResult) -> OwnedCounterOp {
     let mut line = line.clone();
     if let Some(snapshot) = answer.counters.first().map(|line| &line.snapshot) {

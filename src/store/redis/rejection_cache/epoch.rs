@@ -1,4 +1,4 @@
-//! The store's epoch, as far as this process knows it.
+//! The store's epoch, as last read by this process.
 
 use std::{
     sync::{
@@ -10,26 +10,26 @@ use std::{
 
 use crate::clock::Timestamp;
 
-/// What names the present state of the store's counts, but for what admitted requests charge: it changes with each refund,
+/// Identifies the state of the store's counts, apart from what admitted requests charge: it changes with each refund,
 /// reset and charge past the quota, and when the server may have lost counts.
 ///
-/// Its values are numbered as they are read. A value that comes back is a new one: something else was there meanwhile.
+/// Values are numbered as they are read. A value that returns gets a new number, since another one was there meanwhile.
 pub(crate) struct Epoch {
-    /// Zero: none was read yet.
+    /// Zero if none was read yet.
     number: AtomicU64,
-    /// When it was read, in microseconds on the cache's clock: not later than it was true.
+    /// When it was read, in microseconds on the cache's clock: no later than it was current.
     read: AtomicI64,
-    /// When it was last asked for, whatever came of it.
+    /// When it was last requested, whatever the result.
     asked: AtomicI64,
     is_being_read: AtomicBool,
     last: Mutex<Last>,
 }
 
-/// What was read last.
+/// The last reading.
 #[derive(Default)]
 struct Last {
     value: String,
-    /// How far the server's clock was ahead of the cache's, in microseconds.
+    /// Offset of the server's clock from the cache's, in microseconds.
     lead: i64,
 }
 
@@ -51,14 +51,14 @@ impl Epoch {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Whether it is the one of that number, and was less than `bound` ago.
+    /// Whether the epoch is still that number, by a reading less than `bound` ago.
     pub(crate) fn holds(&self, number: u64, now: Timestamp, bound: Duration) -> bool {
-        // In this order: it has the number that was written before this time was.
+        // In this order: the number was written before this time was.
         let read = Timestamp::from_micros(self.read.load(Ordering::Acquire));
         number > 0 && self.number() == number && read <= now && now.since(read) < bound
     }
 
-    /// Begins to read it, unless it is being read, or was asked for less than `pause` ago.
+    /// Starts a reading, unless one is in progress or was requested less than `pause` ago.
     pub(crate) fn start_read(&self, now: Timestamp, pause: Duration) -> bool {
         let last = Timestamp::from_micros(self.asked.load(Ordering::Acquire));
         let is_due = now < last || now.since(last) >= pause;
@@ -69,14 +69,14 @@ impl Epoch {
         true
     }
 
-    /// Ends the reading that was begun, with or without a value.
+    /// Ends the reading, with or without a value.
     pub(crate) fn finish_read(&self) {
         self.is_being_read.store(false, Ordering::Release);
     }
 
-    /// Notes the value that was asked for at `read`, when the server's clock showed `time`. Where the two clocks have moved
-    /// apart by more than `bound` since the last reading, waits by the one are no waits by the other: the server's was set, or this machine was
-    /// suspended. Then it is a new value.
+    /// Stores the value that was requested at `read`, when the server's clock showed `time`. If the two clocks have
+    /// drifted apart by more than `bound` since the last reading (the server's was set, or this machine was
+    /// suspended), waits of one are not waits of the other: then it counts as a new value.
     pub(crate) fn note(&self, value: &str, time: Timestamp, read: Timestamp, bound: Duration) {
         let lead = time.as_micros().saturating_sub(read.as_micros());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,4 @@
-//! The store's epoch in Redis: it changes when a rejection that a process has cached may no longer be what the store would
-//! answer.
+//! The store's epoch in Redis, which changes when a cached rejection may no longer be what the store would decide.
 
 use redis::cmd;
 
@@ -10,20 +9,20 @@ use crate::{
     store::redis::{hash_tags::HashTags, topology::Topology},
 };
 
-/// How long the key lives. When it has ended, the epoch is another one.
+/// The TTL of the key. When it expires, the epoch is another one.
 const EPOCH_TTL_MS: u64 = 86_400_000;
 
 /// Reads the epoch.
 const SCRIPT: &str = include_str!("epoch.lua");
 
-/// The key whose value is one half of the epoch. The other half is the server's replication id: it is another one after a
-/// restart and after a failover, which may bring older counts back.
+/// The key whose value is one half of the epoch. The other half is the server's replication id, which changes with a
+/// restart or a failover, since those may bring older counts back.
 ///
-/// A call that refunds, resets or charges past the quota deletes the key, and the next process that reads the epoch gives it
+/// A call that refunds, resets or charges past the quota deletes the key, and the next process that reads the epoch sets
 /// a value that no key ever had. So a server that was flushed, or came back empty, has another epoch, too.
 ///
-/// A cluster has none. A call deletes keys of one slot alone, and while a slot moves it can't have both the key that it
-/// counts by and one that may not exist. There rejections are cached for the bound, and no longer.
+/// A cluster has none: a call deletes keys of one slot only, and while a slot migrates it cannot touch both the key that
+/// it counts by and one that may not exist. There rejections are cached for the bound, and no longer.
 #[derive(Debug)]
 pub(crate) struct EpochKey(String);
 
@@ -36,7 +35,7 @@ impl EpochKey {
         &self.0
     }
 
-    /// The epoch, and the server's time. `None` from a server that doesn't say which epoch it is.
+    /// The epoch, and the server's time. `None` from a server that does not report it.
     pub(crate) async fn read(
         &self,
         topology: &Topology,

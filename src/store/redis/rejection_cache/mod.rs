@@ -30,54 +30,55 @@ mod tests;
 /// Shards, each under a lock of its own.
 const SHARDS: usize = 16;
 
-/// Counters of invalidations by this process. Keys that share one invalidate each other's entries, which costs a call.
+/// Counters of invalidations by this process. Keys that share a counter invalidate each other's entries, which
+/// costs a call.
 const COUNTERS: usize = 8_192;
 
 /// Cached rejections.
 ///
-/// An entry is one request: the keys of all of its policies, and what the store answered for each. It answers requests for
+/// An entry is one request: the keys of all of its policies, and the store's result for each. It answers requests for
 /// the same keys under the same rules, at the same costs or larger ones, as long as
 ///
 /// - its wait has not passed, and
-/// - nothing that this process did since may have changed one of its keys: it counts refunds, resets and charges past the
-///   quota for each policy and key, whatever the caller's quota is, and
-/// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and the
-///   store's [epoch](Epoch), read within the bound, is what it was before: then nothing has changed them.
+/// - this process has not refunded, reset or charged past the quota one of its keys since: the cache counts these for
+///   each policy and key, whatever the caller's quota is, and
+/// - it is no older than `bound`. It may be older while every request for its keys is rejected, whatever it costs, and
+///   the store's [epoch](Epoch), read within the bound, is unchanged: then nothing has changed the keys.
 ///
-/// Where rejections are counted, only those by a ban are cached, until it ends: they count nowhere.
+/// Where rejections are charged, only those by a ban are cached, until it ends: they charge nothing.
 ///
-/// So a wait that is told from here is what the store told at most `bound` ago, or would tell now.
+/// So a wait reported from the cache is what the store reported at most `bound` ago, or would report now.
 pub(crate) struct RejectionCache {
     bound: Duration,
     clock: Arc<dyn Clock>,
     hasher: DefaultHashBuilder,
     shards: [CachePadded<Mutex<Shard>>; SHARDS],
-    /// In each shard.
+    /// Capacity of each shard.
     most: usize,
     len: AtomicIsize,
-    /// How often this process may have changed a key, by the hash of its policy and itself.
+    /// Invalidations by this process, by the hash of policy and key.
     changes: Box<[AtomicU64]>,
     epoch: Epoch,
 }
 
-/// What was known when a question was asked. Its rejection is cached with it.
+/// The state of the cache when a request arrived. Its rejection is cached with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheToken {
-    /// Zero: not known.
+    /// Zero if none was read.
     epoch: u64,
-    /// The sum of the lines' counters. They only grow: while the sum is the same, so is each.
+    /// The sum of the keys' invalidation counters. They only grow: an equal sum means that each is equal.
     changes: u64,
 }
 
-/// What finds a question's entry, and tells whether it still holds.
+/// Finds a request's entry, and tells whether it still holds.
 struct CacheSlot {
     hash: u64,
     changes: u64,
 }
 
 impl RejectionCache {
-    /// At most some `most` entries, none of which is believed for more than `bound` after something changed elsewhere. A
-    /// bound of zero: none at all.
+    /// Holds about `most` entries, each for at most `bound` after a change elsewhere. A bound of zero disables the
+    /// cache.
     pub(crate) fn new(bound: Duration, most: usize, clock: Arc<dyn Clock>) -> Self {
         Self {
             bound,
@@ -91,7 +92,7 @@ impl RejectionCache {
         }
     }
 
-    /// The cached rejection of a question.
+    /// The cached rejection of a request.
     pub(crate) fn find<'a>(
         &self,
         ask: Op,
@@ -124,13 +125,13 @@ impl RejectionCache {
         })
     }
 
-    /// Whether nothing can have changed it, but within the bound.
+    /// Whether nothing can have changed it since, but within the bound.
     fn believes(&self, denial: &CachedRejection, now: Timestamp) -> bool {
         now.since(denial.asked) < self.bound
             || now < denial.firm_until && self.epoch.holds(denial.epoch, now, self.bound)
     }
 
-    /// What is known when a question is asked; `None` if its rejection is not to be cached.
+    /// The token of a request that arrives now; `None` if its rejection is not to be cached.
     pub(crate) fn mark<'a>(
         &self,
         ask: Op,
@@ -142,8 +143,8 @@ impl RejectionCache {
         })
     }
 
-    /// A rejection that charges something is not cached, but what a ban rejects charges nothing. One of many requests at once
-    /// may be rejected in part, and shadows are asked about each.
+    /// A rejection that charges something is not cached, except by a ban, which charges nothing then. Several
+    /// requests at once may be rejected in part, and shadows are evaluated for each.
     fn concerns<'a>(&self, ask: Op, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
         if ask != Op::Acquire(1) || self.bound.is_zero() {
             return false;
@@ -160,7 +161,7 @@ impl RejectionCache {
         bans || !counts
     }
 
-    /// Caches a rejection of what was asked so long ago.
+    /// Caches the rejection of a request that arrived `age` ago.
     pub(crate) fn note<'a>(
         &self,
         counters: impl Iterator<Item = CacheKey<'a>> + Clone,
@@ -178,7 +179,7 @@ impl RejectionCache {
             if line.units.is_zero() {
                 continue;
             }
-            // A place of an in-flight limit may be free at any moment.
+            // A permit may be released at any moment.
             let own = match retry(line.units) {
                 RetryAfter::In(own) if rule.permit_ttl().is_none() => Some(own),
                 _ => None,
@@ -224,7 +225,7 @@ impl RejectionCache {
         self.count(more);
     }
 
-    /// Ends the entries of all requests for these lines' keys, under every quota, and those of requests that are under way.
+    /// Invalidates the entries of all requests for these keys, under every quota, and those of requests in flight.
     pub(crate) fn end<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) {
         for line in counters {
             self.counter(self.hash(&line))
@@ -232,17 +233,18 @@ impl RejectionCache {
         }
     }
 
-    /// Whether the store's epoch is to be read now, and when now is. Whoever reads it says when that has ended.
+    /// Whether the store's epoch is to be read now, and the current time. The reader calls
+    /// [`finish_read`](Epoch::finish_read).
     pub(crate) fn start_epoch_read(&self) -> Option<Timestamp> {
         if self.len.load(Ordering::Relaxed) <= 0 {
             return None;
         }
         let now = self.clock.now();
-        // Early enough for none to be doubted meanwhile.
+        // Early enough that no entry becomes doubtful meanwhile.
         self.epoch.start_read(now, self.bound / 2).then_some(now)
     }
 
-    /// Notes the epoch that was asked for at `read`, when the server's clock showed `time`.
+    /// Stores the epoch that was requested at `read`, when the server's clock showed `time`.
     pub(crate) fn note_epoch(&self, epoch: &str, time: Timestamp, read: Timestamp) {
         self.epoch.note(epoch, time, read, self.bound);
     }
@@ -266,7 +268,7 @@ impl RejectionCache {
         })
     }
 
-    /// Of the policy and the key: the quota, and with it the limit, may be another one for each request.
+    /// A hash of the policy and the key: the quota, and with it the limit, may differ between requests.
     fn hash(&self, line: &CacheKey<'_>) -> u64 {
         self.hasher.hash_one((line.limit.policy(), line.key))
     }

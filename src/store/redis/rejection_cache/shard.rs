@@ -1,4 +1,4 @@
-//! One shard: its part of the entries, and the bound on them.
+//! One shard of the cache: its entries, and their bound.
 
 use hashbrown::HashTable;
 use smallvec::SmallVec;
@@ -10,10 +10,10 @@ use crate::{
     strategy::Snapshot,
 };
 
-/// One of so many makes room for another: the one that ends first.
+/// Entries sampled for eviction: the one that ends first is removed.
 const SAMPLE: usize = 8;
 
-/// One line of a question, as far as it matters here.
+/// What the cache needs to know of a counter operation.
 #[derive(Clone, Copy)]
 pub(crate) struct CacheKey<'a> {
     pub(crate) limit: &'a LimitHandle,
@@ -23,7 +23,7 @@ pub(crate) struct CacheKey<'a> {
 }
 
 impl CacheKey<'_> {
-    /// Whether a rejection may charge something under this line.
+    /// Whether a rejection may charge something in this mode.
     pub(super) fn counts_rejections(self) -> bool {
         !matches!(self.mode, CounterMode::Charge | CounterMode::Check)
     }
@@ -32,9 +32,9 @@ impl CacheKey<'_> {
 #[derive(Default)]
 pub(crate) struct Shard {
     rejection_cache: Vec<CachedRejection>,
-    /// Which of them is of which keys.
+    /// Positions of the entries, by the hash of their keys.
     places: HashTable<u32>,
-    /// Where those that are over are looked for, a few at a time.
+    /// Where the search for expired entries continues.
     hand: usize,
 }
 
@@ -42,27 +42,27 @@ pub(crate) struct Shard {
 pub(crate) struct CachedRejection {
     pub(crate) hash: u64,
     pub(crate) counters: SmallVec<[CachedCounter; 1]>,
-    /// When it was judged, on the store's clock.
+    /// When the store decided, on the store's clock.
     pub(crate) judged: Timestamp,
-    /// On the cache's clock, as all that follows.
+    /// On the cache's clock, as are the following.
     pub(crate) asked: Timestamp,
     pub(crate) answered: Timestamp,
     /// When its wait has passed.
     pub(crate) until: Timestamp,
     /// Until when every request for its keys is rejected, whatever it costs.
     pub(crate) firm_until: Timestamp,
-    /// What was known when it was asked.
+    /// The cache's state when the request arrived.
     pub(crate) epoch: u64,
     pub(crate) changes: u64,
 }
 
-/// One policy of it.
+/// One policy of a cached rejection.
 pub(crate) struct CachedCounter {
     pub(crate) limit: u64,
     pub(crate) key: Key,
     pub(crate) units: Units,
     pub(crate) snapshot: Snapshot,
-    /// Whether that says what a request of another cost waits for.
+    /// Whether the snapshot determines the wait of a request of another cost.
     pub(crate) any_cost: bool,
 }
 
@@ -76,12 +76,12 @@ impl CachedRejection {
             && counters.zip(&self.counters).all(same)
     }
 
-    /// Whether its wait has passed. A clock that stepped back makes none longer.
+    /// Whether its wait has passed. A clock that stepped back extends none.
     pub(crate) fn is_over(&self, now: Timestamp) -> bool {
         now < self.asked || self.until <= now
     }
 
-    /// Whether it says what a request of these costs waits for: one that costs less may be admitted.
+    /// Whether it determines the wait of a request of these costs: one of a smaller cost may be admitted.
     pub(crate) fn covers<'a>(&self, counters: impl Iterator<Item = CacheKey<'a>>) -> bool {
         self.counters.iter().zip(counters).all(|(own, line)| {
             let is_more = own.any_cost && !own.units.is_zero() && own.units < line.units;
@@ -102,7 +102,7 @@ impl Shard {
         self.rejection_cache.get(place as usize)
     }
 
-    /// Forgets the entry of these lines; returns whether there was one.
+    /// Removes the entry of these counters; returns whether there was one.
     pub(crate) fn remove<'a>(
         &mut self,
         hash: u64,
@@ -118,8 +118,8 @@ impl Shard {
         true
     }
 
-    /// Adds an entry in place of the one of the same lines, and forgets others that are over or, if there are `most`, would
-    /// be soonest; returns how many more there are than before.
+    /// Adds an entry in place of the one for the same counters, and evicts expired ones or, at `most` entries, the
+    /// one that ends first; returns the change in number.
     pub(crate) fn add<'a>(
         &mut self,
         denial: CachedRejection,
@@ -171,7 +171,7 @@ impl Shard {
         self.close_gap(place as u32);
     }
 
-    /// Takes a denial out of the row, and puts the last one in its place.
+    /// Removes an entry, and moves the last one into its place.
     fn close_gap(&mut self, place: u32) {
         self.rejection_cache.swap_remove(place as usize);
         let last = self.rejection_cache.len() as u32;

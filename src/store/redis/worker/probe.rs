@@ -1,4 +1,4 @@
-//! Probing a store whose breaker is open, so that no request has to find out by its own deadline.
+//! Probes a store whose circuit breaker is open, so that no request has to wait for its timeout to find out.
 
 use std::{
     sync::{Arc, Weak},
@@ -23,16 +23,16 @@ use crate::{
     },
 };
 
-/// The next probe waits for no longer than this, so that one which is never answered doesn't keep a store that is back from
-/// being found: it goes beside this one.
+/// The next probe waits for no longer than this for the one before, so that a probe without a response does not delay
+/// recovery.
 const QUICK: Duration = Duration::from_millis(500);
 
-/// A server that is far away has longer than that to answer: as long as requests give it, but no longer than this. As
-/// pauses grow, no more than a handful are under way.
+/// A probe itself has the store's timeout, for servers that are far away, but at most this. As pauses grow, no more than
+/// a handful are in flight.
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// Has this runtime see to the probes until the breaker closes, unless somebody does. Should the runtime end before, the next
-/// question has another one do it.
+/// Has this runtime probe until the breaker closes, unless another task does. If the runtime ends before, the next
+/// request has another one do it.
 pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize) {
     let Ok(runtime) = Handle::try_current() else {
         return;
@@ -69,7 +69,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
             continue;
         }
         tokio::time::sleep_until(due).await;
-        // A store that nobody has any more needs no probe.
+        // A store that was dropped needs no probe.
         let Some(shared) = shared.upgrade() else {
             return;
         };
@@ -87,7 +87,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
             asked.spawn(async move { timeout(patience, probe).await.unwrap_or(false) });
             let well = await_healthy(&mut asked, until).await;
             if !well {
-                // The keys may be elsewhere by now.
+                // The keys may have moved.
                 shared.topology.schedule_refresh();
             }
             watch.end(well, Instant::now());
@@ -95,7 +95,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
     }
 }
 
-/// Whether one of those that are under way finds the server well, by then.
+/// Whether one of the probes in flight finds the server healthy before a deadline.
 async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
     while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
         if answer.unwrap_or(false) {
@@ -105,9 +105,8 @@ async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
     false
 }
 
-/// Whether the server of a hash tag's keys counts: what lives and can't be written to, such as a replica or a server that is
-/// paused, is of no use. A cluster's node that is probed for another tag, or was since, and has not
-/// answered, isn't asked once more.
+/// Whether the server of a hash tag's keys counts: a replica or a paused server responds, and is of no use. A cluster's
+/// node that was probed for another tag since, without a response, is not probed again.
 async fn ask(
     topology: Topology,
     breaker: Arc<Breaker>,
@@ -118,7 +117,7 @@ async fn ask(
     match &topology {
         Topology::One(_) => is_healthy(topology.run::<Value>(tag, &probe).await, &breaker),
         Topology::Cluster(cluster) => {
-            // Another may have taken its place. If nobody tells, it is asked itself.
+            // Another node may serve the slot. If no node replies, the old one is probed itself.
             let _ = timeout(QUICK / 2, cluster.read()).await;
             let node = match cluster.owner(tag).await {
                 Ok(node) => node,
@@ -135,7 +134,7 @@ async fn ask(
                 answer,
                 Ok(_) | Err(RunError::Failed(StoreError::Server { .. }))
             ) {
-                // What is wrong may be wrong with this slot.
+                // The error may concern this slot only.
                 probing.answered();
             }
             is_healthy(answer, &breaker)
@@ -143,9 +142,9 @@ async fn ask(
     }
 }
 
-/// Whether a probe's answer closes the breaker. An error reply that doesn't open a breaker doesn't keep it open either: a server
-/// that is full still rejects keys whose quota is used up. A server that lets no connection be set up has failed, whatever its
-/// error is.
+/// Whether a probe's result closes the breaker. An error reply that does not open a breaker does not keep it open
+/// either: a full server still rejects keys whose quota is used up. A server with which no connection can be set up has
+/// failed, whatever the error is.
 fn is_healthy(answer: Result<Value, RunError>, breaker: &Breaker) -> bool {
     let (error, is_healthy) = match answer {
         Ok(_) => return true,
@@ -163,7 +162,7 @@ fn is_healthy(answer: Result<Value, RunError>, breaker: &Breaker) -> bool {
 }
 
 impl StoreState {
-    /// What is asked.
+    /// The probe's command.
     fn probe(&self, tag: usize) -> Cmd {
         let mut eval = redis::cmd("EVAL");
         eval.arg(include_str!("probe.lua")).arg(1);
@@ -175,7 +174,8 @@ impl StoreState {
         eval
     }
 
-    /// A server that was at fault counts again: what was kept for it is sent. On a cluster that holds for all tags of the node.
+    /// The server counts again: sends the refunds that were kept for it. On a cluster that holds for all tags of the
+    /// node.
     fn answers_again(&self, tag: usize) {
         self.pending_refunds.send(tag);
         for other in self.topology.tags_on_same_node(tag) {
