@@ -1,26 +1,20 @@
 //! For how many requests there is room.
 
-use crate::store::{CounterMode, CounterOp};
+use crate::{
+    store::{CounterMode, CounterOp},
+    strategy::rule,
+};
 
 /// For how many of `times` equal requests a line has room.
 pub(super) fn fit(line: &CounterOp<'_>, room: u64, times: u64) -> u64 {
-    match line.mode {
-        // It refuses whoever is banned, and no units are not for free.
-        CounterMode::CountRejections => {
-            if room > 0 {
-                times
-            } else {
-                0
-            }
-        }
-        CounterMode::Check | CounterMode::Shadow { charges: false, .. } => {
-            if room >= line.units.get() { times } else { 0 }
-        }
-        _ => room
-            .checked_div(line.units.get())
-            .unwrap_or(times)
-            .min(times),
-    }
+    let units = line.units.get();
+    let has_room = match line.mode {
+        // It rejects a key that is banned, and no units are not for free.
+        CounterMode::CountRejections => room > 0,
+        CounterMode::Check | CounterMode::Shadow { charges: false, .. } => room >= units,
+        _ => return rule::fit(room, units, times),
+    };
+    if has_room { times } else { 0 }
 }
 
 /// For how many all lines have, without the shadows and the one at a place.

@@ -207,14 +207,21 @@ pub(crate) fn try_charge<R: LocalRule + ?Sized>(
     caller: &Key,
 ) -> (u64, Snapshot) {
     let available = u64::try_from(rule.available(state, now)).unwrap_or(0);
-    let fits = match times {
-        1 => u64::from(available >= units),
-        times => available.checked_div(units).unwrap_or(times).min(times),
-    };
+    let fits = fit(available, units, times);
     if fits * units > 0 {
         rule.charge(state, now, fits * units, caller);
     }
     (fits, rule.snapshot(state, now, units))
+}
+
+/// For how many of `times` requests of `units` each `available` units are enough.
+#[inline]
+pub(crate) fn fit(available: u64, units: u64, times: u64) -> u64 {
+    match times {
+        // One request, as most are, needs no division.
+        1 => u64::from(available >= units),
+        _ => available.checked_div(units).unwrap_or(times).min(times),
+    }
 }
 
 impl<'a> ErasedLocalRule<'a> {

@@ -13,6 +13,7 @@ mod types;
 pub(crate) use erased::AnyRule;
 pub use erased::{ErasedLocalRule, LocalState};
 pub use local::LocalRule;
+pub(crate) use local::fit;
 pub(super) use local::try_charge;
 pub use lua::LuaScript;
 pub use table::State;
