@@ -13,7 +13,7 @@ use crate::{
     admission::Rejected,
     limiter::{Limiter, LimiterBuilder},
     respond::{Answers, RateLimitHeaders},
-    sync::Handles,
+    sync::{CachePadded, Handles},
 };
 
 /// Limits the requests that reach a service.
@@ -47,7 +47,10 @@ impl RateLimitLayer {
     }
 
     fn of(limiter: Limiter, answers: Answers, enabled: bool) -> Self {
-        let gate = Gate { limiter, answers };
+        let gate = Gate {
+            limiter: CachePadded::new(limiter),
+            answers,
+        };
         let gates = Arc::new(Handles::new(|| gate.clone()));
         Self { gates, enabled }
     }
@@ -55,7 +58,7 @@ impl RateLimitLayer {
     /// The same, but for what it answers.
     fn answering(self, change: impl FnOnce(&mut Answers)) -> Self {
         let Gate { limiter, answers } = self.gates.any();
-        let (limiter, mut answers) = (limiter.clone(), answers.clone());
+        let (limiter, mut answers) = (Limiter::clone(limiter), answers.clone());
         change(&mut answers);
         Self::of(limiter, answers, self.enabled)
     }

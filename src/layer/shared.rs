@@ -10,14 +10,13 @@ use crate::{
     decision::{Brief, Decision},
     limiter::Limiter,
     respond::{Answers, Delay, KeptRequest, RateLimitHeaders, RefusalBody, tell},
-    sync::Handles,
+    sync::{CachePadded, Handles},
 };
 
-/// What all services behind a layer share: the same at each handle on it, which stands on cache lines of its own.
+/// What all services behind a layer share, as one thread refers to it. Padded, since its thread counts the references to it.
 #[derive(Clone, Debug)]
-#[repr(align(128))]
 pub(crate) struct Gate {
-    pub(crate) limiter: Limiter,
+    pub(crate) limiter: CachePadded<Limiter>,
     pub(crate) answers: Answers,
 }
 

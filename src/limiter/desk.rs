@@ -3,15 +3,17 @@
 use std::{ops::Deref, sync::Arc};
 
 use super::{Inner, Role};
-use crate::{decision::Said, sync::Handles};
+use crate::{
+    decision::Said,
+    sync::{CachePadded, Handles},
+};
 
 /// Each decision holds on to its limiter, by the desk of the thread that asked.
 pub(super) type Desks = Handles<Desk>;
 
-/// One handle on a limiter. What it counts stands on a cache line of its own, and so does who shares what is said.
-#[repr(align(128))]
+/// One thread's reference to a limiter. Padded, since its thread counts the references to it.
 pub(crate) struct Desk {
-    inner: Arc<Inner>,
+    inner: CachePadded<Arc<Inner>>,
     said: Said,
 }
 
@@ -32,7 +34,7 @@ impl Desk {
         let live = policies.filter(|bound| matches!(bound.role, Role::Live));
         Self {
             said: Said::new(inner.policies.len(), live.count()),
-            inner: inner.clone(),
+            inner: CachePadded::new(inner.clone()),
         }
     }
 
