@@ -102,7 +102,7 @@ impl InvalidValue {
 /// let limiter = Limiter::builder()
 ///     .policy(Policy::new("tokens", Quota::requests(5).per_minute()))
 ///     .build()?;
-/// let error = limiter.peek([("tokns", "alice".into())]).await.unwrap_err();
+/// let error = limiter.peek([("tokns", "alice")]).await.unwrap_err();
 /// assert!(matches!(&error, CallError::UnknownPolicy(unknown) if unknown.name() == "tokns"));
 /// assert_eq!(error.to_string(), r#"no policy "tokns"; expected one of ["tokens"]"#);
 /// # Ok::<(), tollgate::ConfigError>(())
@@ -142,6 +142,9 @@ impl fmt::Display for UnknownPolicy {
 impl error::Error for UnknownPolicy {}
 
 /// Why a call that is no request's check, such as [`Limiter::reset`](crate::Limiter::reset), was not carried out.
+///
+/// As a response it tells a client that the service is unavailable (503), and no more. To operators show the error's text, which
+/// names what failed and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -172,6 +175,16 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
+    /// The call blocks or unblocks keys, and none of the policies that it is about is a [ban](crate::Ban). Nothing was asked of
+    /// the store.
+    #[error(
+        "none of the policies {policies:?} is a ban: block and unblock need one, such as Policy::block_list(\"blocked\")"
+    )]
+    #[non_exhaustive]
+    NotABan {
+        /// The policies' names.
+        policies: Vec<Arc<str>>,
+    },
 }
 
 /// Why a store failed. A rejection is a result, and no failure.
@@ -193,7 +206,7 @@ pub enum StoreError {
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", after(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
-        /// How long until the next probe.
+        /// How long until the next probe of the store, a few milliseconds at first. For logs, and not for clients.
         retry_after: Duration,
         /// The failure of the last call or probe, if it is known.
         #[source]

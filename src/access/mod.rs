@@ -71,6 +71,10 @@ pub(crate) trait Asker {
     fn address(&self, list: &AddressList) -> Option<IpAddr>;
     /// The key under a policy.
     fn key(&self, policy: &str) -> Option<Key>;
+    /// Whether there has to be an address: an operator who asks about a key has none.
+    fn needs_address(&self) -> bool {
+        true
+    }
     /// What to do where the address is unknown.
     fn address_hint(&self) -> &'static str;
 }
@@ -119,7 +123,7 @@ impl Lists {
         let on = |list: &AccessList| match &list.0 {
             Kind::Addresses(list) => {
                 let address = asker.address(list);
-                unknown.set(unknown.get() || address.is_none());
+                unknown.set(unknown.get() || address.is_none() && asker.needs_address());
                 address.is_some_and(|address| list.contains(address))
             }
             Kind::Keys(list) => asker.key(list.policy()).is_some_and(|k| list.contains(&k)),

@@ -258,9 +258,6 @@ impl Decision {
             | DecisionKind::DenyListed
             | DecisionKind::UnknownPolicy(_)
             | DecisionKind::PartsRequired { .. } => RetryAfter::Never,
-            DecisionKind::StoreFailed(StoreError::CircuitOpen { retry_after, .. }) => {
-                RetryAfter::In(*retry_after)
-            }
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
         }
     }

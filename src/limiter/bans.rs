@@ -11,9 +11,6 @@ use crate::{
     store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
 
-/// What a limiter that bans nobody says.
-const NO_BANS: StoreError = StoreError::Unsupported("none of the policies that are meant is a ban");
-
 impl Limiter {
     /// Blocks a key for `time`, from now on and in all processes, under every [ban](crate::Ban), or under those that
     /// are named; a ban by [`extract::global`](crate::extract::global), which is on all requests, has to be named. Replaces a ban that is in force, also a longer one, and does not count towards the
@@ -45,7 +42,8 @@ impl Limiter {
     /// years.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let manual_ban = |bound: &Bound| {
-            let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BANS)?;
+            const NO_BAN: StoreError = StoreError::Unsupported("the strategy bans no key by hand");
+            let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
             let unfit = |_| {
                 StoreError::Unsupported(
                     "a ban of less than a millisecond, or of more than ten years",
@@ -96,7 +94,11 @@ impl Limiter {
             }
         }
         if limits.is_empty() {
-            return Err(NO_BANS.into());
+            let meant = inner.policies.iter().filter(|bound| !bound.is_ban());
+            let meant = meant.map(|bound| &bound.policy);
+            let meant = meant.filter(|policy| keys.of(policy.name()).is_some());
+            let policies = meant.map(|policy| policy.shared_name()).collect();
+            return Err(CallError::NotABan { policies });
         }
         let lines = limits.iter();
         let lines = lines.map(|(limit, key)| CounterOp::new(limit, *key));

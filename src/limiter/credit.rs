@@ -87,7 +87,7 @@ impl PolicyHandle {
     ///
     /// If the store can't answer, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its quota
     /// from requests and the call says neither ([`CallError::PartsRequired`]).
-    pub fn credit(&self, key: Key, units: u64) -> Credit {
+    pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
         let own = Own {
             unconditional: true,
             ..Own::default()

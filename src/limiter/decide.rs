@@ -60,7 +60,7 @@ impl Desk {
             .items
             .last()
             .is_some_and(|last| last.part != Part::Live);
-        if draft.ask == Op::Peek || beside || holds {
+        if !takes || beside || holds {
             self.look_closer(draft);
         }
     }
@@ -108,7 +108,7 @@ impl Desk {
     /// What is particular to looks, bans, shadows and permits.
     #[cold]
     fn look_closer(&self, draft: &mut Draft) {
-        if draft.ask == Op::Peek && retry(self, &draft.items) != RetryAfter::Now {
+        if !matches!(draft.ask, Op::Acquire(_)) && retry(self, &draft.items) != RetryAfter::Now {
             draft.kind = DecisionKind::Rejected;
         }
         if let Some(Part::Ban | Part::Shadow { .. }) = draft.items.last().map(|last| last.part) {

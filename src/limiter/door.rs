@@ -19,6 +19,7 @@ use crate::{
 
 /// A check without HTTP.
 struct Named<'a> {
+    op: Op,
     keys: &'a Keys,
     own: Option<&'a Own>,
 }
@@ -32,6 +33,11 @@ impl Asker for Named<'_> {
 
     fn key(&self, policy: &str) -> Option<Key> {
         self.keys.of(policy).copied()
+    }
+
+    fn needs_address(&self) -> bool {
+        let says = |own: &Own| own.address.is_some() || own.parts.is_some();
+        self.op != Op::Peek || self.own.is_some_and(says)
     }
 
     fn address_hint(&self) -> &'static str {
@@ -57,8 +63,11 @@ impl Desk {
     }
 
     /// What lists and conditions say of a call by hand; `None` if it is to be judged.
-    pub(super) fn rule_keys(&self, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
-        let listed = self.listed(&Named { keys, own });
+    pub(super) fn rule_keys(&self, op: Op, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
+        if !matches!(op, Op::Acquire(_) | Op::Peek) {
+            return None;
+        }
+        let listed = self.listed(&Named { op, keys, own });
         listed.or_else(|| {
             let parts = own.and_then(|own| own.parts.as_deref())?;
             self.skips_request(parts).then_some(DecisionKind::Admitted)

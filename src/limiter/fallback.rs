@@ -24,6 +24,8 @@ pub(super) enum FailureAction {
     /// Rejected now, and asked again until the timeout.
     Wait,
     Reject,
+    /// The call returns the error: it is no request's check.
+    Error,
 }
 
 impl Desk {
@@ -36,14 +38,13 @@ impl Desk {
                 let waits = draft.waits && draft.items.iter().any(|item| item.cost > 0);
                 self.failure_action(policies, &error, waits)
             }
-            // The caller gets the error.
-            false => FailureAction::Reject,
+            false => FailureAction::Error,
         };
         self.log_failure(&error, action);
         match action {
             FailureAction::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),
             FailureAction::LocalFallback => self.fall_back(draft, error),
-            FailureAction::Wait | FailureAction::Reject => {
+            FailureAction::Wait | FailureAction::Reject | FailureAction::Error => {
                 draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback)
             }
         }

@@ -89,17 +89,17 @@ impl PolicyHandle {
     }
 
     /// See [`Limiter::peek`].
-    pub fn peek(&self, key: Key) -> Check<Result<LimitStatus, CallError>> {
+    pub fn peek(&self, key: impl Into<Key>) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.peek(self.named(key))
     }
 
     /// See [`Limiter::charge`].
-    pub fn charge(&self, key: Key, units: u64) -> Check<Result<LimitStatus, CallError>> {
+    pub fn charge(&self, key: impl Into<Key>, units: u64) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.charge(self.named(key), units)
     }
 
-    /// See [`Limiter::reset`].
-    pub fn reset(&self, key: Key) -> Check<Result<LimitStatus, CallError>> {
+    /// See [`Limiter::reset`]: of this policy alone. A [ban](crate::Ban) beside it is a policy of its own, and stays.
+    pub fn reset(&self, key: impl Into<Key>) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.reset(self.named(key))
     }
 
@@ -108,7 +108,7 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// If the store can't answer, the policy is no ban, or the time is not between a millisecond and ten years.
-    pub async fn block(&self, key: Key, time: Duration) -> Result<(), CallError> {
+    pub async fn block(&self, key: impl Into<Key>, time: Duration) -> Result<(), CallError> {
         self.limiter.block(self.named(key), time).await
     }
 
@@ -117,7 +117,7 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// If the store can't answer, or the policy is no ban.
-    pub async fn unblock(&self, key: Key) -> Result<(), CallError> {
+    pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), CallError> {
         self.limiter.unblock(self.named(key)).await
     }
 
@@ -128,7 +128,8 @@ impl PolicyHandle {
     /// # Errors
     ///
     /// If the store can't answer.
-    pub async fn callers(&self, key: Key) -> Result<Vec<Key>, StoreError> {
+    pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, StoreError> {
+        let key = key.into();
         consume_budget().await;
         let store = &self.limiter.desks.inner().store;
         store.callers(&self.bound().limit, &key).await
@@ -147,7 +148,7 @@ impl PolicyHandle {
         &self.limiter.desks.inner().policies[self.index]
     }
 
-    fn named(&self, key: Key) -> [(String, Key); 1] {
-        [(self.policy().name().to_owned(), key)]
+    fn named(&self, key: impl Into<Key>) -> [(String, Key); 1] {
+        [(self.policy().name().to_owned(), key.into())]
     }
 }

@@ -118,7 +118,7 @@ impl Desk {
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
-            if policy.skips(parts) {
+            if policy.is_by_hand() || policy.skips(parts) {
                 continue;
             }
             let found = bound.find_key(parts);
@@ -160,7 +160,7 @@ impl Desk {
         let ask = draft.ask;
         let asks = asks(ask, own);
         let ruled = self.find_misuse(ask, keys, own);
-        let ruled = ruled.or_else(|| self.rule_keys(keys, own).filter(|_| asks));
+        let ruled = ruled.or_else(|| self.rule_keys(ask, keys, own));
         if let Some(kind) = ruled {
             draft.rule(kind, DecisionSource::NotChecked);
             return None;
@@ -266,7 +266,9 @@ impl Desk {
             let mut line = self.line(item);
             line.units = item.units();
             line.mode = self.mode(item, items, *retries);
-            if *retries && item.part == Part::Ban {
+            if item.part == Part::Ban
+                && (*retries || self.bound(item.policy).policy.is_block_list())
+            {
                 line.units = Units::ZERO;
             }
             line

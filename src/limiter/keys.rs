@@ -97,9 +97,17 @@ impl<S: Into<String>> From<Vec<(S, Key)>> for Keys {
     }
 }
 
-impl<S: Into<String>, const N: usize> From<[(S, Key); N]> for Keys {
-    fn from(keys: [(S, Key); N]) -> Self {
-        keys.into_iter().collect()
+impl<S: Into<String>, K: Into<Key>, const N: usize> From<[(S, K); N]> for Keys {
+    fn from(keys: [(S, K); N]) -> Self {
+        let keys = keys.into_iter().map(|(name, key)| (name, key.into()));
+        keys.collect()
+    }
+}
+
+/// The key of one policy.
+impl<S: Into<String>, K: Into<Key>> From<(S, K)> for Keys {
+    fn from(key: (S, K)) -> Self {
+        [key].into()
     }
 }
 

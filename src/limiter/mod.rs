@@ -227,7 +227,8 @@ impl Limiter {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 
-    /// How a request would stand, without charging it.
+    /// How a request would stand, without charging it. Lists of addresses are asked only if the call says the address, by
+    /// [`address`](Check::address) or [`parts`](Check::parts).
     ///
     /// # Errors
     ///
@@ -241,7 +242,8 @@ impl Limiter {
     ///
     /// A [ban](crate::Ban) is charged only if it is named: then as many rejections are counted.
     ///
-    /// Returns how a request of as many units stands afterwards.
+    /// Returns how a request **of as many units** stands afterwards: its wait is [`Never`](crate::RetryAfter::Never) where they are
+    /// more than the quota ever admits at once. A [`peek`](Limiter::peek) says how the caller's next request stands.
     ///
     /// # Errors
     ///
@@ -254,9 +256,9 @@ impl Limiter {
         Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
-    /// Forgets what was used, and the rejections that bans counted: a [ban](crate::Ban) is lifted too. Returns how the keys
-    /// stood before. One key for all policies resets those by [`extract::global`](crate::extract::global) too, for all
-    /// requests: name the policies to leave them alone.
+    /// Forgets what was used under the policies that `keys` are for, and the rejections that bans among them counted: such a
+    /// [ban](crate::Ban) is lifted too. Returns how the keys stood before. One key for all policies resets those by
+    /// [`extract::global`](crate::extract::global) too, for all requests: name the policies to leave them alone.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),

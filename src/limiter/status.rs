@@ -27,7 +27,7 @@ impl LimitStatus {
         self.0
     }
 
-    /// Whether a request of this cost would be admitted now.
+    /// Whether a request of this cost would be admitted now; of a [reset](crate::Limiter::reset), before it.
     pub fn would_admit(&self) -> bool {
         self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now
     }
@@ -37,7 +37,8 @@ impl LimitStatus {
         self.0.retry_after()
     }
 
-    /// What would become of a request. Lists decide before policies do: for a request on one there is no status.
+    /// What would become of a request: [`Rejected`](DecisionKind::Rejected) wherever it [would not be
+    /// admitted](LimitStatus::would_admit) under its policies. Lists decide before policies do: a request on one has no policies.
     pub fn kind(&self) -> &DecisionKind {
         self.0.kind()
     }

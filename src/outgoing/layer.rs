@@ -8,10 +8,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Holds back requests on their way out until a [`Limiter`] lets them pass.
 ///
-/// Unless set otherwise, all count under one key, wait for at most 30 seconds, and at most 1,024 of them at a time. It is
+/// Unless set otherwise, all count under [`Key::global`](crate::Key::global), wait for at most 30 seconds, and at most 1,024 of them at a time. It is
 /// cheap to clone, and its clones share everything. See the [module](crate::outgoing) for what it does to a request.
 ///
-/// Its type parameters need not be named: where it is kept, `OutgoingLayer` is one with a fixed key.
+/// Where it is kept, `OutgoingLayer` names one with a fixed key, and [`Outgoing<C>`](crate::outgoing::Outgoing) its service. With
+/// [`key_with`](OutgoingLayer::key_with) or [`attach`](OutgoingLayer::attach) the other type parameters have to be named, such as
+/// `Outgoing<C, StaticKeys, InExtensions>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,7 +74,9 @@ impl<K, H> OutgoingLayer<K, H> {
         self.keys_from(KeysFn { keys, cost: None })
     }
 
-    /// How long a request waits at most: 30 seconds unless set. One that would wait for longer is rejected at once.
+    /// How long a request waits at most: 30 seconds unless set. The wait of the first in the queue is known: if it is longer, that
+    /// request is rejected at once. Those behind it learn theirs when they are first, at the latest after the timeout. So keep
+    /// [`queue`](OutgoingLayer::queue) near what the quota admits within the timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -16,7 +16,7 @@
 //!     .policy(Policy::new("geocoder", Quota::requests(5).per_second().burst(1)))
 //!     .build()?;
 //! let client = ServiceBuilder::new()
-//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our account")).timeout(Duration::from_secs(2)))
+//!     .layer(OutgoingLayer::new(limiter).key(Key::new("our-account")).timeout(Duration::from_secs(2)))
 //!     .service_fn(async |place: &'static str| Ok::<_, Infallible>(place.len()));
 //!
 //! // The second one waits for 200 ms.
@@ -53,6 +53,41 @@
 //! lets them pass at once.
 //!
 //! Dropped while it waits, it leaves the queue and costs nothing. Once the inner service was called, it is charged.
+//!
+//! # When the other side says 429
+//!
+//! Another service may reject a call for reasons of its own, and say in `Retry-After` when to come back. Add a
+//! [block list](crate::Policy::block_list) to the policies, and [block](crate::PolicyHandle::block) the key for as long: all calls
+//! under it wait, in all processes, and those whose timeout passes before that are rejected at once. A call that is repeated
+//! joins the end of the queue.
+//!
+//! ```
+//! use std::{convert::Infallible, time::Duration};
+//!
+//! use tollgate::{Limiter, OutgoingLayer, Policy, Quota};
+//! use tower::{ServiceBuilder, ServiceExt};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), tollgate::outgoing::BoxError> {
+//! let limiter = Limiter::builder()
+//!     .policy(Policy::new("api", Quota::requests(10).per_second().burst(1)))
+//!     .policy(Policy::block_list("paused"))
+//!     .build()?;
+//! let paused = limiter.policy("paused")?;
+//! let api = ServiceBuilder::new()
+//!     .layer(OutgoingLayer::new(limiter).key("our-account").timeout(Duration::from_secs(10)))
+//!     .service_fn(async |attempt: u32| Ok::<_, Infallible>(if attempt == 0 { 429 } else { 200 }));
+//!
+//! for attempt in 0.. {
+//!     if api.clone().oneshot(attempt).await? != 429 {
+//!         break;
+//!     }
+//!     // As long as the response's Retry-After says.
+//!     paused.block("our-account", Duration::from_millis(50)).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # When it is over
 //!

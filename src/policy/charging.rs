@@ -77,6 +77,10 @@ impl Policy {
     /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
     /// ```
     ///
+    /// Requests under way hold units that may be refunded in a moment. Where they hold all, others are rejected, and are told the
+    /// wait of a charge that stays. Where failures alone are to count, [`charge_after`](Policy::charge_after) rejects no request for
+    /// others that will succeed.
+    ///
     /// A refund returns only what time has not already given back, and only to the window that was charged. Under
     /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where other
     /// requests were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) refunds the whole. If the process

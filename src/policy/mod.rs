@@ -14,6 +14,7 @@ use crate::{
     strategy::{Concurrency, Gcra, Strategy},
 };
 
+mod by_hand;
 mod charging;
 mod checks;
 mod conditions;
@@ -50,6 +51,8 @@ pub struct Policy {
     skips: Skips,
     shadow: Option<Shadow>,
     pub(crate) on_store_error: Option<OnStoreError>,
+    by_hand: bool,
+    block_list: bool,
 }
 
 /// How a policy is evaluated that isn't enforced.
@@ -104,6 +107,8 @@ impl Policy {
             skips: Skips::default(),
             shadow: None,
             on_store_error: None,
+            by_hand: false,
+            block_list: false,
         }
     }
 
@@ -118,6 +123,7 @@ impl Policy {
     #[must_use]
     pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
         self.extractor = Arc::new(extractor);
+        self.by_hand = false;
         self
     }
 
@@ -177,6 +183,16 @@ impl Policy {
     /// The policy's quota.
     pub fn quota(&self) -> Quota {
         self.quota
+    }
+
+    /// Whether it applies to calls by hand alone.
+    pub(crate) fn is_by_hand(&self) -> bool {
+        self.by_hand
+    }
+
+    /// Whether it is a ban that counts no rejections.
+    pub(crate) fn is_block_list(&self) -> bool {
+        self.block_list
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {

@@ -8,6 +8,9 @@ use crate::{error::InvalidValue, quota::Quota};
 /// If one of a request's policies rejects then, the request is rejected. Otherwise those that fall back decide in process,
 /// all or nothing, and those that admit are left out. The setting of a [shadow policy](crate::Policy::shadow) has no effect.
 ///
+/// Access lists come before all policies, in an outage too: a request on an [allow list](crate::LimiterBuilder::allow) passes
+/// even where every policy rejects.
+///
 /// An outage is a call without an answer, or an error that ends by itself. A rejection is an answer, and for a
 /// [misconfiguration](crate::StoreError::is_misconfiguration) there is [`OnMisconfiguration`].
 ///
@@ -65,8 +68,9 @@ pub enum OnMisconfiguration {
 /// So in any interval, however many outages are in it, a process admits in process at most what the policy's
 /// [strategy](crate::strategy) admits in that interval under the share: once the share in any period under
 /// [`SlidingLog`](crate::SlidingLog), once in each window under [`FixedWindow`](crate::FixedWindow), and so on. All
-/// processes together admit in process at most what they would under the quota, or under one unit for each process where
-/// that is more.
+/// processes together admit in process at most what the strategy admits under the sum of their shares. Shares are rounded up:
+/// where the number of processes does not divide the quota, that is more than the quota, such as 4 requests in flight of 3 by
+/// two processes. Choose a quota that divides where the limit is another service's.
 ///
 /// What the store admits before, between and after outages is counted in the store, and comes on top: in a period with
 /// outages at most what the strategy admits under the quota and under all shares together. With

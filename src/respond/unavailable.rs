@@ -20,7 +20,8 @@ impl Unavailable {
             CallError::Store(error) => Some(after_failure(error)),
             CallError::UnknownPolicy(_)
             | CallError::PartsRequired { .. }
-            | CallError::CreditUnsupported { .. } => {
+            | CallError::CreditUnsupported { .. }
+            | CallError::NotABan { .. } => {
                 static MISUSE: Seldom = Seldom::new();
                 MISUSE.then(|suppressed| {
                     tracing::error!(%error, suppressed, "a handler answers with a mistake of the application");

@@ -44,6 +44,9 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   [waits](crate::Limiter::wait) counts if it is rejected in the end, and not for waiting.
 /// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a bound. It begins anew for a key
 ///   that was not banned again for as long as its last ban lasted, one period at least.
+/// - **In several limiters**: a layer's and a handler's limiter over one store may name the same ban. Each counts its own
+///   rejections, and both enforce it.
+/// - **By hand alone**: [`Policy::block_list`](crate::Policy::block_list) counts no rejections.
 /// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.
 ///   [`charge`](crate::Limiter::charge) under this policy's name counts rejections from elsewhere, such as wrong
 ///   passwords. [`reset`](crate::Limiter::reset) lifts bans too.

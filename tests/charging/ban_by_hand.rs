@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{CallError, Key, Limiter, RedisStore, StoreError};
+use tollgate::{CallError, Key, Limiter, Policy, RedisStore, RetryAfter, StoreError, extract};
 
 use crate::{
     ban::{MICRO, abuse, banned, by_key, is_banned, left, once, refuse, wait},
@@ -107,11 +107,22 @@ async fn a_limiter_that_cannot_ban_returns_an_error() {
                 "{error}"
             );
         };
+        let no_ban = |result: Result<(), CallError>| {
+            let error = result.expect_err("an error");
+            assert!(matches!(error, CallError::NotABan { .. }), "{error}");
+            assert_eq!(
+                error.to_string(),
+                "none of the policies [\"once\"] is a ban: block and unblock need one, such as \
+                 Policy::block_list(\"blocked\")"
+            );
+        };
         let none = world.limiter([once()]);
-        unsupported(none.block(KEY, secs(1)).await);
-        unsupported(none.unblock(KEY).await);
+        no_ban(none.block(KEY, secs(1)).await);
+        no_ban(none.unblock(KEY).await);
         let limiter = world.limiter([once(), abuse()]);
-        unsupported(limiter.block([("once", KEY)], secs(1)).await);
+        no_ban(limiter.block([("once", KEY)], secs(1)).await);
+        let handle = limiter.policy("once").expect("a policy");
+        no_ban(handle.unblock(KEY).await);
         unsupported(limiter.block(KEY, Duration::ZERO).await);
         unsupported(limiter.block(KEY, Duration::MAX).await);
         assert_eq!(banned(&limiter, KEY).await, None);
@@ -122,6 +133,41 @@ async fn a_limiter_that_cannot_ban_returns_an_error() {
     let limiter = limiter.build().expect("a limiter");
     limiter.block(KEY, secs(1)).await.expect_err("a fault");
     limiter.unblock(KEY).await.expect_err("a fault");
+}
+
+#[tokio::test]
+async fn a_block_list_counts_no_rejections_and_blocks_by_hand_until_it_is_lifted() {
+    for world in World::both() {
+        let list = Policy::block_list("locked").key(extract::global());
+        let limiter = world.limiter([once(), list]);
+        for _ in 0..50 {
+            let _ = limiter.check(KEY).await;
+            let _ = limiter.wait(KEY, Duration::ZERO).await;
+        }
+        let _ = limiter.charge([("locked", KEY)], 50).await;
+        let locked = limiter.policy("locked").expect("a policy");
+        let seen = locked.peek(KEY).await.expect("an answer");
+        assert!(seen.would_admit(), "{}: {seen:?}", world.name());
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        let rejected = limiter.admit([("locked", KEY)]).await;
+        let rejected = rejected.expect_err("a rejection");
+        assert_eq!(rejected.retry_after(), RetryAfter::In(secs(30)));
+        // Of another policy alone: the block stays.
+        let other = limiter.policy("once").expect("a policy");
+        let _ = other.reset(KEY).await.expect("an answer");
+        let _ = limiter.reset([("once", KEY)]).await.expect("an answer");
+        assert!(limiter.admit(KEY).await.is_err(), "{}", world.name());
+        locked.unblock(KEY).await.expect("lifted");
+        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        world.advance(secs(30));
+        assert!(limiter.admit([("locked", KEY)]).await.is_ok());
+        // A reset of all policies of the key lifts it too.
+        locked.block(KEY, secs(30)).await.expect("blocked");
+        let _ = limiter.reset(KEY).await.expect("an answer");
+        assert!(limiter.admit(KEY).await.is_ok(), "{}", world.name());
+        world.no_key_is_immortal();
+    }
 }
 
 #[tokio::test]

@@ -22,9 +22,10 @@ impl Answer for Decision {
     }
 }
 
+/// A call by hand that was carried out: how a request would fare, [`LimitStatus::would_admit`] says.
 impl Answer for LimitStatus {
     fn outcome(&self) -> (DecisionKind, DecisionSource) {
-        (self.kind().clone(), self.source())
+        (DecisionKind::Admitted, self.source())
     }
 }
 

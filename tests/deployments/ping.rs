@@ -212,12 +212,18 @@ async fn a_clock_that_is_far_off_is_found() {
 
 #[tokio::test]
 async fn a_server_that_is_gone_is_found() {
-    let health = at(&format!("redis://127.0.0.1:{}", testkit::free_port()))
+    let port = testkit::free_port();
+    let health = at(&format!("redis://gate:hush@127.0.0.1:{port}/1"))
         .health_check()
         .await;
-    let [HealthIssue::Unreachable { .. }] = health.issues() else {
+    let [issue @ HealthIssue::Unreachable { .. }] = health.issues() else {
         panic!("{health:?}");
     };
+    // It is named, in case there are several, and its password isn't.
+    let text = issue.to_string();
+    let address = format!("127.0.0.1:{port} can't be asked:");
+    assert!(text.starts_with(&address), "{text}");
+    assert!(!text.contains("hush"), "{text}");
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use axum::response::IntoResponse;
 
 use http::{Method, Request, request::Parts};
 use tollgate::{
-    Ban, CallError, DecisionKind, Key, Keys, Limiter, LocalFallback, OnStoreError, PeerAddr,
-    Policy, Quota, RateLimitLayer, RetryAfter, StoreError,
+    Ban, CallError, DecisionKind, Key, Keys, LimitStatus, Limiter, LocalFallback, OnStoreError,
+    PeerAddr, Policy, Quota, RateLimitLayer, RetryAfter, StoreError,
     extract::{self, KeyExtractor},
 };
 
@@ -83,6 +83,57 @@ async fn texts_numbers_and_addresses_are_keys() {
 }
 
 #[tokio::test]
+async fn keys_of_policies_are_texts_too_in_lists_in_pairs_and_by_handle() {
+    let limiter = limiter([
+        Policy::new("a", Quota::requests(9).per_hour()),
+        Policy::new("b", Quota::requests(9).per_hour()),
+    ]);
+    let alice = "alice".to_owned();
+    let _ = limiter.admit(("a", "alice")).await.expect("admitted");
+    let _ = limiter.admit(("a", &alice)).await.expect("admitted");
+    let _ = limiter.admit([("a", "alice"), ("b", "alice")]).await;
+    let a = limiter.policy("a").expect("a policy");
+    let _ = a.charge(&alice, 1).await.expect("an answer");
+    let seen = a.peek("alice").await.expect("an answer");
+    assert_eq!(seen.policy("a").expect("a").remaining(), 5);
+    let seen = limiter.peek(("b", Key::new("alice"))).await;
+    let seen = seen.expect("an answer");
+    assert_eq!(seen.policy("b").expect("b").remaining(), 8);
+    assert!(seen.policy("a").is_none());
+    let _ = a.reset("alice").await.expect("an answer");
+    let credited = a.credit("alice", 1).await.expect("an answer");
+    assert_eq!(credited.units(), 0);
+    assert_eq!(a.callers("alice").await.expect("an answer"), []);
+}
+
+#[tokio::test]
+async fn a_policy_by_hand_applies_to_calls_by_hand_alone_and_builds_their_keys() {
+    let limiter = limiter([
+        Policy::new("address", Quota::requests(99).per_hour()).key(extract::global()),
+        Policy::new("account", Quota::requests(2).per_hour()).by_hand(),
+    ]);
+    let log = Log::default();
+    let guard = log.errors();
+    let app = hello(&RateLimitLayer::new(limiter.clone()));
+    for _ in 0..10 {
+        let answer = send(&app, to("/")).await;
+        assert_eq!(answer.status, 200);
+        let policies = answer.field("ratelimit-policy").expect("policies");
+        assert!(!policies.contains("account"), "{policies}");
+    }
+    drop(guard);
+    assert_eq!(log.lines(""), [""; 0]);
+    let account = limiter.policy("account").expect("a policy");
+    assert_eq!(account.key("alice"), Some(Key::new("alice")));
+    for left in [1, 0] {
+        let _ = limiter.admit(("account", "alice")).await.expect("admitted");
+        let seen = account.peek("alice").await.expect("an answer");
+        assert_eq!(seen.policy("account").expect("p").remaining(), left);
+    }
+    assert!(limiter.admit("alice").await.is_err(), "not named either");
+}
+
+#[tokio::test]
 async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
     for answer in [
         OnStoreError::Admit,
@@ -132,6 +183,67 @@ async fn a_peek_a_charge_and_a_reset_say_how_a_request_stands() {
             .expect("an answer")
             .would_admit()
     );
+}
+
+/// The next probe is no time for clients, which would come back within milliseconds.
+#[tokio::test]
+async fn a_failed_store_tells_no_wait_whatever_its_error_is() {
+    let open = StoreError::circuit_open(Duration::from_millis(4), None);
+    for error in [StoreError::Timeout, open] {
+        let limiter = Limiter::builder()
+            .store(FailingStore::with(error.clone()))
+            .policy(Policy::new("p", Quota::requests(1).per_hour()))
+            .on_store_error(OnStoreError::Reject)
+            .build()
+            .expect("a limiter");
+        let rejected = limiter.admit("alice").await.expect_err("a rejection");
+        assert_eq!(rejected.retry_after(), RetryAfter::Unknown, "{error}");
+        assert_eq!(
+            rejected.into_response().headers()["retry-after"],
+            "1",
+            "{error}"
+        );
+    }
+}
+
+/// What is shown of a key by each method of its status agrees.
+#[tokio::test]
+async fn a_status_says_the_same_of_a_key_by_each_of_its_methods() {
+    let limiter = limiter([
+        Policy::new("p", Quota::requests(1).per_hour()),
+        Policy::new("ban", Quota::requests(9).per_hour())
+            .strategy(Ban::for_duration(Duration::from_secs(60))),
+    ]);
+    let stands = |status: LimitStatus| {
+        let rejects = status.policies().any(|policy| policy.would_reject());
+        let rejected = matches!(status.kind(), DecisionKind::Rejected);
+        let waits = status.retry_after() != RetryAfter::Now;
+        assert_eq!(rejects, rejected, "{status:?}");
+        assert_eq!(rejects, waits, "{status:?}");
+        assert_eq!(rejects, !status.would_admit(), "{status:?}");
+        rejects
+    };
+    let charged = limiter.charge("alice", 1).await.expect("an answer");
+    assert!(stands(charged), "another unit");
+    let seen = limiter.peek("alice").await.expect("an answer");
+    assert!(stands(seen));
+    let stood = limiter.reset("alice").await.expect("an answer");
+    assert!(stands(stood), "before the reset");
+    let seen = limiter.peek("alice").await.expect("an answer");
+    assert!(!stands(seen));
+    limiter
+        .block("alice", Duration::from_secs(60))
+        .await
+        .expect("blocked");
+    let stood = limiter.reset("alice").await.expect("an answer");
+    assert!(stands(stood), "blocked before the reset");
+    let p = limiter.policy("p").expect("a policy");
+    let alice = Key::new("alice");
+    assert!(stands(p.charge(alice, 3).await.expect("an answer")));
+    for (units, rejects) in [(1, true), (9, false)] {
+        let credited = p.credit(alice, units).await.expect("an answer");
+        assert_eq!(stands(credited.status().clone()), rejects);
+    }
 }
 
 fn two() -> Limiter {

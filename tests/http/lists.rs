@@ -78,6 +78,35 @@ async fn a_denied_address_gets_403_and_is_charged_nothing() {
 }
 
 #[tokio::test]
+async fn calls_of_operators_need_no_address_and_log_nothing() {
+    let list = AddressList::new(["192.0.2.0/24"]).expect("a list");
+    for action in [OnUnknownAddress::Pass, OnUnknownAddress::Reject] {
+        let limiter = Limiter::builder()
+            .policy(shared("p", "2/h"))
+            .allow(list.clone())
+            .on_unknown_address(action)
+            .build()
+            .expect("a limiter");
+        let log = Log::default();
+        let _guard = log.errors();
+        let p = limiter.policy("p").expect("a policy");
+        let key = Key::global();
+        let charged = p.charge(key, 1).await.expect("an answer");
+        assert_eq!(charged.policy("p").expect("p").remaining(), 1);
+        for seen in [p.peek(key), limiter.peek(key), p.reset(key)] {
+            let seen = seen.await.expect("an answer");
+            assert!(seen.would_admit(), "{action:?}: {seen:?}");
+            assert_eq!(seen.policy("p").expect("p").remaining(), 1);
+        }
+        assert_eq!(log.lines(""), [""; 0]);
+        // A request has an address, and one that is not told is a mistake.
+        let passes = action == OnUnknownAddress::Pass;
+        assert_eq!(limiter.check(key).await.is_admitted(), passes);
+        assert_eq!(log.lines("access list").len(), 1);
+    }
+}
+
+#[tokio::test]
 async fn an_allowed_client_passes_uncounted_also_where_nothing_is_left() {
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let missing = shared("key", "9/h").key(extract::header("x-key"));

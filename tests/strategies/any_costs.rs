@@ -248,7 +248,7 @@ impl Case {
                 let seen = self.limiter.peek(KEY).cost(cost).await.expect("an answer");
                 let mut live = self.quotas.iter().filter(|quota| !quota.is_shadow);
                 let fits = live.all(|quota| quota.left() >= cost);
-                assert_eq!(counted(&seen), fits, "{text}");
+                assert_eq!(seen.would_admit(), fits, "{text}");
             }
             Step::Charge(units) => {
                 let units = self.number(*units);

@@ -53,7 +53,8 @@ impl WaitRequest {
 
     /// The bans, and the request's key under each.
     fn bans(&self) -> Vec<(String, Key)> {
-        let bans = self.desk.policies.iter().filter(|bound| bound.is_ban());
+        let bans = self.desk.policies.iter();
+        let bans = bans.filter(|bound| bound.is_ban() && !bound.policy.is_block_list());
         let named = bans.filter_map(|bound| {
             let key = self.desk.key_of(bound, &self.keys)?;
             Some((bound.policy.name().to_owned(), *key))

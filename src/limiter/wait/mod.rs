@@ -95,12 +95,16 @@ impl Limiter {
     /// # In-flight limits
     ///
     /// It is not known when a permit will be released. A permit that was waited for lets the queue go on when it is released in
-    /// this process; others are found by calling the store, after 5 ms at first, at last every 250 ms.
+    /// this process; others are found by calling the store, after 5 ms at first, at last every 250 ms. So between processes an
+    /// in-flight limit that is used up is not shared evenly: one that has a queue takes a permit that it releases at once, and
+    /// another may get none until that queue is empty. Where that matters, give each process a limit of its own, such as 2 and 1
+    /// of 3.
     ///
     /// # Errors
     ///
     /// [`Rejected`], at once, if
-    /// - the store says that it would take longer than the timeout, or the timeout passes while others are in front;
+    /// - it is the first in the queue, and the store says that it would take longer than the timeout; or the timeout passes while
+    ///   others are in front of it, whose wait it does not know;
     /// - the [queue](Wait::queue) is full; neither is decided before the store has been called once, so that a rejection
     ///   always has a status;
     /// - it costs more than a quota ever allows;

@@ -154,7 +154,7 @@ impl WaitRequest {
     pub(crate) fn is_decided_without_store(&self) -> bool {
         let (keys, own) = (&self.keys, Some(&self.own));
         self.desk.find_misuse(Op::Acquire(1), keys, own).is_some()
-            || self.desk.rule_keys(keys, own).is_some()
+            || self.desk.rule_keys(Op::Acquire(1), keys, own).is_some()
     }
 
     /// Whether it costs more than a policy's capacity, or nothing.

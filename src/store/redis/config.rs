@@ -114,8 +114,10 @@ impl ConnectConfig {
             ServerConfig::Sentinel { name, urls } => {
                 let like = self.server_url_template.as_deref().unwrap_or("redis://any");
                 let open = |info| build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE));
+                let server = format!("the master {name:?}");
                 let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(like)?, open)?;
-                Topology::One(ConnectionSource::watched(sentinel, DEFAULT_POOL_SIZE))
+                let source = ConnectionSource::watched(sentinel, DEFAULT_POOL_SIZE);
+                Topology::One(source.named(server))
             }
         })
     }
@@ -138,9 +140,12 @@ impl ConnectConfig {
         server: impl IntoConnectionInfo,
         config: PoolConfig,
     ) -> Result<Topology, ConfigError> {
-        let pool = build_pool(self.info(server)?, config)?;
+        let info = self.info(server)?;
+        let address = info.addr().to_string();
+        let pool = build_pool(info, config)?;
         let size = check_pool_size(&pool)?;
-        Ok(Topology::One(ConnectionSource::new(pool, size)))
+        let source = ConnectionSource::new(pool, size).named(address);
+        Ok(Topology::One(source))
     }
 
     fn infos(&self, urls: Vec<String>) -> Result<Vec<ConnectionInfo>, ConfigError> {

@@ -95,7 +95,7 @@ pub enum RetryAfter {
     Now,
     /// After this wait, unless another request for the same key comes first; not a microsecond earlier.
     In(Duration),
-    /// It is not known: the store could not answer.
+    /// It is not known: the store could not answer. Try again after a second or so, as a response says in its `Retry-After`.
     Unknown,
     /// Never, however long the wait: the request costs more than the quota's capacity, lacks a key or is on a deny list.
     Never,

@@ -47,6 +47,8 @@ impl From<RunError> for StoreError {
 #[derive(Clone)]
 pub(crate) struct ConnectionSource {
     origin: Backend,
+    /// The server's name for operators: its address, if it is known, and never a password.
+    server: Arc<str>,
     /// Connections of the pool that workers may hold; further ones are detached, so that other users of the pool are
     /// not starved.
     pub(crate) share: usize,
@@ -84,9 +86,20 @@ impl ConnectionSource {
     fn of(origin: Backend, share: usize) -> Self {
         Self {
             origin,
+            server: "the server".into(),
             share,
             held: Arc::default(),
         }
+    }
+
+    /// The same for a server of this name.
+    pub(crate) fn named(mut self, server: impl Into<Arc<str>>) -> Self {
+        self.server = server.into();
+        self
+    }
+
+    pub(crate) fn server(&self) -> &Arc<str> {
+        &self.server
     }
 }
 

@@ -112,9 +112,12 @@ impl RedisStore {
 
 /// Each server that counts, once.
 async fn places(servers: &Topology) -> Result<Vec<ServerRef>, StoreError> {
-    let Topology::Cluster(cluster) = servers else {
-        let name = "the server".into();
-        return Ok(vec![ServerRef { name, tag: 0 }]);
+    let cluster = match servers {
+        Topology::One(source) => {
+            let name = source.server().clone();
+            return Ok(vec![ServerRef { name, tag: 0 }]);
+        }
+        Topology::Cluster(cluster) => cluster,
     };
     let mut places = Vec::<ServerRef>::new();
     for tag in 0..cluster.tags().many() {

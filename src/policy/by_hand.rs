@@ -1,0 +1,96 @@
+//! Policies for keys and blocks that only the application knows.
+
+use std::{sync::Arc, time::Duration};
+
+use http::request::Parts;
+
+use super::Policy;
+use crate::{
+    extract::{KeyExtractor, MissingKey},
+    key::Key,
+    quota::Quota,
+    strategy::Ban,
+};
+
+/// How long a block lasts that is counted, and not made by hand: block lists count nothing.
+const DAY: Duration = Duration::from_secs(86_400);
+
+impl Policy {
+    /// Counts by keys that only the application knows, such as the account of a login: the policy applies to calls by hand, such
+    /// as [`Limiter::admit`](crate::Limiter::admit), and to no request that passes a layer.
+    /// [`PolicyHandle::key`](crate::PolicyHandle::key) makes of a text the key that `admit` makes of it.
+    ///
+    /// ```
+    /// use tollgate::{Key, Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("account", Quota::requests(5).per_hour()).by_hand())
+    ///     .build()?;
+    /// limiter.admit("alice").await?;
+    /// let account = limiter.policy("account")?;
+    /// assert_eq!(account.key("alice"), Some(Key::new("alice")));
+    /// assert_eq!(account.peek("alice").await?.policy("account").unwrap().remaining(), 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn by_hand(mut self) -> Self {
+        self.extractor = Arc::new(ByHand);
+        self.by_hand = true;
+        self
+    }
+
+    /// A [`Ban`] that counts no rejections: it blocks the keys that [`Limiter::block`](crate::Limiter::block) names, in all
+    /// processes, until their time has passed or [`unblock`](crate::Limiter::unblock) lifts it. Like any policy it goes by
+    /// client address unless [`key`](Policy::key) or [`by_hand`](Policy::by_hand) says otherwise.
+    ///
+    /// For accounts that an operator locks, and for another service's `429 Too Many Requests`: see
+    /// [`outgoing`](crate::outgoing#when-the-other-side-says-429).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, Policy, Quota};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("account", Quota::requests(5).per_hour()).by_hand())
+    ///     .policy(Policy::block_list("locked").by_hand())
+    ///     .build()?;
+    /// let locked = limiter.policy("locked")?;
+    /// locked.block("mallory", Duration::from_secs(3_600)).await?;
+    /// assert!(limiter.admit("mallory").await.is_err());
+    /// locked.unblock("mallory").await?;
+    /// assert!(limiter.admit("mallory").await.is_ok());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn block_list(name: impl Into<Arc<str>>) -> Self {
+        let mut policy = Self::new(name, Quota::requests(1).per_day());
+        policy.block_list = true;
+        policy.strategy(Ban::for_duration(DAY))
+    }
+}
+
+/// The extractor of policies that apply to calls by hand alone.
+#[derive(Clone, Copy, Debug)]
+struct ByHand;
+
+impl KeyExtractor for ByHand {
+    fn key(&self, _parts: &Parts) -> Option<Key> {
+        None
+    }
+
+    fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
+        match texts {
+            [text] => Some(Key::new(text)),
+            _ => None,
+        }
+    }
+
+    fn on_missing_key(&self) -> MissingKey {
+        MissingKey::Skip
+    }
+}
