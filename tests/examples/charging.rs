@@ -11,7 +11,7 @@ use testkit::Server;
 use crate::process::{Answer, Example};
 
 /// Sends `n` requests at once; returns how many were answered with each status.
-fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
+pub(crate) fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
     let start = Barrier::new(n);
     thread::scope(|scope| {
         let asking: Vec<_> = (0..n)
@@ -28,12 +28,12 @@ fn at_once(n: usize, ask: impl Fn(usize) -> Answer + Sync) -> Vec<u16> {
     })
 }
 
-fn count(statuses: &[u16], status: u16) -> usize {
+pub(crate) fn count(statuses: &[u16], status: u16) -> usize {
     statuses.iter().filter(|other| **other == status).count()
 }
 
 /// Both in process and on Redis.
-fn each_store(name: &str, variables: &[(&str, &str)], test: impl Fn(&Example)) {
+pub(crate) fn each_store(name: &str, variables: &[(&str, &str)], test: impl Fn(&Example)) {
     test(&Example::start(name, variables));
     let server = Server::start();
     let url = server.url();
@@ -73,34 +73,6 @@ fn ocr_that_checks_counts_successes_and_admits_too_many_that_come_together() {
         let deadline = Instant::now() + Duration::from_secs(10);
         while ocr.post("/ocr?user=alice&fail=1", "").status != 429 {
             assert!(Instant::now() < deadline, "successes are not counted");
-        }
-    });
-}
-
-#[test]
-fn login_counts_failures_alone() {
-    each_store("login", &[], |login| {
-        let right = "user=alice&password=correct+horse";
-        for _ in 0..30 {
-            assert_eq!(login.post("/login", right).status, 200);
-        }
-        let guesses = |user: &str, n| -> Vec<u16> {
-            let form = format!("user={user}&password=guess");
-            (0..n).map(|_| login.post("/login", &form).status).collect()
-        };
-        let wrong = guesses("bob", 8);
-        assert_eq!(count(&wrong, 401), 5, "{wrong:?}");
-        // The account's refusals are failures of the address too; its 20 are used up in the end.
-        let deadline = Instant::now() + Duration::from_secs(20);
-        let mut refused = Answer::default();
-        while refused
-            .field("ratelimit-policy")
-            .is_none_or(|list| !list.contains("address"))
-            || refused.status != 429
-            || !refused.body.contains("address")
-        {
-            assert!(Instant::now() < deadline, "{refused:?}");
-            refused = login.post("/login", "user=carol&password=guess");
         }
     });
 }

@@ -6,6 +6,7 @@ mod axum_full;
 mod charging;
 #[cfg(feature = "tonic")]
 mod greeter;
+mod login;
 mod outgoing;
 mod process;
 mod proxy;

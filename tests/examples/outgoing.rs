@@ -27,9 +27,36 @@ fn twelve_at_once(examples: &[Example]) {
     assert!(start.elapsed() >= least, "{:?}", start.elapsed());
 }
 
+const QUIET: (&str, &str) = ("BUSY", "0");
+
+#[test]
+fn outgoing_pauses_all_calls_when_its_upstream_answers_429_and_loses_none() {
+    let server = Server::start();
+    let url = server.url();
+    let in_process = [("BUSY", "4"), ("TIMEOUT", "60")];
+    let on_redis = [("BUSY", "4"), ("TIMEOUT", "60"), ("REDIS_URL", &url)];
+    for variables in [&in_process[..], &on_redis] {
+        let example = Example::start("outgoing", variables);
+        let start = Instant::now();
+        twelve_at_once(std::slice::from_ref(&example));
+        let output = example.output();
+        let pauses = output.matches("the upstream answers 429").count();
+        assert!(
+            (3..=4).contains(&pauses),
+            "{pauses} of 15 or 16 calls: {output}"
+        );
+        // Nothing is sent for a second after each.
+        assert!(
+            start.elapsed() >= Duration::from_secs(3),
+            "{:?}",
+            start.elapsed()
+        );
+    }
+}
+
 #[test]
 fn outgoing_calls_its_upstream_five_times_a_second_and_rejects_no_request_that_can_wait() {
-    let example = Example::start("outgoing", &[]);
+    let example = Example::start("outgoing", &[QUIET]);
     twelve_at_once(&[example]);
 }
 
@@ -37,14 +64,14 @@ fn outgoing_calls_its_upstream_five_times_a_second_and_rejects_no_request_that_c
 fn outgoing_shares_the_five_with_another_process_on_redis() {
     let server = Server::start();
     let url = server.url();
-    let examples = [(); 2].map(|()| Example::start("outgoing", &[("REDIS_URL", &url)]));
+    let examples = [(); 2].map(|()| Example::start("outgoing", &[QUIET, ("REDIS_URL", &url)]));
     twelve_at_once(&examples);
     assert_eq!(server.immortal_keys(), [""; 0]);
 }
 
 #[test]
 fn outgoing_answers_requests_that_would_wait_for_too_long_with_a_retry_after() {
-    let example = Example::start("outgoing", &[("TIMEOUT", "0")]);
+    let example = Example::start("outgoing", &[QUIET, ("TIMEOUT", "0")]);
     let answers: Vec<_> = thread::scope(|scope| {
         let asking: Vec<_> = (0..12)
             .map(|_| scope.spawn(|| example.get("/", &[])))

@@ -120,7 +120,31 @@ impl Example {
         headers: &[(&str, &str)],
         body: &str,
     ) -> Answer {
-        let stream = TcpStream::connect(self.address).expect("a connection");
+        Place(self.address).ask(method, path, headers, body)
+    }
+
+    /// Another address that it listens on.
+    pub(crate) fn at(&self, address: &str) -> Place {
+        Place(address.parse().expect("an address and a port"))
+    }
+}
+
+/// An address that an example listens on.
+pub(crate) struct Place(SocketAddr);
+
+impl Place {
+    /// Sends a GET over a connection of its own.
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.ask("GET", path, &[], "")
+    }
+
+    /// Sends an empty POST over a connection of its own.
+    pub(crate) fn post(&self, path: &str) -> Answer {
+        self.ask("POST", path, &[("content-length", "0")], "")
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let stream = TcpStream::connect(self.0).expect("a connection");
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n");
         for (name, value) in headers {
             request += &format!("{name}: {value}\r\n");
