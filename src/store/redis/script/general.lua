@@ -81,12 +81,9 @@ end
 -- What most entries are: acquisitions under one policy that charges what is admitted, by a strategy that records no callers
 -- and has no `snapshot`. Judges them as operations.lua would, without a counter.
 local function acquire_single(last_key, strategy, p, units, snapshot_len)
-  local available, charge = strategy.available, strategy.charge
-  while keys_done < last_key do
-    local key, admitted = KEYS[keys_done + 1], 1
-    if request_counts then
-      admitted = request_counts[keys_done - seg_first_key + 1]
-    end
+  local available, charge, counts = strategy.available, strategy.charge, request_counts
+  for place = keys_done + 1, last_key do
+    local key, admitted = KEYS[place], counts and counts[place - seg_first_key] or 1
     local free, a, b, c = available(key, p)
     if units > 0 and free < admitted * units then
       admitted = max(0, floor(free / units))
@@ -103,7 +100,7 @@ local function acquire_single(last_key, strategy, p, units, snapshot_len)
     if snapshot_len > 1 then
       reply[reply_len + 3], reply[reply_len + 4] = b or 0, snapshot_len > 2 and (c or 0) or nil
     end
-    reply_len, keys_done = reply_len + 1 + snapshot_len, keys_done + 1
+    reply_len, keys_done = reply_len + 1 + snapshot_len, place
   end
 end
 
