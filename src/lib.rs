@@ -186,6 +186,7 @@ mod charge;
 mod clock;
 mod decision;
 mod error;
+mod headers;
 mod integrations;
 mod key;
 mod limiter;
@@ -209,6 +210,7 @@ pub use decision::{Decision, DecisionKind, PolicyDecision, Refund};
 pub use error::{CallError, ConfigError, InvalidValue, StoreError, UnknownPolicy};
 #[doc(inline)]
 pub use extract::{KeyExtractor, MissingKey, PeerAddr};
+pub use headers::{RateLimitHeaders, exposed_headers};
 #[cfg(feature = "axum")]
 pub use integrations::axum::MissingAdmission;
 pub use key::Key;
@@ -227,7 +229,6 @@ pub use policy::{
     on_store_error::{LocalFallback, OnMisconfiguration, OnStoreError},
 };
 pub use quota::{ParseQuotaError, Quota, QuotaWithoutPeriod};
-pub use respond::{RateLimitHeaders, exposed_headers};
 #[doc(inline)]
 pub use store::DecisionSource;
 #[doc(inline)]

@@ -21,6 +21,7 @@ pub(crate) mod settle;
 
 use judged::{Judged, Turn};
 pub use refused::Rejected;
+pub(crate) use refused::status_of;
 
 /// A handler's handle to its request's decision.
 ///

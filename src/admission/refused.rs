@@ -7,7 +7,7 @@ use http::StatusCode;
 use crate::{
     decision::{Decision, DecisionKind},
     error::CallError,
-    respond::{Problem, RateLimitHeaders},
+    headers::RateLimitHeaders,
     strategy::RetryAfter,
 };
 
@@ -50,12 +50,24 @@ impl Rejected {
     /// The status of its response: 429 for a quota or a [ban](crate::Ban), 403 for a deny list, 400 for a missing key, 503
     /// for a store that failed and for a call that the limiter can't carry out.
     pub fn status(&self) -> StatusCode {
-        Problem::of(&self.decision).status
+        status_of(self.decision.kind())
     }
 
     /// When the same request would pass: see [`Decision::retry_after`].
     pub fn retry_after(&self) -> RetryAfter {
         self.decision.retry_after()
+    }
+}
+
+/// The status of the response to a rejected request.
+pub(crate) fn status_of(kind: &DecisionKind) -> StatusCode {
+    match kind {
+        DecisionKind::Rejected | DecisionKind::Admitted => StatusCode::TOO_MANY_REQUESTS,
+        DecisionKind::MissingKey { .. } => StatusCode::BAD_REQUEST,
+        DecisionKind::DenyListed => StatusCode::FORBIDDEN,
+        DecisionKind::StoreFailed(_)
+        | DecisionKind::UnknownPolicy(_)
+        | DecisionKind::PartsRequired { .. } => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

@@ -4,15 +4,11 @@ use std::{cmp::Reverse, mem, time::Duration};
 
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Response, header::RETRY_AFTER};
 
-use super::{
-    Delay, RateLimitHeaders,
-    delay::whole_seconds,
-    headers::{DRAFT_06, Dialect, LIMIT, POLICY, X_RATELIMIT},
-    line::Line,
-};
+use super::{Delay, RateLimitHeaders, delay::whole_seconds, line::Line};
 use crate::{
     clock::Timestamp,
     decision::{Decision, PolicyDecision},
+    headers::{DRAFT_06, Dialect, LIMIT, POLICY, X_RATELIMIT},
     quota::Quota,
     strategy::{QuotaStatus, RetryAfter},
 };

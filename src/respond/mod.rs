@@ -18,6 +18,7 @@ use self::body::BoxError;
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
+    headers::exposed_headers,
     log::Seldom,
 };
 
@@ -25,17 +26,16 @@ mod body;
 pub(crate) mod delay;
 mod fields;
 pub(crate) mod grpc;
-mod headers;
 mod line;
 mod problem;
 pub(crate) mod refusal;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 mod unavailable;
 
+pub(crate) use crate::headers::RateLimitHeaders;
 pub(crate) use body::RefusalBody;
 pub(crate) use delay::Delay;
 pub(crate) use fields::tell;
-pub use headers::{RateLimitHeaders, exposed_headers};
 pub(crate) use problem::Problem;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 pub(crate) use unavailable::Unavailable;

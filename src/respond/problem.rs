@@ -3,7 +3,10 @@
 use http::{HeaderValue, StatusCode};
 
 use super::{Delay, line::Line};
-use crate::decision::{self, Decision, DecisionKind, PolicyDecision};
+use crate::{
+    admission::status_of,
+    decision::{self, Decision, DecisionKind, PolicyDecision},
+};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const ABNORMAL_USAGE: &str =
@@ -29,9 +32,10 @@ pub(crate) struct Problem<'a> {
 
 impl<'a> Problem<'a> {
     pub(crate) fn of(decision: &'a Decision) -> Self {
+        let status = status_of(decision.kind());
         match decision.kind() {
             DecisionKind::Rejected if decision.is_banned() => Self {
-                status: StatusCode::TOO_MANY_REQUESTS,
+                status,
                 // RESOURCE_EXHAUSTED
                 code: 8,
                 kind: ABNORMAL_USAGE,
@@ -40,7 +44,7 @@ impl<'a> Problem<'a> {
                 decision,
             },
             DecisionKind::Rejected | DecisionKind::Admitted => Self {
-                status: StatusCode::TOO_MANY_REQUESTS,
+                status,
                 // RESOURCE_EXHAUSTED
                 code: 8,
                 kind: QUOTA_EXCEEDED,
@@ -49,7 +53,7 @@ impl<'a> Problem<'a> {
                 decision,
             },
             DecisionKind::MissingKey { missing, .. } => Self {
-                status: StatusCode::BAD_REQUEST,
+                status,
                 // INVALID_ARGUMENT
                 code: 3,
                 kind: "about:blank",
@@ -58,7 +62,7 @@ impl<'a> Problem<'a> {
                 decision,
             },
             DecisionKind::DenyListed => Self {
-                status: StatusCode::FORBIDDEN,
+                status,
                 // PERMISSION_DENIED
                 code: 7,
                 kind: "about:blank",
@@ -70,7 +74,7 @@ impl<'a> Problem<'a> {
             DecisionKind::StoreFailed(_)
             | DecisionKind::UnknownPolicy(_)
             | DecisionKind::PartsRequired { .. } => Self {
-                status: StatusCode::SERVICE_UNAVAILABLE,
+                status,
                 // UNAVAILABLE
                 code: 14,
                 kind: REDUCED_CAPACITY,

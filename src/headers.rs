@@ -1,21 +1,23 @@
+//! The fields that tell a client how it stands with the policies: which ones, and in which dialect.
+
 use std::time::Duration;
 
 use http::{HeaderName, header::RETRY_AFTER};
 
 use crate::random::random_u64;
 
-pub(super) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-pub(super) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(crate) const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(crate) const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Fields of one value each: the limit, what remains of it, and when there is more.
 type Triple = [HeaderName; 3];
 
-pub(super) const DRAFT_06: Triple = [
+pub(crate) const DRAFT_06: Triple = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-pub(super) const X_RATELIMIT: Triple = [
+pub(crate) const X_RATELIMIT: Triple = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -59,13 +61,13 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 /// lists are one, and of fields of one value each the closest policy of all layers has its say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
-    pub(super) dialect: Dialect,
-    pub(super) closest: bool,
+    pub(crate) dialect: Dialect,
+    pub(crate) closest: bool,
     jitter: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(crate) enum Dialect {
     #[default]
     Draft,
     Draft06,
@@ -151,7 +153,7 @@ impl RateLimitHeaders {
     }
 
     /// How long one refusal is put off, in whole milliseconds.
-    pub(super) fn draw(&self) -> Duration {
+    pub(crate) fn draw(&self) -> Duration {
         let most = u64::try_from(self.jitter.as_millis()).unwrap_or(u64::MAX);
         if most == 0 {
             return Duration::ZERO;
