@@ -230,6 +230,16 @@ pub enum StoreError {
         /// What is wrong with it.
         message: Arc<str>,
     },
+    /// An earlier charge, refund or settlement of the same request was sent and not answered, so that what the request is
+    /// charged is not known. Nothing was asked of the store. See [`PolicyAdmission::settle`](crate::PolicyAdmission::settle).
+    #[error(
+        "what a request is charged under policy {policy:?} is not known: an earlier charge or refund was sent and not answered"
+    )]
+    #[non_exhaustive]
+    Unconfirmed {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
     /// The call was made outside of a tokio runtime, or in one that is ending.
     #[error("no tokio runtime: {0}")]
     NoRuntime(&'static str),
@@ -274,7 +284,7 @@ impl StoreError {
     /// What to do about a [misconfiguration](Self::is_misconfiguration); `None` for an outage.
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
-            Self::Timeout | Self::Connection(_) => None,
+            Self::Timeout | Self::Connection(_) | Self::Unconfirmed { .. } => None,
             Self::CircuitOpen { cause, .. } => cause.as_deref()?.remedy(),
             Self::Server { code, message } => remedy(code, message),
             Self::CorruptKey { .. } => Some(
@@ -292,6 +302,7 @@ impl StoreError {
             // An answer that can't be read may be that of a script that ran.
             Self::Server { code, .. } => &**code != "GARBLED",
             Self::CircuitOpen { .. }
+            | Self::Unconfirmed { .. }
             | Self::CorruptKey { .. }
             | Self::NoRuntime(_)
             | Self::Unsupported(_) => true,

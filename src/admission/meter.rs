@@ -12,9 +12,12 @@ use crate::error::StoreError;
 /// counted by then, in place of what it was charged on arrival. A meter that has counted nothing settles nothing: the charge on
 /// arrival stays.
 ///
-/// It may be dropped on any thread, also outside a runtime. What the store can't settle at once is settled in the background;
-/// [`finish`](UnitMeter::finish) waits for it, and returns the error if there is one. A settlement that is on its way to Redis
-/// while its runtime ends may be lost: [`Limiter::shutdown`](crate::Limiter::shutdown) waits for those.
+/// It may be dropped on any thread, also outside a runtime. What the store can't settle at once is settled in the background.
+/// What can't be sent, since the store fails, is kept with the refunds that nothing waits for, sent when the store is back, and
+/// flushed by [`Limiter::shutdown`](crate::Limiter::shutdown). Of what was sent and not answered it is not known whether it was
+/// settled: it is logged, counted in [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) and not sent again. So may be
+/// lost what is on its way while its runtime ends. [`finish`](UnitMeter::finish) waits for the answer instead, and returns the
+/// error if there is one.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {

@@ -13,6 +13,7 @@ use crate::{
     outcome::Outcome,
 };
 
+mod background;
 mod judged;
 pub(crate) mod meter;
 pub(crate) mod policy_admission;
@@ -240,11 +241,10 @@ impl Admission {
                 let charged = charge.await;
                 admission.with(place, |decision| {
                     let counted = decision.counted.get_mut(index)?;
+                    // Without an answer it counts as charged: it may be, or will be.
+                    let charged = charged.ok()?;
                     counted.receipts.answered(units);
-                    charged
-                        .ok()?
-                        .iter()
-                        .for_each(|charged| counted.charged(charged));
+                    charged.iter().for_each(|charged| counted.charged(charged));
                     Some(())
                 });
             }

@@ -1,12 +1,6 @@
 //! What a request was charged under one policy, for its handler to correct.
 
-use std::{
-    future::Future,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
-
-use tokio::runtime::Handle;
+use std::sync::Arc;
 
 use super::{
     Admission,
@@ -15,7 +9,6 @@ use super::{
 use crate::{
     decision::{Adjust, Refund},
     error::{StoreError, UnknownPolicy},
-    log::Seldom,
     store::{Op, Units},
     strategy::ChargeReceipt,
 };
@@ -99,7 +92,13 @@ impl PolicyAdmission {
     ///
     /// # Errors
     ///
-    /// If the store can't answer.
+    /// If the store can't answer. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is not
+    /// known whether the settlement was done: it is not sent again, since it could be charged or refunded twice, and each
+    /// further one under this policy is [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or
+    /// [`refund`](Self::refund) that ended so. The request is then charged what it was before, or its true cost. The
+    /// application may leave it so, make up for it by [`charge`](Self::charge) or
+    /// [`PolicyHandle::credit`](crate::PolicyHandle::credit), or note it for its own accounts. After any other error nothing
+    /// was done, and the settlement can be repeated.
     pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
         let settling = [(self.policy.clone(), true_cost)];
         match self.admission.settle_all(&settling).await {
@@ -108,48 +107,10 @@ impl PolicyAdmission {
         }
     }
 
-    /// Settles without waiting, on any thread: what is sent by the time this returns is done by the store's own runtime.
+    /// Settles without waiting, on any thread.
     pub(crate) fn settle_in_background(self, true_cost: u64) {
-        if Handle::try_current().is_err() {
-            return self.settle_detached(true_cost);
-        }
-        let policy = self.clone();
-        let mut settling = Box::pin(async move { policy.settle(true_cost).await });
-        // The first poll sends it, so that it isn't lost with a runtime that is ending.
-        match settling
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
-        {
-            Poll::Ready(Ok(())) => {}
-            // This runtime is ending, and nothing was sent.
-            Poll::Ready(Err(StoreError::Connection(_) | StoreError::NoRuntime(_))) => {
-                self.settle_detached(true_cost);
-            }
-            Poll::Ready(Err(error)) => self.warn(true_cost, &error),
-            Poll::Pending => drop(tokio::spawn(async move {
-                if let Err(error) = settling.await {
-                    self.warn(true_cost, &error);
-                }
-            })),
-        }
-    }
-
-    fn settle_detached(&self, true_cost: u64) {
-        let settling = [(self.policy.clone(), true_cost)];
-        self.admission.settle_detached(&settling);
-    }
-
-    fn warn(&self, true_cost: u64, error: &StoreError) {
-        static FAILED: Seldom = Seldom::new();
-        FAILED.then(|suppressed| {
-            tracing::warn!(
-                policy = &*self.policy,
-                true_cost,
-                %error,
-                suppressed,
-                "a request's true cost was not settled: the charge stays as it was"
-            );
-        });
+        let true_costs = vec![(self.policy, true_cost)];
+        self.admission.settle_in_background(true_costs);
     }
 
     async fn charge_at(&self, at: (usize, usize), units: Units) -> Result<(), StoreError> {
@@ -170,8 +131,10 @@ impl PolicyAdmission {
             let charged = charging.await;
             self.admission.with_counted(at, |_, counted| {
                 counted.receipts.answered(units);
-                if let Ok([charged]) = charged.as_deref() {
-                    counted.charged(charged);
+                match charged.as_deref() {
+                    Ok([charged]) => counted.charged(charged),
+                    Ok(_) => {}
+                    Err(error) => counted.receipts.failed(error),
                 }
             });
             charged?;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Admission;
 use crate::{
-    decision::{Adjust, Adjusting, Books, Counted, Part, Piece},
+    decision::{Adjust, Adjusting, AllAdjusted, Books, Counted, Part, Piece},
     error::{StoreError, UnknownPolicy},
     store::{Op, Units},
     strategy::ChargeReceipt,
@@ -43,7 +43,7 @@ pub(super) enum Which {
 const MAX_SETTLED_LINES: usize = 64;
 
 /// What is still to be charged or refunded to settle one policy of one decision.
-struct Correction {
+pub(super) struct Correction {
     /// Where the charge stands: decision and policy.
     at: (usize, usize),
     /// Which of the policies that are settled it belongs to.
@@ -55,13 +55,13 @@ struct Correction {
 }
 
 /// A part of a correction: a charge, or a refund of a piece of a receipt.
-struct Line {
+pub(super) struct Line {
     at: (usize, usize),
     policy: usize,
     charge: Units,
     piece: Option<Piece>,
     /// Lines of one decision and one shard are one call of the store.
-    call: (usize, (bool, usize)),
+    pub(super) call: (usize, (bool, usize)),
 }
 
 impl Admission {
@@ -119,7 +119,11 @@ impl Admission {
         true_costs: &[(Arc<str>, u64)],
     ) -> Result<(), SettleError> {
         let _turn = self.turn().lock_owned().await;
-        let mut corrections = self.corrections(true_costs);
+        let unknown = |error| {
+            let settled = Vec::new();
+            SettleError::Store { settled, error }
+        };
+        let mut corrections = self.corrections(true_costs).map_err(unknown)?;
         loop {
             let lines = self.next_lines(&mut corrections);
             if lines.is_empty() {
@@ -146,22 +150,6 @@ impl Admission {
         }
     }
 
-    /// Settles without an answer: by a runtime that uses the store, or else by the next that does.
-    pub(super) fn settle_detached(&self, true_costs: &[(Arc<str>, u64)]) {
-        // Where another call has its turn, what that has charged counts as charged already.
-        let _turn = self.turn().try_lock_owned();
-        let mut corrections = self.corrections(true_costs);
-        loop {
-            let lines = self.next_lines(&mut corrections);
-            if lines.is_empty() {
-                return;
-            }
-            for lines in lines.chunk_by(|line, next| line.call == next.call) {
-                self.with_lines(lines, |books, lines| books.tell(Op::Settle, lines));
-            }
-        }
-    }
-
     /// Whether the limiters that judged the request have a policy of that name, if any has judged it.
     pub(super) fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
         let mut known = Vec::new();
@@ -175,10 +163,18 @@ impl Admission {
     }
 
     /// What is missing to each true cost. From now on the response leaves these charges alone.
-    fn corrections(&self, true_costs: &[(Arc<str>, u64)]) -> Vec<Correction> {
+    pub(super) fn corrections(
+        &self,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Result<Vec<Correction>, StoreError> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
             for at in self.places(name, Which::Counted) {
+                let unconfirmed = self.with_counted(at, |_, item| item.receipts.is_unconfirmed());
+                if unconfirmed == Some(true) {
+                    let policy = name.clone();
+                    return Err(StoreError::Unconfirmed { policy });
+                }
                 let net = self.with_counted(at, |_, counted| {
                     counted.receipts.settle();
                     counted.receipts.net()
@@ -193,11 +189,11 @@ impl Admission {
                 });
             }
         }
-        corrections
+        Ok(corrections)
     }
 
     /// Takes the next lines off the corrections, in the order of their calls.
-    fn next_lines(&self, corrections: &mut [Correction]) -> Vec<Line> {
+    pub(super) fn next_lines(&self, corrections: &mut [Correction]) -> Vec<Line> {
         let mut lines = Vec::new();
         for correction in corrections {
             let (at, policy) = (correction.at, correction.policy);
@@ -243,8 +239,13 @@ impl Admission {
             return Ok(());
         };
         let answer = answer.await;
+        self.note_answer(lines, &answer);
+        answer.map(drop)
+    }
+
+    pub(super) fn note_answer(&self, lines: &[Line], answer: &Result<AllAdjusted, StoreError>) {
         for (index, line) in lines.iter().enumerate() {
-            self.with_counted(line.at, |_, counted| match (&answer, &line.piece) {
+            self.with_counted(line.at, |_, counted| match (answer, &line.piece) {
                 (Ok(adjusted), None) => {
                     counted.receipts.answered(line.charge);
                     counted.charged(&adjusted[index]);
@@ -253,18 +254,20 @@ impl Admission {
                     counted.receipts.put_back(piece, adjusted[index].units);
                     counted.adjusted(&adjusted[index]);
                 }
-                (Err(_), None) => counted.receipts.answered(line.charge),
+                (Err(error), None) => {
+                    counted.receipts.answered(line.charge);
+                    counted.receipts.failed(error);
+                }
                 (Err(error), Some(piece)) if error.had_no_effect() => {
                     counted.receipts.put_back(piece, 0);
                 }
                 // It may have been refunded, and is not refunded twice.
-                (Err(_), Some(_)) => {}
+                (Err(error), Some(_)) => counted.receipts.failed(error),
             });
         }
-        answer.map(drop)
     }
 
-    fn with_lines<T>(
+    pub(super) fn with_lines<T>(
         &self,
         lines: &[Line],
         with: impl FnOnce(&dyn Books, &[Adjust<'_>]) -> T,

@@ -133,8 +133,9 @@ pub(crate) trait Books: Send + Sync {
     fn shard(&self, counted: &Counted) -> (bool, usize);
     /// Charges past what is left, or refunds units of receipts: all lines, which are of one shard, or none.
     fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting;
-    /// The same without waiting for it: also where there is no runtime.
-    fn tell(&self, ask: Op, lines: &[Adjust<'_>]);
+    /// The same, done also if nothing waits for it, where there is no runtime, and later if the store can't be reached now. An
+    /// error says no more than that there is no answer.
+    fn adjust_detached(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting;
     /// Refunds what was charged, without waiting for it.
     fn give_back(&self, counted: &mut [Counted]);
     /// Whether the charge depends on what becomes of the request.

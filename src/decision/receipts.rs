@@ -7,7 +7,7 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::{store::Units, strategy::ChargeReceipt};
+use crate::{error::StoreError, store::Units, strategy::ChargeReceipt};
 
 /// The receipts of one request under one policy. Clones share them, so that each unit is refunded once, whichever clone is
 /// asked for it.
@@ -26,6 +26,8 @@ struct Ledger {
     receipts: SmallVec<[ChargeReceipt; 2]>,
     /// Whether the handler has settled the charge by itself.
     settled: bool,
+    /// Whether a charge or refund was sent and not answered, so that what is charged is not known.
+    unconfirmed: bool,
     /// Units that are charged without a receipt: by the response, or by a charge that has not been answered.
     unanswered: u64,
 }
@@ -85,6 +87,7 @@ impl Receipts {
             Arc::new(Mutex::new(Ledger {
                 receipts: SmallVec::from_iter([self.first]),
                 settled: false,
+                unconfirmed: false,
                 unanswered: 0,
             }))
         })
@@ -161,6 +164,18 @@ impl Receipts {
     /// Whether the handler has settled the charge by itself.
     pub(crate) fn is_settled(&self) -> bool {
         self.ledger.get().is_some() && self.ledger().settled
+    }
+
+    /// Whether a charge or refund was sent and not answered.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.ledger.get().is_some() && self.ledger().unconfirmed
+    }
+
+    /// Notes why a charge or refund has no answer: unless that proves that nothing was done, it is not known.
+    pub(crate) fn failed(&self, error: &StoreError) {
+        if !error.had_no_effect() {
+            self.ledger().unconfirmed = true;
+        }
     }
 
     /// Notes that the handler has settled the charge by itself.

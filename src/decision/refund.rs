@@ -103,8 +103,9 @@ impl Counted {
                 receipt: piece.receipt,
                 units: piece.units,
             };
-            let adjusting = books.adjust(Op::Refund, &[line]);
-            for adjusted in adjusting.await? {
+            let adjusted = books.adjust(Op::Refund, &[line]).await;
+            let adjusted = adjusted.inspect_err(|error| self.receipts.failed(error));
+            for adjusted in adjusted? {
                 self.receipts.put_back(&piece, adjusted.units);
                 self.adjusted(&adjusted);
                 refunded += adjusted.units;

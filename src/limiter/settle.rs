@@ -79,38 +79,11 @@ impl Books for Desk {
     }
 
     fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting {
-        let counted = lines.iter().map(|line| line.counted);
-        let counted = counted.map(|counted| (self.limit(counted).clone(), counted.units()));
-        let counted: SmallVec<[_; 1]> = counted.collect();
-        let reply = self.with_ops(lines, |store, ops| store.execute(ask, ops));
-        Box::pin(async move {
-            let answer = match reply {
-                None => return Ok(AllAdjusted::new()),
-                Some(StoreResponse::Ready(answer)) => answer?,
-                Some(StoreResponse::Pending(answer)) => answer.await?,
-            };
-            if answer.counters.len() < counted.len() {
-                return Err(TOO_FEW_RESULTS);
-            }
-            let lines = answer.counters.iter().zip(counted);
-            let adjusted = lines.map(|(line, (limit, cost))| {
-                let at = answer.at_line(line);
-                Adjusted {
-                    units: line.units,
-                    receipt: ChargeReceipt {
-                        charged_at: at,
-                        remaining: line.units,
-                        window_id: limit.rule().window_id(&line.snapshot, at),
-                    },
-                    status: limit.status(&line.snapshot, at, cost),
-                }
-            });
-            Ok(adjusted.collect())
-        })
+        self.adjust_by(lines, |store, ops| store.execute(ask, ops))
     }
 
-    fn tell(&self, ask: Op, lines: &[Adjust<'_>]) {
-        self.with_ops(lines, |store, ops| store.execute_detached(ask, ops));
+    fn adjust_detached(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting {
+        self.adjust_by(lines, |store, ops| store.execute_observed(ask, ops))
     }
 
     fn give_back(&self, counted: &mut [Counted]) {
@@ -153,7 +126,7 @@ impl Books for Desk {
                         receipt: ChargeReceipt::NONE,
                         units: counted.cost,
                     };
-                    return Some(self.adjust(Op::ForceAcquire, &[line]));
+                    return Some(self.adjust_detached(Op::ForceAcquire, &[line]));
                 }
                 let line = CounterOp {
                     units: counted.units(),
@@ -169,6 +142,42 @@ impl Books for Desk {
 }
 
 impl Inner {
+    /// Makes one call of the store that counts the lines.
+    fn adjust_by(
+        &self,
+        lines: &[Adjust<'_>],
+        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> StoreResponse,
+    ) -> Adjusting {
+        let counted = lines.iter().map(|line| line.counted);
+        let counted = counted.map(|counted| (self.limit(counted).clone(), counted.units()));
+        let counted: SmallVec<[_; 1]> = counted.collect();
+        let reply = self.with_ops(lines, call);
+        Box::pin(async move {
+            let answer = match reply {
+                None => return Ok(AllAdjusted::new()),
+                Some(StoreResponse::Ready(answer)) => answer?,
+                Some(StoreResponse::Pending(answer)) => answer.await?,
+            };
+            if answer.counters.len() < counted.len() {
+                return Err(TOO_FEW_RESULTS);
+            }
+            let lines = answer.counters.iter().zip(counted);
+            let adjusted = lines.map(|(line, (limit, cost))| {
+                let at = answer.at_line(line);
+                Adjusted {
+                    units: line.units,
+                    receipt: ChargeReceipt {
+                        charged_at: at,
+                        remaining: line.units,
+                        window_id: limit.rule().window_id(&line.snapshot, at),
+                    },
+                    status: limit.status(&line.snapshot, at, cost),
+                }
+            });
+            Ok(adjusted.collect())
+        })
+    }
+
     /// Makes one call of the store that counts the lines.
     fn with_ops<T>(
         &self,

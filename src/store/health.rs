@@ -12,6 +12,7 @@ pub struct HealthReport {
     issues: Vec<HealthIssue>,
     unchecked: Vec<&'static str>,
     dropped_refunds: u64,
+    unconfirmed: u64,
     dropped_write_backs: u64,
 }
 
@@ -121,10 +122,17 @@ impl HealthReport {
         &self.unchecked
     }
 
-    /// Refunds that the store has dropped since it was built: they came while it failed, when 10,000 were queued already.
+    /// Refunds, charges and settlements that nothing waited for, and that the store has dropped since it was built: they came
+    /// while it was at fault, when 10,000 waited already, or can't be done under their key.
     /// Their units come back with time. Refunds of permits that this process held are never dropped.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
+    }
+
+    /// Refunds, charges and settlements that nothing waited for, and that the store has not answered since it was built:
+    /// whether they were done is not known, and they are not sent again.
+    pub fn unconfirmed(&self) -> u64 {
+        self.unconfirmed
     }
 
     /// Charges in process that the limiter has dropped from its [write-back](crate::LocalFallback::write_back) since it was
@@ -151,6 +159,13 @@ impl HealthReport {
     #[must_use]
     pub fn with_dropped_refunds(mut self, refunds: u64) -> Self {
         self.dropped_refunds = self.dropped_refunds.saturating_add(refunds);
+        self
+    }
+
+    /// This report with so many more operations that nothing waited for and the store has not answered.
+    #[must_use]
+    pub fn with_unconfirmed(mut self, operations: u64) -> Self {
+        self.unconfirmed = self.unconfirmed.saturating_add(operations);
         self
     }
 

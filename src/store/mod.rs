@@ -212,6 +212,18 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// being done, and reports what it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
+    /// Does what [`execute_detached`](Store::execute_detached) does, and returns the response to it, for a caller that notes
+    /// what was done. Dropping the response ends nothing, and an error says only that there is no response: what is queued is
+    /// done later.
+    ///
+    /// There is none unless a store says otherwise.
+    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.execute_detached(op, counters);
+        StoreResponse::Ready(Err(StoreError::Unsupported(
+            "a response that nothing waits for",
+        )))
+    }
+
     /// Takes `units` for one request under one limit that doesn't [record callers](Rule::records_caller), if the answer can be known at a
     /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
     /// [`execute`](Store::execute) is asked for the same.

@@ -14,6 +14,7 @@ mod misconfigured;
 mod outages;
 mod policies;
 mod probes;
+mod settlements;
 mod settling;
 mod shutdown;
 mod support;

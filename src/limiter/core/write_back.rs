@@ -223,6 +223,10 @@ impl Store for Shares {
         self.counts.callers(local, key)
     }
 
+    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.execute(op, counters)
+    }
+
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
         // It is done at once.
         drop(self.execute(op, counters));

@@ -388,6 +388,10 @@ impl Store for MemoryStore {
         Some(Arc::as_ptr(&self.inner) as usize as u64)
     }
 
+    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        self.execute(op, counters)
+    }
+
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {
         let _ = self.execute(op, counters);
     }

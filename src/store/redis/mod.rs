@@ -206,7 +206,9 @@ impl Store for RedisStore {
         let (store, limits) = (self.clone(), limits.to_vec());
         Box::pin(async move {
             let report = store.look(&limits).await;
-            report.with_dropped_refunds(store.inner.shared.pending_refunds.dropped())
+            let kept = &store.inner.shared.pending_refunds;
+            let report = report.with_dropped_refunds(kept.dropped());
+            report.with_unconfirmed(kept.unconfirmed())
         })
     }
 
@@ -231,6 +233,23 @@ impl Store for RedisStore {
 
     fn queued(&self) -> u64 {
         self.inner.shared.pending_refunds.queued() as u64
+    }
+
+    fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
+        let workers = &self.inner.workers;
+        match self.own(counters) {
+            Err(error) => StoreResponse::Ready(Err(error)),
+            // One response for each slot: there is none for all.
+            Ok(counters) if cross_slot::spans_slots(workers, &counters) => {
+                for part in cross_slot::parts(workers, counters) {
+                    workers.execute_detached(op, part.counters);
+                }
+                StoreResponse::Ready(Err(StoreError::Unsupported(
+                    "one response of several slots",
+                )))
+            }
+            Ok(counters) => StoreResponse::Pending(workers.execute_observed(op, counters).into()),
+        }
     }
 
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]) {

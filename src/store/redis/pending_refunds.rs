@@ -1,6 +1,5 @@
-//! Refunds without a waiter that could not be sent, kept until the server responds again: so a permit that is dropped
-//! during an outage, or that a request without a response may have taken, does not stay charged for its TTL. Also
-//! settlements made where no runtime uses the store.
+//! Refunds, charges and settlements without a waiter that could not be sent, kept until the server responds again: so a permit
+//! that is dropped during an outage, or that a request without a response may have taken, does not stay charged for its TTL.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,7 +23,7 @@ use super::{
         workers::Workers,
     },
 };
-use crate::{error::StoreError, store::Op};
+use crate::{error::StoreError, log::Seldom, store::Op};
 
 /// Refunds that are kept at most; more are dropped, and their units come back with time. Refunds of permits are always kept: there
 /// are no more of them than this process held.
@@ -51,26 +50,46 @@ struct RefundsByTag {
     retried: HashSet<usize>,
     /// Refunds dropped so far.
     dropped: u64,
+    /// How many were sent and not answered, so far, and are not sent again.
+    unconfirmed: u64,
     /// Whether some were dropped since none was kept.
     is_dropping: bool,
 }
 
 impl PendingRefunds {
-    /// Fails a request. Its refund is kept, if no waiter hears of it or it is to be retried, and if it is safe to
-    /// send again: because it was not sent, or because it is idempotent, as that of a named permit is. A permit that
-    /// was requested and may have been taken is refunded in the same way, since its request will never hold it.
+    /// Fails a request. A refund or a charge that no waiter hears of, or whose retry was requested, is kept if it's safe to send
+    /// it again: if it was not sent, or refunds permits, each of which is refunded once. A permit that was asked for and may have
+    /// been taken is refunded in the same way: its request will never hold it. What may have been done, and is not sent again,
+    /// is counted and logged.
     pub(crate) fn fail(&self, tag: usize, request: PendingRequest, error: StoreError, sent: bool) {
-        let refunds = match request.op {
-            Op::Refund => request.retries_refunds(),
+        let op = request.op;
+        let keeps = match op {
+            Op::Refund | Op::ForceAcquire | Op::Settle => request.retries_refunds(),
             Op::Acquire(_) => sent && request.counters.iter().any(is_permit),
             _ => false,
         };
-        if !refunds {
+        if !keeps {
             return request.fail(error);
         }
-        let (ask, mut counters) = (request.op, request.counters.clone());
-        counters.retain(|line| !sent || is_permit(line));
-        match ask {
+        // It fails alone, each time that it is sent.
+        let fails_again = matches!(
+            error,
+            StoreError::CorruptKey { .. } | StoreError::Unsupported(_)
+        );
+        if op != Op::Refund && !sent && fails_again {
+            log_failed(&request, &error);
+            self.refunds().dropped += 1;
+            return request.fail(error);
+        }
+        let mut counters = request.counters.clone();
+        if sent {
+            let is_refund =
+                |line: &OwnedCounterOp| op != Op::Settle || line.receipt().remaining > 0;
+            counters.retain(|line| is_permit(line) && is_refund(line) && op != Op::ForceAcquire);
+        }
+        let is_unconfirmed =
+            !matches!(op, Op::Acquire(_)) && counters.len() < request.counters.len();
+        match op {
             Op::Acquire(times) => counters
                 .iter_mut()
                 .for_each(|line| line.set_permit_refund(times)),
@@ -81,8 +100,16 @@ impl PendingRefunds {
             }
         }
         if !counters.is_empty() {
-            let granted = ask == Op::Refund && counters.iter().any(is_permit);
-            self.keep(tag, Op::Refund, counters, granted);
+            let granted = matches!(op, Op::Refund | Op::Settle) && counters.iter().any(is_permit);
+            let kept = match op {
+                Op::ForceAcquire | Op::Settle if !sent => op,
+                _ => Op::Refund,
+            };
+            self.keep(tag, kept, counters, granted);
+        }
+        if is_unconfirmed {
+            self.refunds().unconfirmed += 1;
+            log_unconfirmed(&request, &error);
         }
         // Until then it counts as undelivered.
         request.fail(error);
@@ -91,14 +118,7 @@ impl PendingRefunds {
     /// Keeps an unsent request without a waiter, whose runtime has ended or which had none, for the next runtime
     /// that uses the store.
     pub(crate) fn keep_for_next_runtime(&self, tag: usize, request: PendingRequest) {
-        let (ask, counters) = (request.op, request.counters.clone());
-        if ask == Op::Refund {
-            return self.fail(tag, request, ended(), false);
-        }
-        if matches!(ask, Op::ForceAcquire | Op::Settle) && request.retries_refunds() {
-            self.keep(tag, ask, counters, false);
-        }
-        request.fail(ended());
+        self.fail(tag, request, ended(), false);
     }
 
     /// Counts a refund or a charge as undelivered until the guard is dropped.
@@ -141,12 +161,17 @@ impl PendingRefunds {
         if begins {
             tracing::warn!(
                 max_refunds = MAX_KEPT,
-                "refunds are dropped: too many came while the store failed"
+                "charges and refunds are dropped: too many came while the store failed"
             );
         }
     }
 
-    /// Refunds dropped so far.
+    /// How many were sent and not answered, so far, and are not sent again.
+    pub(crate) fn unconfirmed(&self) -> u64 {
+        self.refunds().unconfirmed
+    }
+
+    /// How many were dropped, so far.
     pub(crate) fn dropped(&self) -> u64 {
         self.refunds().dropped
     }
@@ -225,6 +250,35 @@ impl Drop for Retrying {
             workers.end_refund_retries(*tag);
         }
     }
+}
+
+fn log_unconfirmed(request: &PendingRequest, error: &StoreError) {
+    static UNCONFIRMED: Seldom = Seldom::new();
+    UNCONFIRMED.then(|suppressed| {
+        tracing::warn!(
+            policy = policy_of(request),
+            %error,
+            suppressed,
+            "a charge or refund may not have been settled: it was sent, and the store did not answer"
+        );
+    });
+}
+
+fn log_failed(request: &PendingRequest, error: &StoreError) {
+    static FAILED: Seldom = Seldom::new();
+    FAILED.then(|suppressed| {
+        tracing::warn!(
+            policy = policy_of(request),
+            %error,
+            suppressed,
+            "a charge was not settled: it stays as it was"
+        );
+    });
+}
+
+fn policy_of(request: &PendingRequest) -> &str {
+    let first = request.counters.first();
+    first.map_or("", |line| line.limit.policy())
 }
 
 fn is_permit(line: &OwnedCounterOp) -> bool {

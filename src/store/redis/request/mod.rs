@@ -59,6 +59,8 @@ pub(crate) struct PendingRequest {
     pub(crate) send_alone: bool,
     /// Whether a waiter exists that has no result yet.
     has_waiter: bool,
+    /// Whether its result is handed on, although nothing depends on it.
+    has_observer: bool,
     /// Whether its refund is retried later if it fails now, although a waiter hears of the failure.
     retries_refund: bool,
     /// Whether it was completed or handed on; otherwise dropping it is a loss.
@@ -73,6 +75,7 @@ impl PendingRequest {
             time_synced: false,
             send_alone: false,
             has_waiter: false,
+            has_observer: false,
             retries_refund: false,
             done: false,
         }
@@ -109,7 +112,7 @@ impl PendingRequest {
     #[inline]
     fn complete(&mut self, result: Result<OpResult, StoreError>) {
         let mut result = Some(result);
-        if mem::take(&mut self.has_waiter) {
+        if mem::take(&mut self.has_waiter) | mem::take(&mut self.has_observer) {
             let waker = self.state.slot().put(&mut result);
             if let Some(waker) = waker {
                 waker.wake();
@@ -156,6 +159,9 @@ impl Drop for PendingRequest {
     fn drop(&mut self) {
         if !self.done {
             self.fail_lost();
+        }
+        if self.has_observer {
+            self.complete(Err(ended()));
         }
         if let Some(undelivered) = &self.undelivered {
             undelivered.end();

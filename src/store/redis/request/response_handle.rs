@@ -39,6 +39,17 @@ impl PendingRequest {
         request.has_waiter = true;
         (request, has_waiter)
     }
+
+    /// A request without a waiter, and a handle to the response for an observer.
+    pub(crate) fn observed(
+        state: Arc<RequestState>,
+        worker: Option<runtime::Id>,
+    ) -> (Self, ResponseHandle) {
+        let (mut request, response) = Self::with_response(state, worker);
+        request.has_waiter = false;
+        request.has_observer = true;
+        (request, response)
+    }
 }
 
 impl ResponseHandle {

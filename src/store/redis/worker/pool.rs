@@ -168,10 +168,32 @@ impl WorkerPool {
     /// Executes an operation without a waiter: on this runtime, or on another where there is none or it is shutting down. If no
     /// runtime uses the store, a refund is kept for the next one.
     pub(crate) fn execute_detached(self: &Arc<Self>, op: Op, counters: CounterOps) {
+        let (worker_index, state) = self.detached(op, counters);
+        self.push_detached(worker_index, PendingRequest::detached(state));
+    }
+
+    /// The same, and the handle to the response, if one comes.
+    pub(crate) fn execute_observed(
+        self: &Arc<Self>,
+        op: Op,
+        counters: CounterOps,
+    ) -> ResponseHandle {
+        let (worker_index, state) = self.detached(op, counters);
+        let here = Handle::try_current().ok().map(|here| here.id());
+        let (request, response) = PendingRequest::observed(state, here);
+        self.push_detached(worker_index, request);
+        response
+    }
+
+    /// The index of the worker, and the state of a request without a waiter.
+    fn detached(&self, op: Op, counters: CounterOps) -> (usize, Arc<RequestState>) {
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let (deadline, undelivered) = (self.deadline(), self.undelivered(op));
         let state = RequestState::with_cache_token(op, counters, deadline, hash, None, undelivered);
-        let request = PendingRequest::detached(state);
+        (worker_index, state)
+    }
+
+    fn push_detached(self: &Arc<Self>, worker_index: usize, request: PendingRequest) {
         let here = Handle::try_current().ok();
         let sets = match &here {
             Some(here) => self.workers(here),
