@@ -57,7 +57,8 @@ impl Desk {
         listed.or_else(|| self.skips_request(parts).then_some(DecisionKind::Admitted))
     }
 
-    fn skips_request(&self, parts: &Parts) -> bool {
+    #[inline]
+    pub(super) fn skips_request(&self, parts: &Parts) -> bool {
         let free = !self.counts_preflights && is_preflight(parts);
         free || self.skips.skip(parts)
     }

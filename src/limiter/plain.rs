@@ -11,7 +11,7 @@ use crate::{
     charge::When,
     decision::{Brief, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing},
     key::Key,
-    policy::{Tiers, skip::is_preflight},
+    policy::Tiers,
     store::{CounterMode, DecisionSource, Glance, Op, Units},
     strategy::ChargeReceipt,
 };
@@ -35,8 +35,7 @@ impl Desk {
     pub(super) fn plain_request(&self, parts: &Parts) -> Option<(Key, u64)> {
         let bound = self.only()?;
         let policy = &bound.policy;
-        let free = !self.counts_preflights && is_preflight(parts);
-        if free || self.skips.skip(parts) || policy.skips(parts) {
+        if self.skips_request(parts) || policy.skips(parts) {
             return None;
         }
         Some((bound.find_key(parts)?, policy.cost_of(parts)))
