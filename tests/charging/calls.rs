@@ -47,7 +47,7 @@ async fn callers(limiter: &Limiter) -> Vec<Key> {
 #[tokio::test]
 async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there() {
     for world in World::both() {
-        let policy = together(By::List, "p", "4/min").caller(extract::header("x-user"));
+        let policy = together(By::List, "p", "5/min").caller(extract::header("x-user"));
         let limiter = world.limiter([policy]);
         let [alice, bob, carol, dave] = ["alice", "bob", "carol", "dave"].map(Key::new);
         assert!(limiter.check(KEY).parts(&head("alice")).await.is_admitted());
@@ -66,12 +66,14 @@ async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there(
         // A request without a caller is the key's.
         let (anonymous, ()) = Request::new(()).into_parts();
         assert!(limiter.check(KEY).parts(&anonymous).await.is_admitted());
-        assert_eq!(callers(&limiter).await, [alice, carol, dave, KEY]);
+        let charged = limiter.charge(KEY, 1).parts(&head("bob")).await;
+        assert!(!charged.expect("an answer").would_admit());
+        assert_eq!(callers(&limiter).await, [alice, carol, dave, KEY, bob]);
         let seen = limiter.peek(KEY).parts(&head("frank")).await;
         assert!(!seen.expect("an answer").would_admit());
         let waited = limiter.wait(KEY, Duration::ZERO).parts(&head("frank"));
         assert!(waited.await.is_err());
-        assert_eq!(callers(&limiter).await.len(), 4, "{}", world.name());
+        assert_eq!(callers(&limiter).await.len(), 5, "{}", world.name());
     }
 }
 
