@@ -29,8 +29,8 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// for _ in 0..4 {
 ///     let _ = limiter.check(Key::new("alice")).await;
 /// }
-/// let refused = limiter.admit(Key::new("alice")).await.unwrap_err();
-/// assert!(refused.retry_after() > RetryAfter::In(Duration::from_secs(599)));
+/// let rejected = limiter.admit(Key::new("alice")).await.unwrap_err();
+/// assert!(rejected.retry_after() > RetryAfter::In(Duration::from_secs(599)));
 /// assert!(limiter.unblock(Key::new("alice")).await.is_ok());
 /// # Ok::<(), tollgate::ConfigError>(())
 /// # })?;

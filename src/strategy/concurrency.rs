@@ -17,6 +17,23 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   no writes (a failover of an asynchronously replicated Redis may). After a longer stop the permits of a process have
 ///   expired, and other requests may hold theirs in addition; so it is for all processes if the server's clock steps forward
 ///   by more than a TTL.
+/// - **By hand** the permit is the admission's: bind it for as long as the work takes. A permit that is dropped at once
+///   limits nothing:
+///
+///   ```
+///   # use tollgate::{Limiter, Rejected};
+///   # async fn export() {}
+///   # async fn f(limiter: Limiter, user: &str) -> Result<(), Rejected> {
+///   // Wrong: the decision is dropped before the block, and its permit with it.
+///   if limiter.check(user).await.is_admitted() {
+///       export().await;
+///   }
+///   // Right: the permit is held until the end of the scope.
+///   let _admission = limiter.admit(user).await?;
+///   export().await;
+///   # Ok(())
+///   # }
+///   ```
 /// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
 ///   for policies that count: they take and release no permits.
 /// - **Retry-After** can only be a hint: one second.

@@ -53,13 +53,13 @@ impl MemoryStoreBuilder {
         self
     }
 
-    /// Tells the time by `clock`, in place of the [machine's](SystemClock).
+    /// The clock that it counts by, in place of the [machine's](SystemClock).
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// The store.
+    /// Builds the store.
     pub fn build(self) -> MemoryStore {
         // Few keys are kept in one shard, so that the ones nearest to full are found among all.
         let shards = (self.max_keys.get() / 1_024).clamp(1, 64);

@@ -44,12 +44,12 @@ pub use builder::MemoryStoreBuilder;
 /// Keys are spread over shards, each under a lock of its own. A key that is at its full quota is forgotten as others
 /// come; there is no thread for it, and none to run.
 ///
-/// It counts by a monotonic clock, which begins with the wall clock's time when the process first asks: a step of the wall
-/// clock refills no quota and holds no caller. [Calendar windows](crate::CalendarWindow) follow the wall clock.
+/// It counts by a monotonic clock, which begins with the wall clock's time when the process first reads it: a step of the
+/// wall clock refills no quota and withholds none. [Calendar windows](crate::CalendarWindow) follow the wall clock.
 ///
 /// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the ones nearest to their
-/// full quota are **dropped** to make room, and start afresh when they come back: whoever can make that many keys at
-/// once gets quota back that way, but only from those who had used the least of it. How many were dropped is
+/// full quota are **dropped** to make room, and start afresh when they come back: a client that can make that many keys
+/// at once gets quota back that way, but only of the keys that had used the least of it. How many were dropped is
 /// [counted](MemoryStore::dropped); if it isn't zero, allow more keys, or keys that are harder to come by.
 ///
 /// ```

@@ -46,8 +46,8 @@ impl RedisStore {
         Self::builder().url(url).build()
     }
 
-    /// A store on a pool that the application already has. The lanes hold at most a quarter of its connections, so it
-    /// has to have two at least.
+    /// A store on a pool that the application already has. The store's workers hold at most a quarter of its
+    /// connections, so it has to have two at least.
     ///
     /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`); a store that makes its own
     /// pool does.
@@ -132,12 +132,12 @@ impl RedisStoreBuilder {
 
     /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
     ///
-    /// Who serves what is learnt from the nodes, also while slots are moved and masters fail: what a node turns away is
-    /// asked elsewhere until the [timeout](Self::timeout) has passed, and nothing is ever sent again that may have run.
+    /// The store learns from the nodes which one serves a slot, also while slots are moved and masters fail: redirects are
+    /// followed until the [timeout](Self::timeout) has passed, and no call is sent again that may have run.
     ///
-    /// A request whose keys are in several slots is asked about in all of them at once; if one refuses, the others give back
-    /// what they took before it is answered. So no more is admitted than each policy allows, but while a request is being
-    /// asked about, another may be refused for it. If the process is killed in between, that one request stays charged.
+    /// A request whose keys are in several slots is sent to all of them at once; if one rejects, the others are refunded
+    /// before the request is answered. So no more is admitted than each policy allows, but while a request is in flight,
+    /// another may be rejected because of it. If the process is killed in between, that one request stays charged.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
@@ -165,10 +165,10 @@ impl RedisStoreBuilder {
 
     /// Counts on the master that sentinels know by `name`. `urls` name the sentinels.
     ///
-    /// Whenever a connection is opened, the sentinels are asked who is the master, and the server whether it is one. While
-    /// one is elected, requests are answered as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. What the old
-    /// master admitted and no replica had heard of yet is not known to the new one, and may be admitted once more; so may
-    /// what an old master admits that is cut off and doesn't know that it was replaced (`min-replicas-to-write` bounds that).
+    /// Whenever a connection is opened, the sentinels name the master, and the server has to confirm that it is one. During an
+    /// election the limiter does what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. What the old master
+    /// admitted and no replica had received is not known to the new one, and may be admitted once more; so may what an old
+    /// master admits that is cut off and doesn't know that it was replaced (`min-replicas-to-write` bounds that).
     ///
     /// The servers are connected to without a password, to database 0, unless [`server_url_template`](Self::server_url_template) says how.
     ///
@@ -244,16 +244,16 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Stops asking when so many calls in a row failed for all who were on them: three unless set.
+    /// How many calls in a row have to fail, for all of their requests, to open the circuit breaker: three unless set.
     ///
-    /// From then on questions are answered at once, with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and the limiter does
-    /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time asks the
-    /// server whether it counts: after 50 ms at first, later after up to a second, each time a random part of the pause
-    /// earlier. As soon as one is answered, questions are asked again. A probe waits as long as a request, and the next one
-    /// for it half a second at most.
+    /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and the limiter does
+    /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time finds out
+    /// whether the server counts: after 50 ms at first, later after up to a second, each time a random part of the pause
+    /// earlier. As soon as one is answered, calls are made again. A probe waits as long as a request, and the next one for it
+    /// half a second at most.
     ///
     /// What counts is what says that the server can't count now: no connection, no answer within the timeout, and the errors
-    /// of the [operations](crate::operations) page. Refusals don't, nor does what is wrong with one key.
+    /// of the [operations](crate::operations) page. Rejections don't, nor does what is wrong with one key.
     pub fn circuit_breaker_threshold(mut self, faults: u32) -> Self {
         self.breaker = Some(faults);
         self
@@ -265,23 +265,22 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Caches rejections: a request that the store rejected is rejected in process, without a call, until the wait that it
-    /// was told has passed.
+    /// Caches rejections: a request that the store rejected is rejected in process, without a call, until its wait has
+    /// passed.
     ///
-    /// A wait that is told from the cache is what the store told at most `bound` ago, one second unless set, or would tell
-    /// now. What this process does about a key ends what is cached of it at once, whatever the caller's quota is: a refund,
+    /// A wait from the cache is what the store answered at most `bound` ago, one second unless set, or would answer now. What this process does about a key ends what is cached of it at once, whatever the caller's quota is: a refund,
     /// a reset, a charge past the quota, by any limiter over this store or a clone of it. What others do shows within
     /// `bound`: other processes, and a server that is restarted, flushed or replaced by a replica.
     ///
     /// An entry answers requests for the same keys of all of their policies, at the same cost. Where the strategy's state
-    /// says what others wait for, it answers larger costs, too: under all strategies but [`SlidingLog`](crate::SlidingLog)
-    /// and [`SlidingWindow`](crate::SlidingWindow). A smaller cost may be admitted, so the store is asked.
+    /// says what they wait for, it answers larger costs, too: under all strategies but [`SlidingLog`](crate::SlidingLog)
+    /// and [`SlidingWindow`](crate::SlidingWindow). A smaller cost may be admitted, so the store is called.
     ///
-    /// When it is as old as `bound`, the store is asked again, unless nothing that is asked for its keys could have been
-    /// admitted since, which is so if each policy rejects a single unit. For that each process reads one key twice in each
-    /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always asked again.
+    /// When it is as old as `bound`, the store is called again, unless no request for its keys could have been admitted
+    /// since, which is so if each policy rejects a single unit. For that each process reads one key twice in each
+    /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always called again.
     ///
-    /// Zero turns it off. In-flight limits are always asked. Where rejections are counted, by a [`Ban`](crate::Ban) or under
+    /// Zero turns it off. In-flight limits are never cached. Where rejections are counted, by a [`Ban`](crate::Ban) or under
     /// [`charge_rejected`](crate::Policy::charge_rejected), only what a ban rejects is cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
         self.rejection_cache = bound;
@@ -294,14 +293,14 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Tells the time by `clock` to the cache of [rejections](Self::rejection_cache_staleness), in place of the machine's monotonic clock: for
-    /// tests. All else goes by the server's.
+    /// The clock of the [rejection cache](Self::rejection_cache_staleness), in place of the machine's monotonic clock: for tests.
+    /// All else goes by the server's.
     pub fn rejection_cache_clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// The store. Nothing is connected yet.
+    /// Builds the store. Nothing is connected yet.
     ///
     /// # Errors
     ///
