@@ -5,7 +5,7 @@
 //!   the account. Windows of a minute: GCRA would admit up to 9 failures in the first one.
 //! - An address that is rejected 30 times within ten minutes is banned for an hour, by rejections of either.
 //! - A right password is never rejected for the others that are being checked: five are at a time, and more wait for their turn.
-//! - While Redis fails nobody logs in (503), or an outage would allow any number of guesses.
+//! - While Redis fails all logins are rejected (503), or an outage would allow any number of guesses.
 //!
 //! ```text
 //! PORT=3000 cargo run --example login
@@ -67,7 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse::<u16>())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    // Never beside the login: whoever reaches this address is an operator.
+    // Never beside the login: a client that reaches this address is an operator.
     let inside = TcpListener::bind(("127.0.0.1", if port == 0 { 0 } else { port + 1 })).await?;
     println!("Listening on http://{}", listener.local_addr()?);
     println!("Operators on http://{}", inside.local_addr()?);

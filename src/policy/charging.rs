@@ -77,9 +77,9 @@ impl Policy {
     /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
     /// ```
     ///
-    /// Requests under way hold units that may be refunded in a moment. Where they hold all, others are rejected, and are told the
-    /// wait of a charge that stays. Where failures alone are to count, [`charge_after`](Policy::charge_after) rejects no request for
-    /// others that will succeed.
+    /// Requests under way hold units that may be refunded in a moment. Where they hold all, others are rejected, with
+    /// the `Retry-After` of a charge that stays. Where failures alone are to count, [`charge_after`](Policy::charge_after) rejects
+    /// no request because of others that will succeed.
     ///
     /// A refund returns only what time has not already given back, and only to the window that was charged. Under
     /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where other

@@ -221,7 +221,7 @@ async fn a_server_that_is_gone_is_found() {
     };
     // It is named, in case there are several, and its password isn't.
     let text = issue.to_string();
-    let address = format!("127.0.0.1:{port} can't be asked:");
+    let address = format!("127.0.0.1:{port} can't be reached:");
     assert!(text.starts_with(&address), "{text}");
     assert!(!text.contains("hush"), "{text}");
 }

@@ -50,7 +50,7 @@ fn login_rejects_no_right_password_however_many_are_being_checked() {
 }
 
 #[test]
-fn login_lets_nobody_in_while_redis_is_down() {
+fn login_rejects_all_while_redis_is_down() {
     let server = Server::start();
     let login = Example::start("login", &[("REDIS_URL", &server.url())]);
     assert_eq!(login.post("/login", RIGHT).status, 200);

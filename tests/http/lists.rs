@@ -99,7 +99,7 @@ async fn calls_of_operators_need_no_address_and_log_nothing() {
             assert_eq!(seen.policy("p").expect("p").remaining(), 1);
         }
         assert_eq!(log.lines(""), [""; 0]);
-        // A request has an address, and one that is not told is a mistake.
+        // A check is of a request, which has an address: a check without it is a mistake.
         let passes = action == OnUnknownAddress::Pass;
         assert_eq!(limiter.check(key).await.is_admitted(), passes);
         assert_eq!(log.lines("access list").len(), 1);
