@@ -19,6 +19,9 @@ use crate::error::StoreError;
 /// lost what is on its way while its runtime ends. [`finish`](UnitMeter::finish) waits for the answer instead, and returns the
 /// error if there is one.
 ///
+/// With [`LocalFallback::write_back`](crate::LocalFallback::write_back), an estimate that was charged in process and written back
+/// before the meter is dropped stays charged to the store: see [`settle`](PolicyAdmission::settle).
+///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
 /// use futures_util::{StreamExt, stream};

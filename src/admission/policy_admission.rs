@@ -90,6 +90,13 @@ impl PolicyAdmission {
     /// only when the work is done, such as an LLM's tokens. May be called again as the cost becomes clearer. Several policies
     /// at once are settled by [`Admission::settle_each`]; a stream's units are counted by a [meter](PolicyAdmission::meter).
     ///
+    /// A candidate [in the shadow](crate::Policy::shadow_of) of this policy is settled with it, in the same round trip, unless it
+    /// rejected the request: [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
+    /// [`refund`](Self::refund) leave it as it is: name it to adjust it.
+    ///
+    /// What was charged in process while the store failed is settled in process. With
+    /// [`write_back`](crate::LocalFallback::write_back) the estimate stays charged to the store if it was written back before.
+    ///
     /// # Errors
     ///
     /// If the store can't answer. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is not

@@ -90,6 +90,8 @@ impl Admission {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A candidate [in the shadow](crate::Policy::shadow_of) of a policy is settled with it, to the same cost, unless it is named.
+    ///
     /// # Errors
     ///
     /// [`SettleError`]: if a name is unknown, nothing is settled. If the store can't answer, the error names the policies
@@ -169,7 +171,7 @@ impl Admission {
     ) -> Result<Vec<Correction>, StoreError> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
-            for at in self.places(name, Which::Counted) {
+            for at in self.settled_places(name, true_costs) {
                 let unconfirmed = self.with_counted(at, |_, item| item.receipts.is_unconfirmed());
                 if unconfirmed == Some(true) {
                     let policy = name.clone();
@@ -307,10 +309,27 @@ impl Admission {
 
     /// Where the charges under a policy stand: decision and policy.
     pub(super) fn places(&self, policy: &str, which: Which) -> Vec<(usize, usize)> {
+        self.places_of(which, |name, _| name == policy)
+    }
+
+    /// The same with those of its candidates in the shadow that are not settled by their own names.
+    fn settled_places(&self, policy: &str, true_costs: &[(Arc<str>, u64)]) -> Vec<(usize, usize)> {
+        let is_named = |name: &str| true_costs.iter().any(|(named, _)| **named == *name);
+        self.places_of(Which::Counted, |name, live| {
+            name == policy || live == Some(policy) && !is_named(name)
+        })
+    }
+
+    fn places_of(
+        &self,
+        which: Which,
+        is_meant: impl Fn(&str, Option<&str>) -> bool,
+    ) -> Vec<(usize, usize)> {
         let mut places = Vec::new();
         self.each(|place, decision| {
             for (index, counted) in decision.counted.iter().enumerate() {
-                let meant = policy == decision.books.name(counted.policy);
+                let (books, policy) = (&decision.books, counted.policy);
+                let meant = is_meant(books.name(policy), books.live_name(policy));
                 // A ban counts rejections, and in a shadow that rejects, the work was never begun.
                 let meant = meant && (which == Which::All || !decision.books.is_permit(counted));
                 if meant && counted.part != Part::Ban && !counted.is_shadow_refusal() {

@@ -113,6 +113,8 @@ pub enum DecisionKind {
 pub(crate) trait Books: Send + Sync {
     /// The name of a policy.
     fn name(&self, policy: u32) -> &str;
+    /// The name of the policy that a shadow would take the place of.
+    fn live_name(&self, policy: u32) -> Option<&str>;
     /// The names of all policies.
     fn names(&self) -> Vec<&str>;
     /// Where a policy is counted, if that is known: the store's number, the policy's name and its state format.

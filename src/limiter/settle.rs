@@ -4,7 +4,7 @@ use std::panic::{self, AssertUnwindSafe};
 
 use smallvec::SmallVec;
 
-use super::{Desk, Inner};
+use super::{Desk, Inner, Role};
 use crate::{
     charge::When,
     clock::Timestamp,
@@ -18,6 +18,13 @@ use crate::{
 impl Books for Desk {
     fn name(&self, policy: u32) -> &str {
         self.bound(policy).policy.name()
+    }
+
+    fn live_name(&self, policy: u32) -> Option<&str> {
+        match self.bound(policy).role {
+            Role::Shadow { of: Some(live), .. } => Some(self.name(live)),
+            _ => None,
+        }
     }
 
     fn names(&self) -> Vec<&str> {

@@ -166,3 +166,30 @@ async fn settling_that_is_dropped_half_way_is_done_once() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_candidate_in_the_shadow_of_a_policy_is_settled_with_it_in_one_round_trip() {
+    for world in World::both() {
+        let next = together(By::Fixed, "next", "500/min").cost(200);
+        let limiter = world.limiter([
+            together(By::Gcra, "tokens", "1000/min").cost(200),
+            next.shadow_of("tokens"),
+        ]);
+        let _ = limiter.reset(KEY).await;
+        let admission = limiter.admit(KEY).await.expect("room");
+        let both = async || [used(&limiter, "tokens").await, used(&limiter, "next").await];
+        let tokens = admission.policy("tokens").expect("a policy");
+        let before = calls(&world);
+        tokens.settle(10).await.expect("an answer");
+        assert!(calls(&world) <= before.map(|before| before + 1));
+        assert_eq!(both().await, [10, 10], "{}", world.name());
+        // A cost of its own counts for it.
+        let costs = [("tokens", 300), ("next", 20)];
+        admission.settle_each(costs).await.expect("an answer");
+        assert_eq!(both().await, [300, 20], "{}", world.name());
+        let mut meter = tokens.meter();
+        meter.add(40);
+        meter.finish().await.expect("an answer");
+        assert_eq!(both().await, [40, 40], "{}", world.name());
+    }
+}
