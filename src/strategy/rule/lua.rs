@@ -43,6 +43,10 @@
 ///
 /// `examples/custom_strategy.rs` is a complete example.
 #[derive(Clone, Debug)]
+#[cfg_attr(
+    not(feature = "redis"),
+    expect(dead_code, reason = "only the Redis store sends scripts")
+)]
 pub struct LuaScript {
     /// Rules with the same source share it.
     pub(crate) source: &'static str,
