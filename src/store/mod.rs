@@ -224,9 +224,10 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         )))
     }
 
-    /// Takes `units` for one request under one limit that doesn't [record callers](Rule::records_caller), if the answer can be known at a
-    /// glance: what most requests ask, of a store that is near. Where it returns `None`, and does nothing,
-    /// [`execute`](Store::execute) is asked for the same.
+    /// Charges `units` for one request under one limit that does not [record callers](Rule::records_caller), if the result is known
+    /// at once. Otherwise returns `None`, and does nothing. Internal to [`MemoryStore`](crate::MemoryStore), and no part of the
+    /// interface: stores of your own leave it out.
+    #[doc(hidden)]
     fn glance(&self, limit: &LimitHandle, key: &Key, units: Units) -> Option<Glance> {
         let _ = (limit, key, units);
         None
@@ -276,7 +277,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// What a [`glance`](Store::glance) takes.
+/// The result of [`Store::glance`].
+#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
     /// Whether there was room. If so it is charged.
