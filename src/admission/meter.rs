@@ -1,12 +1,13 @@
 //! Units that are counted as they are used up, and settled at the end.
 
-use std::mem;
+use std::sync::Arc;
 
-use super::policy_admission::PolicyAdmission;
-use crate::error::StoreError;
+use super::{Admission, policy_admission::PolicyAdmission, settle::SettleError};
+use crate::error::{StoreError, UnknownPolicy};
 
 /// Counts the units of a request whose cost shows only while it is served, such as the tokens of a stream, and
-/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`].
+/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`], or
+/// [`Admission::meter`] for several policies at once.
 ///
 /// Move it into the stream: however the stream ends, also when the client hangs up half-way, the request is charged what was
 /// counted by then, in place of what it was charged on arrival. A meter that has counted nothing settles nothing: the charge on
@@ -47,17 +48,62 @@ use crate::error::StoreError;
 #[must_use = "it settles what was counted when it is dropped"]
 pub struct UnitMeter {
     // Private, so that a closure that calls `add` captures the whole meter, and not a number in it.
-    policy: PolicyAdmission,
+    admission: Admission,
+    policies: Vec<Arc<str>>,
     units: u64,
 }
 
 impl PolicyAdmission {
     /// Counts the units that the request uses from here on, from zero, and settles them when the meter is dropped.
     pub fn meter(self) -> UnitMeter {
+        let (admission, policy) = self.into_parts();
         UnitMeter {
-            policy: self,
+            admission,
+            policies: vec![policy],
             units: 0,
         }
+    }
+}
+
+impl Admission {
+    /// One [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a budget of all: they are settled
+    /// to the same cost, as [`settle_each`](Admission::settle_each) settles them.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+    /// use tollgate::{Key, Limiter, Policy, Quota, extract};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(Policy::new("tokens", Quota::units(1_000).per_minute()).cost(200))
+    ///     .policy(Policy::new("budget", Quota::units(9_000).per_minute()).cost(200).key(extract::global()))
+    ///     .build()?;
+    /// let admission = limiter.admit(Key::new("alice")).await?;
+    /// let mut meter = admission.meter(["tokens", "budget"])?;
+    /// meter.add(3);
+    /// meter.finish().await?;
+    /// assert_eq!(admission.remaining("tokens"), Some(997));
+    /// assert_eq!(admission.remaining("budget"), Some(8_997));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPolicy`] as of [`Admission::policy`].
+    pub fn meter<N: Into<Arc<str>>>(
+        &self,
+        policies: impl IntoIterator<Item = N>,
+    ) -> Result<UnitMeter, UnknownPolicy> {
+        let policies: Vec<Arc<str>> = policies.into_iter().map(Into::into).collect();
+        for policy in &policies {
+            self.check_policy(policy)?;
+        }
+        Ok(UnitMeter {
+            admission: self.clone(),
+            policies,
+            units: 0,
+        })
     }
 }
 
@@ -80,19 +126,29 @@ impl UnitMeter {
     pub async fn finish(mut self) -> Result<(), StoreError> {
         let settled = match self.units {
             0 => Ok(()),
-            units => self.policy.settle(units).await,
+            _ => self.admission.settle_all(&self.true_costs()).await,
         };
         // It is not settled again by the drop.
         self.units = 0;
-        settled
+        match settled {
+            Err(SettleError::Store { error, .. }) => Err(error),
+            Ok(()) | Err(SettleError::UnknownPolicy(_)) => Ok(()),
+        }
+    }
+
+    fn true_costs(&self) -> Vec<(Arc<str>, u64)> {
+        let policies = self.policies.iter();
+        policies
+            .map(|policy| (policy.clone(), self.units))
+            .collect()
     }
 }
 
 impl Drop for UnitMeter {
     fn drop(&mut self) {
-        match mem::take(&mut self.units) {
-            0 => {}
-            units => self.policy.clone().settle_in_background(units),
+        if self.units > 0 {
+            let true_costs = self.true_costs();
+            self.admission.clone().settle_in_background(true_costs);
         }
     }
 }

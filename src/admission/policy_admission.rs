@@ -114,10 +114,9 @@ impl PolicyAdmission {
         }
     }
 
-    /// Settles without waiting, on any thread.
-    pub(crate) fn settle_in_background(self, true_cost: u64) {
-        let true_costs = vec![(self.policy, true_cost)];
-        self.admission.settle_in_background(true_costs);
+    /// The admission, and the policy's name.
+    pub(super) fn into_parts(self) -> (Admission, Arc<str>) {
+        (self.admission, self.policy)
     }
 
     async fn charge_at(&self, at: (usize, usize), units: Units) -> Result<(), StoreError> {

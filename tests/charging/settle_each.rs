@@ -193,3 +193,23 @@ async fn a_candidate_in_the_shadow_of_a_policy_is_settled_with_it_in_one_round_t
         assert_eq!(both().await, [40, 40], "{}", world.name());
     }
 }
+
+#[tokio::test]
+async fn a_meter_of_several_policies_settles_them_in_one_round_trip() {
+    for world in World::both() {
+        let (limiter, admission) = admitted(&world, [By::Gcra, By::Gcra, By::Fixed]).await;
+        let unknown = admission.meter(["tokens", "cent"]).expect_err("a mistake");
+        assert_eq!(unknown.name(), "cent");
+        let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
+        meter.add(40);
+        let before = calls(&world);
+        meter.finish().await.expect("an answer");
+        assert!(calls(&world) <= before.map(|before| before + 1));
+        assert_eq!(all_used(&limiter).await, [1, 40, 40], "{}", world.name());
+        let mut meter = admission.meter(["tokens", "cents"]).expect("policies");
+        meter.add(7);
+        drop(meter);
+        // It is sent before what is asked next.
+        assert_eq!(all_used(&limiter).await, [1, 7, 7], "{}", world.name());
+    }
+}
