@@ -19,7 +19,7 @@ use crate::{error::InvalidValue, key::Key};
 /// without the feature. That is logged as an error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](super::client_ip).
-pub fn peer() -> Peer {
+pub const fn peer() -> Peer {
     Peer { v4: 32, v6: 64 }
 }
 

@@ -194,7 +194,7 @@ impl<T> LimiterBuilder<T> {
         let mut shares: Option<Shares> = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
-        for policy in self.policies {
+        for policy in shadow::with_live_settings(self.policies) {
             let name = policy.shared_name();
             let of = |unfit| ConfigError::of(&name, unfit);
             policy.check_name().map_err(of)?;

@@ -124,7 +124,7 @@ impl Desk {
         let lacks = |bound: &&Bound| {
             let policy = &bound.policy;
             let name = policy.name();
-            let is_named = keys.name(name);
+            let is_named = self.is_named(bound, keys);
             if self.key_of(bound, keys).is_none() || bound.is_ban() && !asks && !is_named {
                 return false;
             }
@@ -133,7 +133,7 @@ impl Desk {
             let cost = asks
                 && policy.has_cost_of_request()
                 && !bound.is_ban()
-                && own.and_then(|own| own.cost(name)).is_none();
+                && self.cost_in_call(bound, own).is_none();
             let conditions = asks && policy.has_skips() && !is_named;
             quota || cost || conditions
         };

@@ -41,9 +41,11 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// What the call says that a request costs under a policy.
-    pub(super) fn cost(&self, policy: &str) -> Option<u64> {
-        of(&self.costs, policy).or(self.cost)
+    /// What the call says that a request costs under a policy, by its name or by that of the one whose place it would take.
+    pub(super) fn cost(&self, policy: &str, live: Option<&str>) -> Option<u64> {
+        let named = of(&self.costs, policy);
+        let named = named.or_else(|| of(&self.costs, live?));
+        named.or(self.cost)
     }
 
     /// The quota that the call sets for a policy.
@@ -193,7 +195,7 @@ impl Desk {
                 }
                 _ => None,
             });
-            let own_cost = own.and_then(|own| own.cost(policy.name()));
+            let own_cost = self.cost_in_call(bound, own);
             let cost = match own_cost {
                 Some(cost) if !bound.is_ban() || ask == Op::ForceAcquire => cost,
                 _ => bound.cost_of(parts),

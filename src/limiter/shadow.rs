@@ -2,7 +2,7 @@
 
 pub(super) use super::core::comparison::Comparison;
 pub use super::core::comparison::ShadowStats;
-use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft};
+use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft, judge::Own};
 use crate::{
     charge::When,
     decision::{Books, Counted, Decision, Part},
@@ -10,6 +10,7 @@ use crate::{
     extract::MissingKey,
     key::Key,
     log::Seldom,
+    policy::Policy,
     store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
 };
@@ -24,6 +25,22 @@ impl Limiter {
             Role::Shadow { compared, .. } => Some(compared.stats()),
         }
     }
+}
+
+/// The policies; what is not set on a candidate is as on the policy that it would take the place of.
+pub(super) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
+    let completed = policies.iter().map(|policy| {
+        let mut policy = policy.clone();
+        let live = policy.shadowed().and_then(|shadow| shadow.of.as_deref());
+        let mut others = policies.iter();
+        // `find_live` names a live policy that is none.
+        let live = others.find(|other| Some(other.name()) == live && other.shadowed().is_none());
+        if let Some(live) = live {
+            policy.inherit(live);
+        }
+        policy
+    });
+    completed.collect()
 }
 
 /// Finds the policies that shadows would take the place of.
@@ -43,10 +60,7 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
             );
             return Err(ConfigError::of(policy.name(), unfit));
         };
-        let of_live = policies[found].fixed_key;
-        let shadow = &mut policies[place];
-        shadow.fixed_key = shadow.fixed_key.or(of_live);
-        if let Role::Shadow { of, .. } = &mut shadow.role {
+        if let Role::Shadow { of, .. } = &mut policies[place].role {
             *of = Some(found as u32);
         }
     }
@@ -133,13 +147,31 @@ impl Desk {
         }
     }
 
+    /// The name of the policy that a shadow would take the place of.
+    #[inline]
+    fn live_of(&self, bound: &Bound) -> Option<&str> {
+        match bound.role {
+            Role::Shadow { of: Some(live), .. } => Some(self.bound(live).policy.name()),
+            _ => None,
+        }
+    }
+
     /// The key of the policy that a shadow would take the place of.
     #[inline]
     pub(super) fn key_of_live<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
-        match bound.role {
-            Role::Shadow { of: Some(live), .. } => keys.of(self.bound(live).policy.name()),
-            _ => None,
-        }
+        keys.of(self.live_of(bound)?)
+    }
+
+    /// Whether a call names a policy, or the one that it would take the place of.
+    pub(super) fn is_named(&self, bound: &Bound, keys: &Keys) -> bool {
+        let named = |name: &str| keys.name(name);
+        named(bound.policy.name()) || self.live_of(bound).is_some_and(named)
+    }
+
+    /// What a call says that a request costs under a policy, or under the one that it would take the place of.
+    #[inline]
+    pub(super) fn cost_in_call(&self, bound: &Bound, own: Option<&Own>) -> Option<u64> {
+        own?.cost(bound.policy.name(), self.live_of(bound))
     }
 
     /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer: of those

@@ -59,7 +59,7 @@ impl Policy {
         self.skips.check()?;
         let caller = self.caller.as_ref();
         caller.map_or(Ok(()), |caller| caller.validate())?;
-        self.extractor.validate()
+        self.extractor().validate()
     }
 
     /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.

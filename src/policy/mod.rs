@@ -41,9 +41,9 @@ pub struct Policy {
     name: Arc<str>,
     quota: Quota,
     strategy: Option<Arc<dyn Strategy>>,
-    extractor: Arc<dyn KeyExtractor>,
+    extractor: Option<Arc<dyn KeyExtractor>>,
     missing: Option<MissingKey>,
-    cost: Cost,
+    cost: Option<Cost>,
     caller: Option<Arc<dyn KeyExtractor>>,
     pub(crate) charge: Charge,
     tiers: Tiers,
@@ -97,9 +97,9 @@ impl Policy {
             name: name.into(),
             quota,
             strategy: None,
-            extractor: Arc::new(extract::peer()),
+            extractor: None,
             missing: None,
-            cost: Cost::Fixed(1),
+            cost: None,
             caller: None,
             charge: Charge::default(),
             tiers: Tiers::None,
@@ -122,7 +122,7 @@ impl Policy {
     /// Counts by what `extractor` finds in a request, in place of the client's address.
     #[must_use]
     pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
-        self.extractor = Arc::new(extractor);
+        self.extractor = Some(Arc::new(extractor));
         self.by_hand = false;
         self
     }
@@ -138,7 +138,7 @@ impl Policy {
     /// Charges `units` a request, in place of one. Zero is free.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
-        self.cost = Cost::Fixed(units);
+        self.cost = Some(Cost::Fixed(units));
         self
     }
 
@@ -154,7 +154,7 @@ impl Policy {
     where
         F: Fn(&Parts) -> u64 + Send + Sync + 'static,
     {
-        self.cost = Cost::With(Arc::new(cost));
+        self.cost = Some(Cost::With(Arc::new(cost)));
         self
     }
 
@@ -208,18 +208,22 @@ impl Policy {
     }
 
     pub(crate) fn extractor(&self) -> &dyn KeyExtractor {
-        &*self.extractor
+        match &self.extractor {
+            Some(extractor) => &**extractor,
+            None => const { &extract::peer() },
+        }
     }
 
     pub(crate) fn on_missing_key(&self) -> MissingKey {
         self.missing
-            .unwrap_or_else(|| self.extractor.on_missing_key())
+            .unwrap_or_else(|| self.extractor().on_missing_key())
     }
 
     pub(crate) fn cost_of(&self, parts: &Parts) -> u64 {
         match &self.cost {
-            Cost::Fixed(units) => *units,
-            Cost::With(cost) => cost(parts),
+            None => 1,
+            Some(Cost::Fixed(units)) => *units,
+            Some(Cost::With(cost)) => cost(parts),
         }
     }
 
@@ -233,7 +237,7 @@ impl Policy {
 
     /// Whether the cost is a function of the request.
     pub(crate) fn has_cost_of_request(&self) -> bool {
-        matches!(self.cost, Cost::With(_))
+        matches!(self.cost, Some(Cost::With(_)))
     }
 
     /// Whether the quota is a function of the request.
@@ -278,8 +282,8 @@ impl Policy {
     /// What it costs where there is no request to look at.
     pub(crate) fn plain_cost(&self) -> u64 {
         match self.cost {
-            Cost::Fixed(units) => units,
-            Cost::With(_) => 1,
+            Some(Cost::Fixed(units)) => units,
+            Some(Cost::With(_)) | None => 1,
         }
     }
 }
@@ -290,9 +294,9 @@ impl fmt::Debug for Policy {
             .field("name", &self.name)
             .field("quota", &format_args!("{}", self.quota))
             .field("strategy", &self.counted_by())
-            .field("key", &self.extractor)
+            .field("key", &self.extractor())
             .field("missing_key", &self.on_missing_key())
-            .field("cost", &self.cost)
+            .field("cost", &self.cost.as_ref().unwrap_or(&Cost::Fixed(1)))
             .field("charge", &self.charge)
             .field("skips", &self.skips)
             .field("shadow", &self.shadow)

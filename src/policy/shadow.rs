@@ -35,14 +35,69 @@ impl Policy {
 
     /// A candidate to replace the policy of that name: a [`shadow`](Policy::shadow) that is evaluated as if it stood in place
     /// of the live one. It charges what it would admit, also where the live one rejects, and may be looser as well as
-    /// stricter. In a [`check`](crate::Limiter::check) its key is the live one's unless it is named. Of equal requests that are
-    /// decided together, in one call or merged on their way to Redis, it admits as many as the other policies have room for
-    /// together, though the live one rejects them.
+    /// stricter.
+    ///
+    /// Unless set on the candidate, these are the live policy's: key, [`missing_key`](Policy::missing_key), cost,
+    /// [`caller`](Policy::caller), strategy, and [conditions](Policy::skip_path#conditions), all of them or none. Its quota,
+    /// [`quota_with`](Policy::quota_with) and its likes, and [when it charges](Policy#when-to-charge) are its own.
+    /// A call by hand that says a key or a cost for the live policy says it for the candidate too, unless it names the
+    /// candidate.
+    ///
+    /// ```
+    /// use tollgate::{Limiter, Policy, Quota, extract};
+    ///
+    /// let limiter = Limiter::builder()
+    ///     .policy(
+    ///         Policy::new("tokens", Quota::units(1_000).per_minute())
+    ///             .key(extract::bearer())
+    ///             .cost_with(|parts| if parts.method == "POST" { 10 } else { 1 }),
+    ///     )
+    ///     // By the same key, at the same cost.
+    ///     .policy(Policy::new("tokens-next", Quota::units(500).per_minute()).shadow_of("tokens"))
+    ///     .build()?;
+    /// # Ok::<(), tollgate::ConfigError>(())
+    /// ```
+    ///
+    /// # Deciding by it
+    ///
+    /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts in one process, from its start: to sum over processes,
+    /// log or count those of a [`Decision`](crate::Decision)'s [`shadows`](crate::Decision::shadows) that
+    /// [`would_reject`](crate::PolicyDecision::would_reject). To promote the candidate, give the live policy its quota and remove
+    /// the candidate: counts go by the policy's name, so the live ones stay
+    /// ([what becomes of them](crate::strategy#changing-a-live-policy)).
+    ///
+    /// # Equal requests
+    ///
+    /// Equal requests may be decided together: in one call, by [`times`](crate::Check::times), or merged on their way to
+    /// Redis. Where the live policy rejects some of them, the candidate charges as many as it and the other policies have
+    /// room for.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
         self.shadow = Some(Shadow {
             of: Some(live.into()),
         });
         self
+    }
+
+    /// Sets what is not set on this candidate as it is on the live policy.
+    pub(crate) fn inherit(&mut self, live: &Self) {
+        if self.extractor.is_none() && !self.by_hand {
+            self.extractor = live.extractor.clone();
+            self.missing = self.missing.or(live.missing);
+            self.by_hand = live.by_hand;
+        }
+        if self.cost.is_none() {
+            self.cost = live.cost.clone();
+        }
+        if self.caller.is_none() {
+            self.caller = live.caller.clone();
+        }
+        // Requests in flight are counted by strategies of their own.
+        if self.strategy.is_none() && self.quota.is_concurrent() == live.quota.is_concurrent() {
+            self.strategy = live.strategy.clone();
+        }
+        if self.skips.is_empty() {
+            self.skips = live.skips.clone();
+        }
     }
 }

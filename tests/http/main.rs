@@ -4,6 +4,7 @@
 #![allow(missing_docs)]
 
 mod calls;
+mod candidates;
 mod checks;
 mod client_address;
 mod clocks;
@@ -18,6 +19,8 @@ mod forged;
 mod handlers;
 #[path = "../common/hands.rs"]
 mod hands;
+#[cfg(feature = "redis")]
+mod health;
 mod in_flight;
 mod inputs;
 mod lists;

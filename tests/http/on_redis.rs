@@ -168,3 +168,18 @@ fn a_store_that_cannot_be_is_a_mistake() {
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn the_seconds_that_a_client_is_told_are_no_more_than_the_window() {
+    // Windows on Redis end on a millisecond: up to one later than after their period.
+    let clock = Clock::at(1_800_000_000_000_001);
+    let server = Server::builder().clock(&clock).start();
+    let policy = shared("tokens", "1000/min").strategy(FixedWindow);
+    let layer = RateLimitLayer::builder().store(redis(&server));
+    let layer = layer.policy(policy).build().expect("a layer");
+    let answer = send(&hello(&layer), to("/")).await;
+    let said = answer.field("ratelimit").expect("a field");
+    assert_eq!(said, r#""tokens";r=999;t=60"#);
+    let said = answer.field("ratelimit-policy").expect("a field");
+    assert_eq!(said, r#""tokens";q=1000;w=60"#);
+}

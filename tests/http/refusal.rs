@@ -117,7 +117,13 @@ async fn a_cost_above_the_capacity_is_refused_without_a_retry_after() {
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(answer.retry_after(), None);
     assert_eq!(answer.json()["violated-policies"], json!(["small"]));
+    let detail = "The request costs 6, of which policy small allows at most 5.";
+    assert_eq!(answer.json()["detail"], detail);
     assert_eq!(used(layer.limiter(), "other", Key::global()).await, 0);
+    // A page that is shown to a person says it too.
+    let page = send(&hello(&layer), with("accept", "text/html")).await;
+    let text = String::from_utf8(page.body).expect("text");
+    assert!(text.contains(detail), "{text}");
 }
 
 #[tokio::test]

@@ -94,6 +94,7 @@ impl WaitRequest {
             return;
         };
         let mut keys = Vec::new();
+        let mut costs = Vec::new();
         let mut lookups = Vec::new();
         for (index, bound) in self.desk.policies.iter().enumerate() {
             let policy = &bound.policy;
@@ -109,9 +110,11 @@ impl WaitRequest {
             self.own
                 .callers
                 .extend(caller.map(|caller| (name(), caller)));
-            if policy.has_cost_of_request() && self.own.cost(policy.name()).is_none() {
-                let cost = bound.cost_of(Some(&parts));
-                self.own.costs.push((name(), cost));
+            // A shadow's too, or the live policy's would be taken for it.
+            if (policy.has_cost_of_request() || policy.shadowed().is_some())
+                && self.desk.cost_in_call(bound, Some(&self.own)).is_none()
+            {
+                costs.push((name(), bound.cost_of(Some(&parts))));
             }
             if self.own.quota(policy.name()).is_none() {
                 let quota = match policy.tiers() {
@@ -130,6 +133,7 @@ impl WaitRequest {
                 self.own.quotas.extend(quota.map(|quota| (name(), quota)));
             }
         }
+        self.own.costs.extend(costs);
         for (index, quota) in look_up_each(lookups).await {
             let name = self.desk.policies[index].policy.name();
             self.own.quotas.push((name.to_owned(), quota));
@@ -167,7 +171,7 @@ impl WaitRequest {
             if self.desk.key_of(bound, &self.keys).is_none() {
                 continue;
             }
-            let own = self.own.cost(policy.name());
+            let own = self.desk.cost_in_call(bound, Some(&self.own));
             let cost = own.unwrap_or_else(|| policy.plain_cost());
             let quota = self.own.quota(policy.name());
             let tier = quota.and_then(|quota| self.desk.tier(bound, quota));
