@@ -6,6 +6,12 @@ impl Limiter {
     /// key, and each command that they need. For the start of an application, and for its health checks: it costs some
     /// ten round trips for each policy.
     ///
+    /// A Redis server that doesn't respond is waited for for one second, or for the store's
+    /// timeout if that is longer; on a cluster each node in turn, and its slots for up to
+    /// five seconds. A server that has responded gets up to five seconds for each further round trip, so that a slow one is
+    /// checked to the end; the first that it doesn't answer ends its check. A probe with less time wraps the call in
+    /// `tokio::time::timeout`: dropping it is harmless.
+    ///
     /// It finds what would show only later, such as a right that a policy lacks, or counts that are silently forgotten:
     /// each is a [`HealthIssue`](crate::HealthIssue).
     ///

@@ -23,8 +23,12 @@ const OLDEST: (u32, u32) = (6, 2);
 /// Clock difference that is reported.
 const APART: Duration = Duration::from_secs(1);
 
-/// Timeout of a health check, which has more time than a request.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for the first response of a server at least, with its connection, TLS and login. The store's timeout, if
+/// that is longer.
+const FIRST_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long to wait for each further response of a server that has responded.
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server, and a hash tag of keys that it has.
 pub(crate) struct ServerRef {
@@ -43,7 +47,7 @@ impl RedisStore {
             return health;
         }
         let single = matches!(self.inner.shared.topology, Topology::One(_));
-        let places = match timeout(PATIENCE, places(&self.inner.shared.topology)).await {
+        let places = match timeout(RESPONSE_TIMEOUT, places(&self.inner.shared.topology)).await {
             Ok(Ok(places)) => places,
             failed => {
                 let server = "the cluster".into();
@@ -53,17 +57,20 @@ impl RedisStore {
                 return health;
             }
         };
-        if let Some(first) = places.first() {
-            self.try_epoch(&first.name, &mut health).await;
-        }
-        for place in &places {
-            if let Err(error) = self.look_at(place, single, &mut health).await {
+        for (index, place) in places.iter().enumerate() {
+            let looked = self.look_at(place, single, &mut health).await;
+            if index == 0 && !matches!(looked, Err(StoreError::Timeout)) {
+                self.try_epoch(&place.name, &mut health).await;
+            }
+            if let Err(error) = looked {
                 let server = place.name.clone();
                 health.add_issue(HealthIssue::Unreachable { server, error });
                 continue;
             }
             for limit in limits {
-                self.self_test_policy(place, limit, &mut health).await;
+                if !self.self_test_policy(place, limit, &mut health).await {
+                    break;
+                }
             }
         }
         health
@@ -76,7 +83,11 @@ impl RedisStore {
         single: bool,
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
-        self.run::<String>(place.tag, cmd("PING")).await?;
+        let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.deadline);
+        let ping = self.run::<String>(place.tag, cmd("PING"));
+        let _ = timeout(first, ping)
+            .await
+            .map_err(|_| StoreError::Timeout)??;
         let server = || place.name.clone();
         match self.run::<String>(place.tag, cmd("INFO")).await {
             Err(StoreError::Server { code, .. }) if &*code == "NOPERM" => {

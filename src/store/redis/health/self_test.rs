@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::{Cmd, Value, cmd};
 use tokio::time::{Instant, timeout};
 
-use super::{PATIENCE, ServerRef};
+use super::{RESPONSE_TIMEOUT, ServerRef};
 use crate::{
     error::StoreError,
     key::Key,
@@ -27,19 +27,27 @@ use crate::{
 const UNNAMED: &str = "user executing the script can't run this command";
 
 impl RedisStore {
-    /// Executes all operations on a key under a limit, checks the rights to each command that this takes, and
-    /// deletes the key.
+    /// Tries every operation on a key under a limit, checks whether the user may run each command that they need, and removes
+    /// the key. Returns whether the server still answers.
     pub(crate) async fn self_test_policy(
         &self,
         place: &ServerRef,
         limit: &LimitHandle,
         health: &mut HealthReport,
-    ) {
+    ) -> bool {
         let Some(known) = limit.context::<RedisLimit>() else {
-            return;
+            return true;
         };
         let key = self.key_at(place);
         let tried = self.ask_all(place, limit, key).await;
+        if let Err(error @ StoreError::Timeout) = tried {
+            health.add_issue(HealthIssue::PolicyFailed {
+                policy: limit.policy().into(),
+                server: place.name.clone(),
+                error,
+            });
+            return false;
+        }
         let script = limit.rule().script();
         let commands = script.map_or_else(Vec::new, |script| commands(script.source));
         let lacking = self.lacking(place, known.names.of(&key), &commands);
@@ -76,11 +84,12 @@ impl RedisStore {
         if let Some(problem) = problem {
             health.add_issue(problem);
         }
+        true
     }
 
     /// Acquires a unit as a request does, with a request's timeout, so that no request in the same batch is delayed.
     async fn take(&self, line: &OwnedCounterOp) -> Result<OpResult, StoreError> {
-        let (workers, until) = (&self.inner.workers, Instant::now() + PATIENCE);
+        let (workers, until) = (&self.inner.workers, Instant::now() + RESPONSE_TIMEOUT);
         loop {
             let lines = [line.clone()].into();
             let awaited = workers.execute(Op::Acquire(1), lines, workers.deadline(), None)?;
@@ -121,7 +130,7 @@ impl RedisStore {
         line: &OwnedCounterOp,
     ) -> Result<OpResult, StoreError> {
         let mut batch = Batch::default();
-        let (lines, deadline) = ([line.clone()].into(), Instant::now() + PATIENCE);
+        let (lines, deadline) = ([line.clone()].into(), Instant::now() + RESPONSE_TIMEOUT);
         let (mut question, awaited) =
             PendingRequest::with_response(RequestState::new(ask, lines, deadline, 0), None);
         question.time_synced = true;
@@ -156,7 +165,7 @@ impl RedisStore {
         tag: usize,
         cmd: Cmd,
     ) -> Result<T, StoreError> {
-        let answer = timeout(PATIENCE, self.inner.shared.topology.run(tag, &cmd)).await;
+        let answer = timeout(RESPONSE_TIMEOUT, self.inner.shared.topology.run(tag, &cmd)).await;
         Ok(answer.map_err(|_| StoreError::Timeout)??)
     }
 
