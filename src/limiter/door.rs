@@ -70,7 +70,7 @@ impl Desk {
         }
         let listed = self.listed(&Named { op, keys, own });
         listed.or_else(|| {
-            let parts = own.and_then(|own| own.parts.as_deref())?;
+            let parts = own.filter(|own| !own.any_request)?.parts.as_deref()?;
             self.skips_request(parts).then_some(DecisionKind::Admitted)
         })
     }

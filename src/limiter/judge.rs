@@ -36,6 +36,10 @@ pub(crate) struct Own {
     pub(super) waits: bool,
     /// Whether it is a part of a request's check, whatever is asked: a failed store is answered as the policies say.
     pub(super) in_check: bool,
+    /// What the request lacks that the call's keys were taken from.
+    pub(super) missing: Option<DecisionKind>,
+    /// Whether the call is about all policies, whatever conditions say of its request.
+    pub(super) any_request: bool,
     /// Whether it is about a key alone: lists, conditions and what requests cost are not asked for.
     pub(super) unconditional: bool,
 }
@@ -163,6 +167,7 @@ impl Desk {
         let asks = asks(ask, own);
         let ruled = self.find_misuse(ask, keys, own);
         let ruled = ruled.or_else(|| self.rule_keys(ask, keys, own));
+        let ruled = ruled.or_else(|| own?.missing.clone());
         if let Some(kind) = ruled {
             draft.rule(kind, DecisionSource::NotChecked);
             return None;
@@ -178,7 +183,8 @@ impl Desk {
             if bound.is_ban() && ask == Op::ForceAcquire && !keys.name(policy.name()) {
                 continue;
             }
-            if asks && parts.is_some_and(|parts| policy.skips(parts)) {
+            let conditions = asks && !own.is_some_and(|own| own.any_request);
+            if conditions && parts.is_some_and(|parts| policy.skips(parts)) {
                 continue;
             }
             let own_quota = own.and_then(|own| own.quota(policy.name()));

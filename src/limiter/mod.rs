@@ -37,6 +37,7 @@ mod fallback;
 mod handle;
 mod judge;
 mod keys;
+mod peek_request;
 mod pending;
 mod permit;
 mod ping;

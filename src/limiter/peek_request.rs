@@ -1,0 +1,63 @@
+//! How the caller of a request stands, for an endpoint that tells it.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+
+use super::{Check, LimitStatus, Limiter, judge::Own};
+use crate::{decision::DecisionKind, error::CallError, extract::MissingKey, key::Key, store::Op};
+
+impl Limiter {
+    /// How the caller of a request stands, without charging it: each policy counts by the key that its extractor finds in the
+    /// request, as in a layer. For an endpoint such as `/usage`, behind no layer of this limiter.
+    ///
+    /// All policies are in the status, whatever [conditions](crate::Policy::skip_path#conditions) say of this request, but for
+    /// those whose key it lacks and whose conditions leave it out. Access lists decide as for any request, and a key that
+    /// is missing is the status's [kind](LimitStatus::kind). The cost is what the policies say of this request, unless set.
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use axum::{Json, extract::{Request, State}};
+    /// use tollgate::{CallError, Limiter};
+    ///
+    /// /// `{"tokens": 995, "requests": 9}`
+    /// async fn usage(
+    ///     State(limiter): State<Limiter>,
+    ///     request: Request,
+    /// ) -> Result<Json<std::collections::HashMap<String, u64>>, CallError> {
+    ///     let (parts, _) = request.into_parts();
+    ///     let status = limiter.peek_request(&parts).await?;
+    ///     let left = status.policies().map(|policy| (policy.policy().to_owned(), policy.remaining()));
+    ///     Ok(Json(left.collect()))
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the store fails, whatever [`OnStoreError`](crate::OnStoreError) says: see [`CallError`].
+    pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
+        let mut keys: Vec<(String, Key)> = Vec::new();
+        let mut missing = None;
+        for bound in &self.desks.inner().policies {
+            let policy = &bound.policy;
+            let shared = || (policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
+            match policy.extractor().key(parts).or_else(shared) {
+                Some(key) => keys.push((policy.name().to_owned(), key)),
+                None if bound.refuses_missing() && !policy.skips(parts) => {
+                    missing.get_or_insert_with(|| DecisionKind::MissingKey {
+                        policy: policy.shared_name(),
+                        missing: policy.extractor().missing_key_name(Some(parts)).into(),
+                    });
+                }
+                None => {}
+            }
+        }
+        Check::new(self.desk(), Op::Peek, keys.into()).with(Own {
+            parts: Some(Arc::new(parts.clone())),
+            any_request: true,
+            missing,
+            ..Own::default()
+        })
+    }
+}
