@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`peer`] | the address of the socket's peer, IPv6 by its /64 | [`Key::ip`] |
 //! | [`client_ip`] | the client's address behind trusted proxies | [`Key::ip`] |
-//! | [`header`] | a header's value; hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
+//! | [`header`] | a header's value (over gRPC: metadata's); hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
 //! | [`bearer`] | the token of `Authorization: Bearer`, hashed | [`Key::secret`] |
 //! | [`cookie`] | a cookie's value, hashed | [`Key::secret`] |
 //! | [`query`] | a query parameter's value; hashed if it looks like a [credential](#credentials) | [`Key::new`], or [`Key::secret`] |
@@ -17,6 +17,7 @@
 //! | [`global`] | all requests together | [`Key::global`] |
 //! | a tuple of two to four | all of them together | [`Key::tuple`] |
 //! | [`or_else`](KeyExtractor::or_else) | the first that is there | [`Key::tuple`] of its place and its key |
+//! | [`or_same`](KeyExtractor::or_same) | one credential, in either of two places | its key |
 //!
 //! ```
 //! use tollgate::{Policy, Quota, extract::{self, KeyExtractor}};
@@ -64,7 +65,7 @@
 //! | [`peer`], [`client_ip`] | counted with all others without one, and an error is logged: [`MissingKey::Shared`] |
 //! | [`header`], [`query`], [`cookie`], [`bearer`], [`host`], [`grpc_service`], [`grpc_method`], [`extension`], [`from_fn`] | rejected, 400 Bad Request: [`MissingKey::Reject`] |
 //! | a tuple | rejected if a part is missing, but for parts of which all without one share a bucket |
-//! | [`or_else`](KeyExtractor::or_else) | what the last extractor says |
+//! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | what the last extractor says |
 //! | [`path`], [`method`], [`matched_path`], [`global`] | none: each request has a key |
 //!
 //! [`Policy::missing_key`](crate::Policy::missing_key) says otherwise for one policy. A header with several lines, and a
@@ -98,6 +99,7 @@ mod forwarded;
 mod grpc;
 mod host;
 mod networks;
+mod or_same;
 mod peer;
 mod query;
 pub(crate) mod tuple;
@@ -114,6 +116,7 @@ pub use extension::{Extension, extension};
 pub use grpc::{GrpcMethod, GrpcService, grpc_method, grpc_service};
 pub use host::{Host, host};
 pub(crate) use networks::network;
+pub use or_same::OrSame;
 pub(crate) use peer::NO_PEER;
 pub use peer::{Peer, PeerAddr, peer};
 pub use query::{Query, query};
@@ -196,6 +199,9 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
 
     /// Uses `other` where this finds no key. What else is done with a request without a key is as `other` has it.
     ///
+    /// For two kinds of caller. For one credential that may be in either of two places use
+    /// [`or_same`](KeyExtractor::or_same): here a caller would have a bucket for each, and so twice the quota.
+    ///
     /// The two never share a bucket, whatever they find: the key is [`Key::tuple`] of `Key::new("1")` and this one's
     /// key, or of `Key::new("2")` and `other`'s; a third's has a `"3"`.
     ///
@@ -218,6 +224,35 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         Self: Sized,
     {
         OrElse::new(self, other)
+    }
+
+    /// Uses `other` where this finds no key, for one credential that may be in either of two places: both have one bucket. What
+    /// else is done with a request without a key is as `other` has it.
+    ///
+    /// The key is the one that was found, so both have to make the same key of the same credential: two that hash it, or two
+    /// that don't. A request that brings both is counted by this one's alone, so let the application authenticate by the
+    /// same.
+    ///
+    /// ```
+    /// use tollgate::{Key, extract::{self, KeyExtractor}};
+    ///
+    /// let by_api_key = extract::header("x-api-key").or_same(extract::bearer());
+    ///
+    /// let key_of = |name: &str, value: &str| {
+    ///     let request = http::Request::get("/").header(name, value).body(()).unwrap();
+    ///     by_api_key.key(&request.into_parts().0)
+    /// };
+    /// assert_eq!(key_of("x-api-key", "sk_1"), Some(Key::secret("sk_1")));
+    /// assert_eq!(key_of("authorization", "Bearer sk_1"), Some(Key::secret("sk_1")));
+    /// ```
+    fn or_same<E: KeyExtractor>(self, other: E) -> OrSame<Self, E>
+    where
+        Self: Sized,
+    {
+        OrSame {
+            first: self,
+            second: other,
+        }
     }
 }
 
