@@ -12,7 +12,7 @@ impl Limiter {
     /// request, as in a layer. For an endpoint such as `/usage`, behind no layer of this limiter.
     ///
     /// All policies are in the status, whatever [conditions](crate::Policy::skip_path#conditions) say of this request, but for
-    /// those whose key it lacks and whose conditions leave it out. Access lists decide as for any request, and a key that
+    /// those whose key it lacks and whose conditions leave it out, and those [by hand](crate::Policy::by_hand). Access lists decide as for any request, and a key that
     /// is missing is the status's [kind](LimitStatus::kind). The cost is what the policies say of this request, unless set.
     ///
     /// ```
@@ -44,7 +44,7 @@ impl Limiter {
             let shared = || (policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
             match policy.extractor().key(parts).or_else(shared) {
                 Some(key) => keys.push((policy.name().to_owned(), key)),
-                None if bound.refuses_missing() && !policy.skips(parts) => {
+                None if bound.refuses_missing() && !policy.is_by_hand() && !policy.skips(parts) => {
                     missing.get_or_insert_with(|| DecisionKind::MissingKey {
                         policy: policy.shared_name(),
                         missing: policy.extractor().missing_key_name(Some(parts)).into(),

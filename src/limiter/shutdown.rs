@@ -1,6 +1,6 @@
 //! Bringing to the store what is queued, before a process ends.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use tokio::{
     task::coop::consume_budget,
@@ -17,13 +17,20 @@ use crate::{
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a [shutdown](Limiter::shutdown) did not bring to the store in time.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not brought to the store in time: {operations} refunds and charges, {write_backs} write-backs"
 )]
 pub struct ShutdownError {
     operations: u64,
     write_backs: u64,
+}
+
+/// The same text as [`Display`](fmt::Display): what a `main` that returns the error prints.
+impl fmt::Debug for ShutdownError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl ShutdownError {
@@ -124,5 +131,18 @@ impl Inner {
             StoreResponse::Pending(answer) => answer.await,
         };
         answer.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_that_main_returns_is_printed_as_a_sentence() {
+        let error = ShutdownError::new(3, 2);
+        let text = "not brought to the store in time: 3 refunds and charges, 2 write-backs";
+        assert_eq!(format!("{error:?}"), text);
+        assert_eq!(error.to_string(), text);
     }
 }

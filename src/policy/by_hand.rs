@@ -37,7 +37,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn by_hand(mut self) -> Self {
-        self.extractor = Arc::new(ByHand);
+        self.extractor = Some(Arc::new(ByHand));
         self.by_hand = true;
         self
     }

@@ -81,7 +81,7 @@ impl Policy {
 
     /// Sets what is not set on this candidate as it is on the live policy.
     pub(crate) fn inherit(&mut self, live: &Self) {
-        if self.extractor.is_none() && !self.by_hand {
+        if self.extractor.is_none() {
             self.extractor = live.extractor.clone();
             self.missing = self.missing.or(live.missing);
             self.by_hand = live.by_hand;

@@ -13,6 +13,9 @@ use crate::{
     strategy::{QuotaStatus, RetryAfter},
 };
 
+/// How much later than after its period a window ends on Redis, at most.
+const ROUNDING: Duration = Duration::from_millis(2);
+
 /// Adds the fields of `decision` to a response. Lists of layers further in stay: more lines of a list are one list (RFC
 /// 9651, 4.2).
 pub(crate) fn tell<B>(
@@ -88,7 +91,7 @@ impl Told<'_> {
     /// rejected, and finds as many when it looks again.
     fn effective_window(&self, verdict: &PolicyDecision<'_>, status: QuotaStatus) -> u64 {
         if status.remaining == 0 || !verdict.refills_gradually() {
-            return self.seconds(status);
+            return self.seconds(verdict.quota(), status);
         }
         let quota = verdict.quota();
         let nanos = u128::from(status.remaining).saturating_mul(quota.period().as_nanos());
@@ -98,10 +101,10 @@ impl Told<'_> {
 
     /// How long until there is more: the wait where there is one; where more is left than was asked for, until the full
     /// quota is back.
-    fn wait(&self, status: QuotaStatus) -> Duration {
+    fn wait(&self, quota: Quota, status: QuotaStatus) -> Duration {
         match status.retry_after {
             RetryAfter::In(wait) => wait.saturating_add(self.delay.jitter),
-            _ => status.reset_after,
+            _ => within(quota.period(), status.reset_after),
         }
     }
 
@@ -114,8 +117,8 @@ impl Told<'_> {
     }
 
     /// The wait in whole seconds, never later than `Retry-After`.
-    fn seconds(&self, status: QuotaStatus) -> u64 {
-        whole_seconds(self.wait(status)).min(self.latest)
+    fn seconds(&self, quota: Quota, status: QuotaStatus) -> u64 {
+        whole_seconds(self.wait(quota, status)).min(self.latest)
     }
 
     /// Tells of the one policy that is the closest to refusing, in this layer and those further in.
@@ -177,7 +180,7 @@ impl Told<'_> {
                 ];
                 return lists.into_iter().filter_map(line).collect();
             }
-            Dialect::Draft06 => (DRAFT_06, self.seconds(status)),
+            Dialect::Draft06 => (DRAFT_06, self.seconds(verdict.quota(), status)),
             Dialect::Seconds => (X_RATELIMIT, whole_seconds(self.reset(status))),
             Dialect::Epoch => {
                 let reset = epoch(verdict.judged_at() + self.reset(status));
@@ -243,6 +246,16 @@ fn window(quota: Quota, list: &mut Line) {
     if period >= Duration::from_secs(1) {
         list.text(";w=").number(whole_seconds(period));
     }
+}
+
+/// A window may end some microseconds later than after its period, since on Redis it ends on a whole millisecond: clients read
+/// `t` as a part of `w`.
+fn within(period: Duration, reset_after: Duration) -> Duration {
+    let late = reset_after.saturating_sub(period);
+    if late < ROUNDING && period >= Duration::from_secs(1) {
+        return reset_after.min(period);
+    }
+    reset_after
 }
 
 /// Seconds since the Unix epoch, rounded up.

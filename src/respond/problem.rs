@@ -6,6 +6,7 @@ use super::{Delay, line::Line};
 use crate::{
     admission::status_of,
     decision::{self, Decision, DecisionKind, PolicyDecision},
+    strategy::RetryAfter,
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -49,7 +50,7 @@ impl<'a> Problem<'a> {
                 code: 8,
                 kind: QUOTA_EXCEEDED,
                 title: "Request cannot be satisfied as assigned quota has been exceeded",
-                detail: None,
+                detail: too_costly(decision),
                 decision,
             },
             DecisionKind::MissingKey { missing, .. } => Self {
@@ -94,7 +95,9 @@ impl<'a> Problem<'a> {
 
     /// Problem details (RFC 9457), which are the same for all whom the same policy refused.
     pub(super) fn json(&self) -> decision::Problem {
-        match self.decision.problem_said() {
+        // A detail is of this request alone.
+        let said = self.decision.problem_said();
+        match said.filter(|_| self.detail.is_none()) {
             Some(said) => said.get_or_init(|| self.write()).clone(),
             None => self.write(),
         }
@@ -143,6 +146,19 @@ impl<'a> Problem<'a> {
         }
         sentence
     }
+}
+
+/// What is wrong with a request that costs more than a policy ever allows: there is no time to try it again at.
+fn too_costly(decision: &Decision) -> Option<String> {
+    if decision.retry_after() != RetryAfter::Never {
+        return None;
+    }
+    let mut policies = decision.policies();
+    let never = policies.find(|verdict| verdict.retry_after() == RetryAfter::Never)?;
+    let (cost, name, limit) = (never.cost(), never.policy(), never.limit());
+    Some(format!(
+        "The request costs {cost}, of which policy {name} allows at most {limit}."
+    ))
 }
 
 /// As it stands in a string of JSON (RFC 8259, section 7).

@@ -733,3 +733,18 @@ async fn a_handle_does_to_its_policy_alone_what_a_limiter_does() {
     assert!(limiter.check(alice).await.is_admitted());
     assert!(account.block(alice, Duration::from_secs(60)).await.is_err());
 }
+
+#[tokio::test]
+async fn a_peek_that_fails_is_logged_as_an_error_that_it_returned() {
+    let log = Log::default();
+    let _guard = log.warnings();
+    let policy = Policy::new("p", Quota::requests(5).per_minute());
+    let limiter = Limiter::builder().store(FailingStore::default());
+    let limiter = limiter
+        .policy(policy)
+        .on_store_error(LocalFallback::shared_by(2));
+    let limiter = limiter.build().expect("a limiter");
+    assert!(limiter.peek("alice").await.is_err());
+    let text = log.text();
+    assert!(text.contains("action=Error"), "{text}");
+}
