@@ -59,6 +59,9 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 /// What is there already is left alone, such as the fields of an upstream that a proxy passes on: lists grow by lines
 /// of their own, and three fields of one value each are not added where one of them is. Where layers are stacked, their
 /// lists are one, and of fields of one value each the closest policy of all layers has its say.
+///
+/// While a store fails, fields under [`LocalFallback`](crate::LocalFallback) are those of this process's share: a quota of 100
+/// shared by two processes is `q=50`. A client that configures itself by the fields follows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
     pub(crate) dialect: Dialect,

@@ -305,7 +305,8 @@ impl FromStr for Quota {
     type Err = ParseQuotaError;
 
     /// Reads `N/PERIOD` or `N per PERIOD`, with ` burst B` behind it if you like. A period is a unit (`s`, `min`, `h`,
-    /// `day`, `week`, `month`, `ms`, their long forms), with a number before it if there is more than one.
+    /// `day`, `week`, `month`, `ms`, their long forms), with a number before it if there is more than one. `N concurrent` is
+    /// [`Quota::concurrent`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).map_err(|problem| ParseQuotaError {
             text: text.to_owned(),

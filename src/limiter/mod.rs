@@ -169,6 +169,9 @@ impl Limiter {
     /// key counts under all policies but those by [`extract::global`](crate::extract::global), and policies that count by
     /// something else than the caller, such as an address or a path, have to be named with their keys.
     ///
+    /// No layer knows of the admission: [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to) adds its fields to the
+    /// handler's response.
+    ///
     /// There is no response to charge by. A policy with [`charge_after`](Policy::charge_after) charges nothing until the
     /// handler does ([`Admission::policy`], [`charge`](crate::PolicyAdmission::charge)), and one with
     /// [`refund_unless`](Policy::refund_unless) refunds nothing until the handler does.

@@ -27,12 +27,12 @@ impl LimitStatus {
         self.0
     }
 
-    /// Whether a request of this cost would be admitted now; of a [reset](crate::Limiter::reset), before it.
+    /// Whether a request of the cost that the call gave, or else of each policy's own, would be admitted now; of a [reset](crate::Limiter::reset), before it.
     pub fn would_admit(&self) -> bool {
         self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now
     }
 
-    /// When a request of this cost would be admitted: the longest wait of any policy.
+    /// When a request of that cost would be admitted: the longest wait of any policy.
     pub fn retry_after(&self) -> RetryAfter {
         self.0.retry_after()
     }

@@ -82,7 +82,7 @@ impl Policy {
         if name.is_empty() || name.len() > 64 || !name.bytes().all(visible) || !trimmed {
             return Err(InvalidValue::new(
                 format!("the name {name:?}"),
-                "1 to 64 visible ASCII characters without \" and \\, and no spaces around them",
+                "1 to 64 printable ASCII characters without \" and \\, and no spaces around them",
             ));
         }
         Ok(())

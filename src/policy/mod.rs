@@ -90,7 +90,7 @@ pub enum Cost {
 impl Policy {
     /// A policy that allows each client address `quota`.
     ///
-    /// The name stands in headers, logs and keys: visible ASCII, at most 64 characters, without `"` and `\`. Policies
+    /// The name stands in headers, logs and keys: printable ASCII, spaces within included, at most 64 characters, without `"` and `\`. Policies
     /// of the same name in the same store share their counts.
     pub fn new(name: impl Into<Arc<str>>, quota: Quota) -> Self {
         Self {
@@ -146,7 +146,8 @@ impl Policy {
     /// client, such as a body's length: a request that costs more than the quota's capacity is rejected, without a
     /// `Retry-After`. Calls by hand take [`Check::parts`](crate::Check::parts), or a cost of their own.
     ///
-    /// Where the cost is in the body, which no layer reads, let the handler that has read it call
+    /// Where the cost is in the body, which this layer doesn't read, let a middleware in front of it read the body and leave
+    /// the cost in the request's extensions, where `cost` finds it. Or let the handler that has read the body call
     /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost).
     /// [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to) adds the fields to its response.
     #[must_use]

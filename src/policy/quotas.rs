@@ -10,8 +10,8 @@ use crate::quota::Quota;
 impl Policy {
     /// Gives each request the quota that `find` says, such as its caller's tier's; the policy's own if it says none.
     ///
-    /// A caller whose quota changes keeps what was used (`docs/changing-policies.md` says how it is read under the new
-    /// one). A quota that the strategy can't count is logged as an error, and the policy's own is used; name those that are
+    /// A caller whose quota changes keeps what was used ([how it is read under the new
+    /// one](crate::strategy#changing-a-live-policy)). A quota that the strategy can't count is logged as an error, and the policy's own is used; name those that are
     /// known beforehand in [`tier_quotas`](Policy::tier_quotas). Calls by hand take [`Check::parts`](crate::Check::parts), or
     /// [`Check::quota_for`](crate::Check::quota_for).
     ///
@@ -38,7 +38,13 @@ impl Policy {
     }
 
     /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
-    /// takes longer than `timeout`. The look-up is made for every request, so let it cache what it found.
+    /// takes longer than `timeout`. The look-up is made once for each request and policy that
+    /// has one, so let it cache what it found.
+    ///
+    /// It can't reject: a stranger has the policy's own quota. To reject strangers, or for several policies, look up in a
+    /// middleware in front of the limiter, leave the caller in the request's extensions, and use
+    /// [`extract::extension`](crate::extract::extension) and [`quota_with`](Policy::quota_with), as
+    /// `examples/llm_tokens.rs` does.
     ///
     /// One that takes longer runs on in the background, on tokio's current runtime, so that what it keeps is there for the next
     /// request. At most 64 do so at a time in a process; others are dropped.
@@ -80,8 +86,8 @@ impl Policy {
     ///
     /// All tiers of a policy share a caller's count. [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
     /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
-    /// the longest refill of the tiers that are declared here or that this process has met: one that is neither may lose a
-    /// caller's debt when the caller is rejected or peeked at under a much shorter tier. Under every other strategy a tier has
+    /// the longest refill of the tiers that are declared here or that this process has met. So declare the tiers with long
+    /// refills: without that, a rejection or peek under a much shorter tier may cut a caller's debt. Under every other strategy a tier has
     /// the policy's own period, or a rejection under a shorter one would end or shrink what is counted under a longer one: a
     /// declared tier of another period is a [`ConfigError`](crate::ConfigError), and a request that comes with one is counted
     /// by the policy's own quota, with an error in the log every 10 s at most.

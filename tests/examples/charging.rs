@@ -108,6 +108,22 @@ fn llm_tokens_are_settled_when_the_stream_has_ended() {
 }
 
 #[test]
+fn llm_tokens_are_those_of_an_account_and_a_stranger_has_none() {
+    each_store("llm_tokens", &[], |llm| {
+        let chat = |key: &str| llm.get("/chat?estimate=5000&tokens=5000", &[("x-api-key", key)]);
+        let stranger = chat("guess");
+        assert_eq!(stranger.status, 401);
+        assert_eq!(stranger.field("ratelimit"), None);
+        assert_eq!(llm.get("/chat?estimate=1&tokens=1", &[]).status, 401);
+        let free = chat("k");
+        assert_eq!(free.status, 429, "{free:?}");
+        let text = "The request costs 5000, of which policy tokens allows at most 1000.";
+        assert!(free.body.contains(text), "{free:?}");
+        assert_eq!(chat("pro").status, 200);
+    });
+}
+
+#[test]
 fn llm_tokens_that_are_estimated_at_any_number_cost_at_least_one_and_give_none_back() {
     each_store("llm_tokens", &[], |llm| {
         let chat = |estimate: u64, tokens: u64| {

@@ -131,7 +131,7 @@ fn a_name_that_cannot_stand_in_a_header_is_a_mistake() {
         assert!(
             error
                 .expected()
-                .contains("1 to 64 visible ASCII characters"),
+                .contains("1 to 64 printable ASCII characters"),
             "{error}"
         );
         // An error that is printed must not break a line of the log.

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct ShadowStats {
     /// Requests that the shadow was evaluated for.
     pub evaluated: u64,
-    /// Those that were admitted, and that it would have rejected.
+    /// Requests that were admitted, and that the shadow would have rejected.
     pub stricter: u64,
-    /// Those that were rejected, and that would have been admitted with it [in place](crate::Policy::shadow_of) of the live
+    /// Requests that were rejected, and that would have been admitted with the shadow [in place](crate::Policy::shadow_of) of the live
     /// policy.
     pub looser: u64,
 }

@@ -269,7 +269,8 @@ impl RedisStoreBuilder {
     /// passed.
     ///
     /// A wait from the cache is what the store answered at most `bound` ago, one second unless set, or would answer now. What this process does about a key ends what is cached of it at once, whatever the caller's quota is: a refund,
-    /// a reset, a charge past the quota, by any limiter over this store or a clone of it. What others do shows within
+    /// a reset, a charge past the quota, by any limiter over this store or a clone of it. An admission ends none: the `remaining` of a cached rejection of a larger cost may be
+    /// older than that of the admission, and a test that compares the two turns the cache off. What others do shows within
     /// `bound`: other processes, and a server that is restarted, flushed or replaced by a replica.
     ///
     /// An entry answers requests for the same keys of all of their policies, at the same cost. Where the strategy's state
