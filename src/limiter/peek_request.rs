@@ -11,7 +11,7 @@ impl Limiter {
     /// How the caller of a request stands, without charging it: each policy counts by the key that its extractor finds in the
     /// request, as in a layer. For an endpoint such as `/usage`, behind no layer of this limiter.
     ///
-    /// All policies are in the status, whatever [conditions](crate::Policy::skip_path#conditions) say of this request, but for
+    /// All policies are in the status, whatever [conditions](crate::Policy::skip_path) say of this request, but for
     /// those whose key it lacks and whose conditions leave it out, and those [by hand](crate::Policy::by_hand). Access lists decide as for any request, and a key that
     /// is missing is the status's [kind](LimitStatus::kind). The cost is what the policies say of this request, unless set.
     ///
