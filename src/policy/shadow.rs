@@ -39,7 +39,7 @@ impl Policy {
     ///
     /// Unless set on the candidate, these are the live policy's: key, [`missing_key`](Policy::missing_key), cost,
     /// [`caller`](Policy::caller), strategy, and [conditions](Policy::skip_path), all of them or none. Its quota,
-    /// [`quota_with`](Policy::quota_with) and its likes, and [when it charges](Policy#when-to-charge) are its own.
+    /// [`quota_with`](Policy::quota_with) and its likes, and [when it charges](Policy::charge_after) are its own.
     /// A call by hand that says a key or a cost for the live policy says it for the candidate too, unless it names the
     /// candidate.
     ///

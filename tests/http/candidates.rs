@@ -1,5 +1,7 @@
 //! A policy in the shadow of another goes by the settings of that one, in a layer as in a call by hand.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use http::Request;
 use tollgate::{FixedWindow, Key, Policy, Quota, RateLimitLayer, extract};
@@ -85,5 +87,18 @@ async fn a_call_by_hand_says_for_the_live_policy_what_it_says_for_its_candidate(
         let own = limiter.check([("tokens", alice)]);
         let own = own.cost_for("tokens", 50).cost_for("next", 3).await;
         assert_eq!(own.policy("next").expect("it").remaining(), 447);
+    }
+}
+
+#[tokio::test]
+async fn a_candidate_keeps_its_own_cost_where_a_call_waits() {
+    let own = candidate().cost(100);
+    for (limiter, _server) in on_each_store(|b| b.policy(tokens()).policy(own.clone())) {
+        let alice = Key::new("alice");
+        let (parts, _) = chat("alice").into_parts();
+        let admission = limiter.wait(alice, Duration::ZERO).parts(&parts).await;
+        let admission = admission.expect("there is room for 200");
+        assert_eq!(admission.remaining("tokens"), Some(800));
+        assert_eq!(admission.remaining("next"), Some(400));
     }
 }

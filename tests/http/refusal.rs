@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::body::Body;
 use http::{Method, Request, StatusCode, request::Parts};
 use serde_json::json;
 use tollgate::{FixedWindow, Key, OnStoreError, RateLimitLayer};
@@ -124,6 +125,11 @@ async fn a_cost_above_the_capacity_is_refused_without_a_retry_after() {
     let page = send(&hello(&layer), with("accept", "text/html")).await;
     let text = String::from_utf8(page.body).expect("text");
     assert!(text.contains(detail), "{text}");
+    let call = Request::post("/").header("content-type", "application/grpc");
+    let call = call.body(Body::empty()).expect("a call");
+    let message = send(&hello(&layer), call).await.field("grpc-message");
+    let message = message.expect("a message");
+    assert_eq!(message, format!("{detail} Exceeded: small."));
 }
 
 #[tokio::test]
