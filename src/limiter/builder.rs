@@ -9,11 +9,13 @@ use http::{Method, request::Parts};
 
 use super::{
     Bound, Desks, Inner, Limiter, OnMisconfiguration, OnStoreError, Role,
-    fallback::Share,
+    evaluate::{
+        fallback::Share,
+        shadow::{self, Comparison},
+    },
     missing::MissingKeys,
     permit::Held,
     plain,
-    shadow::{self, Comparison},
     tiers::Known,
     wait::leader::Queues,
     write_back::Shares,

@@ -13,7 +13,7 @@ use std::{
 use http::request::Parts;
 use tokio::task::coop::poll_proceed;
 
-use super::{Desk, Judged, Keys, Pending, judge::Own};
+use super::{Desk, Judged, Keys, Pending, evaluate::judge::Own};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,

@@ -23,47 +23,35 @@ use crate::{
     store::{LimitHandle, Op, Store},
 };
 
-mod bans;
 mod bound;
 mod builder;
+mod calls;
 mod check;
 mod core;
-mod credit;
-mod decide;
 mod desk;
-mod door;
-mod draft;
-mod fallback;
-mod handle;
-mod judge;
+mod evaluate;
 mod keys;
-mod peek_request;
-mod pending;
 mod permit;
-mod ping;
 mod plain;
 mod settle;
-mod shadow;
-mod shutdown;
-mod status;
 mod wait;
 
+use self::{
+    core::{WakeLeaders, missing, tiers, write_back},
+    evaluate::{draft::Judged, shadow::Comparison},
+};
 use desk::{Desk, Desks};
-use shadow::Comparison;
 
-use self::core::{WakeLeaders, missing, tiers, write_back};
-
+pub use self::calls::credit::{Credit, CreditFuture, Credited};
+pub use self::calls::handle::PolicyHandle;
+pub use self::calls::shutdown::ShutdownError;
+pub use self::calls::status::LimitStatus;
+pub(crate) use self::evaluate::judge::Judgement;
+pub(crate) use self::evaluate::pending::Pending;
+pub use self::evaluate::shadow::ShadowStats;
 pub use builder::LimiterBuilder;
 pub use check::{Check, CheckFuture};
-pub use credit::{Credit, CreditFuture, Credited};
-use draft::Judged;
-pub use handle::PolicyHandle;
-pub(crate) use judge::Judgement;
 pub use keys::Keys;
-pub(crate) use pending::Pending;
-pub use shadow::ShadowStats;
-pub use shutdown::ShutdownError;
-pub use status::LimitStatus;
 pub(crate) use wait::DEFAULT_MAX_WAITERS;
 use wait::leader::Queues;
 pub use wait::{Wait, WaitFuture};
@@ -123,7 +111,7 @@ pub(crate) struct Inner {
 }
 
 /// A policy, and its limit in the store.
-struct Bound {
+pub(crate) struct Bound {
     policy: Policy,
     role: Role,
     limit: LimitHandle,
@@ -132,7 +120,7 @@ struct Bound {
     /// None unless it was told.
     on_store_error: Option<OnStoreError>,
     /// What it is judged by in process, if that is what to do when the store is at fault.
-    share: Option<fallback::Share>,
+    share: Option<evaluate::fallback::Share>,
     /// The key of each request, where it's the same one whatever the request holds.
     fixed_key: Option<Key>,
     missing_keys: missing::MissingKeys,
@@ -261,8 +249,8 @@ impl Limiter {
     }
 
     /// Forgets what was used under the policies that `keys` are for, and the rejections that bans among them counted: such a
-    /// [ban](crate::Ban) is lifted too. Returns how the keys stood before. One key for all policies resets those by
-    /// [`extract::global`](crate::extract::global) too, for all requests: name the policies to leave them alone.
+    /// [ban](crate::Ban) is lifted too. Returns how the keys stood before. One key for all policies leaves those by
+    /// [`extract::global`](crate::extract::global) alone, which count all requests together, unless it is their own key.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Bound, Desk, Judgement, Pending, Role, draft::Draft};
+use super::{Bound, Desk, Judgement, Pending, Role, evaluate::draft::Draft};
 use crate::{
     access::Lists,
     charge::When,

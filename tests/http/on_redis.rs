@@ -170,7 +170,7 @@ fn a_store_that_cannot_be_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn the_seconds_that_a_client_is_told_are_no_more_than_the_window() {
+async fn the_seconds_in_the_fields_are_no_more_than_the_window() {
     // Windows on Redis end on a millisecond: up to one later than after their period.
     let clock = Clock::at(1_800_000_000_000_001);
     let server = Server::builder().clock(&clock).start();

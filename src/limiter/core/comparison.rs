@@ -18,7 +18,7 @@ pub struct ShadowStats {
 
 /// The counts behind a [`ShadowStats`].
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Comparison {
+pub(crate) struct Comparison {
     evaluated: AtomicU64,
     stricter: AtomicU64,
     looser: AtomicU64,
@@ -33,7 +33,7 @@ impl ShadowStats {
 
 impl Comparison {
     /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
-    pub(in crate::limiter) fn note(&self, evaluated: u64, admitted: u64, would: u64) {
+    pub(crate) fn note(&self, evaluated: u64, admitted: u64, would: u64) {
         self.evaluated.fetch_add(evaluated, Ordering::Relaxed);
         self.stricter
             .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
@@ -42,7 +42,7 @@ impl Comparison {
     }
 
     /// The counts.
-    pub(in crate::limiter) fn stats(&self) -> ShadowStats {
+    pub(crate) fn stats(&self) -> ShadowStats {
         ShadowStats {
             evaluated: self.evaluated.load(Ordering::Relaxed),
             stricter: self.stricter.load(Ordering::Relaxed),

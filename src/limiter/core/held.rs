@@ -10,40 +10,36 @@ use tokio::runtime::{self, Handle};
 
 use crate::decision::Counted;
 
-pub(in crate::limiter) type Places = SmallVec<[Counted; 1]>;
+pub(crate) type Places = SmallVec<[Counted; 1]>;
 
 /// The permits of a limiter that are held now, and the hearts that renew them: one in each runtime in which some were
 /// taken, since runtimes end, and those of one thread stand still at times.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Held(Mutex<Wards>);
+pub(crate) struct Held(Mutex<Wards>);
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Wards {
-    pub(in crate::limiter) permits: HashMap<u64, Ward>,
+pub(crate) struct Wards {
+    pub(crate) permits: HashMap<u64, Ward>,
     next: u64,
     hearts: Vec<runtime::Id>,
 }
 
 #[derive(Debug)]
-pub(in crate::limiter) struct Ward {
+pub(crate) struct Ward {
     places: Places,
     /// Whose heart renews it; none where there was no runtime.
     heart: Option<runtime::Id>,
 }
 
 impl Held {
-    pub(in crate::limiter) fn wards(&self) -> MutexGuard<'_, Wards> {
+    pub(crate) fn wards(&self) -> MutexGuard<'_, Wards> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Wards {
     /// Notes a permit; returns its number, and whether its runtime needs a heart.
-    pub(in crate::limiter) fn add(
-        &mut self,
-        places: &Places,
-        runtime: Option<&Handle>,
-    ) -> (u64, bool) {
+    pub(crate) fn add(&mut self, places: &Places, runtime: Option<&Handle>) -> (u64, bool) {
         let heart = runtime.map(Handle::id);
         let starts = heart.is_some_and(|heart| !self.hearts.contains(&heart));
         self.next += 1;
@@ -69,21 +65,21 @@ impl Wards {
     }
 
     /// Those of `some` that are still held.
-    pub(in crate::limiter) fn some(&self, some: &[u64]) -> Vec<(u64, Places)> {
+    pub(crate) fn some(&self, some: &[u64]) -> Vec<(u64, Places)> {
         let held = some
             .iter()
             .filter_map(|id| Some((*id, self.permits.get(id)?)));
         held.map(|(id, ward)| (id, copy(&ward.places))).collect()
     }
 
-    pub(in crate::limiter) fn stop(&mut self, heart: runtime::Id) {
+    pub(crate) fn stop(&mut self, heart: runtime::Id) {
         self.hearts.retain(|other| *other != heart);
         self.adopt();
     }
 
     /// What a heart has to renew, by number. One that has nothing to stops here, under the lock under which the next one
     /// starts.
-    pub(in crate::limiter) fn of(&mut self, heart: runtime::Id) -> Vec<u64> {
+    pub(crate) fn of(&mut self, heart: runtime::Id) -> Vec<u64> {
         let wards = self.permits.iter();
         let own = wards.filter(|(_, ward)| ward.heart == Some(heart));
         let own: Vec<_> = own.map(|(id, _)| *id).collect();

@@ -11,7 +11,7 @@ const SUSPECTED_AFTER: u32 = 5;
 
 /// What a policy has seen of requests without a key.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct MissingKeys {
+pub(crate) struct MissingKeys {
     /// Whether any request had a key.
     found_any: AtomicBool,
     /// How many had none before that.
@@ -22,7 +22,7 @@ pub(in crate::limiter) struct MissingKeys {
 impl MissingKeys {
     /// The key of a request.
     #[inline]
-    pub(in crate::limiter) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
+    pub(crate) fn find_key(&self, policy: &Policy, parts: &Parts) -> Option<Key> {
         let key = policy.extractor().key(parts)?;
         let found_any = &self.found_any;
         // Written once, so that the cache line stays shared.
@@ -34,7 +34,7 @@ impl MissingKeys {
 
     /// The key that requests without one share, if they do.
     #[cold]
-    pub(in crate::limiter) fn missing_key(&self, policy: &Policy) -> Option<Key> {
+    pub(crate) fn missing_key(&self, policy: &Policy) -> Option<Key> {
         let missing = policy.on_missing_key();
         let extractor = policy.extractor();
         let policy = policy.name();

@@ -2,15 +2,15 @@
 
 use crate::key::Key;
 
-pub(in crate::limiter) mod comparison;
-pub(in crate::limiter) mod held;
-pub(in crate::limiter) mod missing;
-pub(in crate::limiter) mod share;
-pub(in crate::limiter) mod tiers;
-pub(in crate::limiter) mod write_back;
+pub(crate) mod comparison;
+pub(crate) mod held;
+pub(crate) mod missing;
+pub(crate) mod share;
+pub(crate) mod tiers;
+pub(crate) mod write_back;
 
 /// The queues of a limiter's waiting requests, as everything else of it sees them.
-pub(in crate::limiter) trait WakeLeaders: Send + Sync {
+pub(crate) trait WakeLeaders: Send + Sync {
     /// Wakes the leader of the queue for these keys, one or none for each policy: units or permits were refunded.
     fn notify_leader(&self, queue_key: &[Option<Key>]);
 

@@ -13,14 +13,14 @@ use crate::{
 
 /// This process's share of a policy, for when the store is at fault.
 #[derive(Debug)]
-pub(in crate::limiter) struct Share {
+pub(crate) struct Share {
     fallback: LocalFallback,
     own: Tier,
     tiers: Known,
 }
 
 impl Share {
-    pub(in crate::limiter) fn open(
+    pub(crate) fn open(
         shares: &Shares,
         policy: &Policy,
         fallback: LocalFallback,
@@ -36,12 +36,7 @@ impl Share {
     }
 
     /// The share of a request's own quota, or else of the policy's.
-    pub(in crate::limiter) fn of(
-        &self,
-        shares: &Shares,
-        policy: &Policy,
-        tier: Option<&Tier>,
-    ) -> Tier {
+    pub(crate) fn of(&self, shares: &Shares, policy: &Policy, tier: Option<&Tier>) -> Tier {
         let tier = tier.and_then(|tier| {
             let quota = tier.quota;
             let (tiers, whole) = (&self.tiers, &tier.limit);

@@ -20,7 +20,7 @@ const MOST_TIERS: usize = 1_024;
 
 /// The tiers of a policy that are known, by the quotas that requests came with.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Known {
+pub(crate) struct Known {
     /// Or why they can't be counted.
     tiers: RwLock<HashMap<Quota, Result<Tier, InvalidValue>>>,
     refills: TierRefills,
@@ -29,7 +29,7 @@ pub(in crate::limiter) struct Known {
 
 impl Known {
     /// The policy's rule for one of its quotas.
-    pub(in crate::limiter) fn bind(
+    pub(crate) fn bind(
         &self,
         policy: &Policy,
         quota: Quota,
@@ -38,11 +38,7 @@ impl Known {
     }
 
     /// Opens the tiers that a policy declares.
-    pub(in crate::limiter) fn declare(
-        &self,
-        policy: &Policy,
-        store: &dyn Store,
-    ) -> Result<(), InvalidValue> {
+    pub(crate) fn declare(&self, policy: &Policy, store: &dyn Store) -> Result<(), InvalidValue> {
         let mut known = self.tiers.write().unwrap_or_else(PoisonError::into_inner);
         for quota in policy.declared_quotas() {
             let terms = self.open(policy, store, *quota)?;
@@ -52,7 +48,7 @@ impl Known {
     }
 
     /// Whether a request's own cost is more than the policy and its declared tiers can ever admit.
-    pub(in crate::limiter) fn check_cost(
+    pub(crate) fn check_cost(
         &self,
         policy: &Policy,
         own: &LimitHandle,
@@ -72,7 +68,7 @@ impl Known {
         ))
     }
 
-    pub(in crate::limiter) fn open(
+    pub(crate) fn open(
         &self,
         policy: &Policy,
         store: &dyn Store,
@@ -87,7 +83,7 @@ impl Known {
     }
 
     /// The tier of a quota, opened if it isn't known; `None` if it can't be counted.
-    pub(in crate::limiter) fn tier(
+    pub(crate) fn tier(
         &self,
         policy: &Policy,
         quota: Quota,
@@ -119,7 +115,7 @@ impl Known {
     }
 
     /// The limits of all of them.
-    pub(in crate::limiter) fn limits(&self) -> Vec<LimitHandle> {
+    pub(crate) fn limits(&self) -> Vec<LimitHandle> {
         let known = self.tiers.read().unwrap_or_else(PoisonError::into_inner);
         let tiers = known.values().flatten();
         tiers.map(|tier| tier.limit.clone()).collect()

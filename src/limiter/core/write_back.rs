@@ -28,7 +28,7 @@ const WRITTEN_AT_ONCE: usize = 64;
 
 /// Counts shares in process, through all outages, and notes what the store has not been charged for yet.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Shares {
+pub(crate) struct Shares {
     counts: MemoryStore,
     /// Whether there are any unwritten charges. Read by each decision.
     any: AtomicBool,
@@ -60,7 +60,7 @@ struct Charged {
 impl Shares {
     /// Opens a share. With the limit of the `whole` quota, what it counts is charged there afterwards; but not bans, and
     /// not permits, which are given back in process.
-    pub(in crate::limiter) fn open_share(
+    pub(crate) fn open_share(
         &self,
         policy: &str,
         rule: Arc<dyn Rule>,
@@ -77,12 +77,12 @@ impl Shares {
     }
 
     /// Keys that wait for their write-back.
-    pub(in crate::limiter) fn unwritten_keys(&self) -> usize {
+    pub(crate) fn unwritten_keys(&self) -> usize {
         self.unwritten().by_key.len()
     }
 
     /// Charges that were dropped instead of noted, so far.
-    pub(in crate::limiter) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.unwritten().dropped
     }
 
@@ -237,7 +237,7 @@ impl Shares {
     /// The store answers: charges there some of what was charged in process. Each charge is sent once, so it is charged once
     /// or not at all.
     #[inline]
-    pub(in crate::limiter) fn write_back(&self, store: &dyn Store) {
+    pub(crate) fn write_back(&self, store: &dyn Store) {
         if self.any.load(Ordering::Relaxed) {
             self.write_some_back(store);
         }

@@ -4,7 +4,7 @@ use super::request::{WaitRequest, answer};
 use crate::{
     decision::{Decision, DecisionKind, Part},
     key::Key,
-    limiter::{Judged, Keys, judge::Own},
+    limiter::{Judged, Keys, evaluate::judge::Own},
     store::Op,
     strategy::RetryAfter,
 };

@@ -27,7 +27,7 @@ use self::{
     request::WaitRequest,
     ticket::{JoinOutcome, join},
 };
-use super::{Keys, Limiter, judge::Own};
+use super::{Keys, Limiter, evaluate::judge::Own};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,

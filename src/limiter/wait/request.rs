@@ -13,9 +13,11 @@ use crate::{
     key::Key,
     limiter::{
         Bound, Desk, Judged, Keys, Pending,
-        fallback::FailureAction,
-        judge::Own,
-        pending::{QuotaLookUp, look_up_each},
+        evaluate::{
+            fallback::FailureAction,
+            judge::Own,
+            pending::{QuotaLookUp, look_up_each},
+        },
     },
     policy::Tiers,
     store::{CounterMode, Op},

@@ -4,12 +4,13 @@ use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::{Batch, MergedRequests, OpGroup};
-use crate::store::redis::{msgpack::MsgPackWriter, request::limit::RedisLimit};
 use crate::{
     clock::Timestamp,
     store::{
         CounterMode, LimitHandle, Op, Units,
-        redis::{key_names::Name, script::Script},
+        redis::{
+            key_names::Name, msgpack::MsgPackWriter, request::limit::RedisLimit, script::Script,
+        },
     },
     strategy::Rule,
 };

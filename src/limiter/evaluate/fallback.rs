@@ -2,13 +2,12 @@
 
 use std::{mem, sync::Arc, time::Duration};
 
-pub(super) use super::core::share::Share;
-use super::{
-    Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, draft::Draft, write_back::Shares,
-};
+use super::draft::Draft;
+pub(crate) use crate::limiter::core::share::Share;
 use crate::{
     decision::{Counted, Decision, DecisionKind, quota_override::Tier},
     error::StoreError,
+    limiter::{Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, write_back::Shares},
     store::{DecisionSource, Op, Store, StoreResponse},
     strategy::RetryAfter,
 };
@@ -18,7 +17,7 @@ const BACK: Duration = Duration::from_secs(1);
 
 /// What is done about a request that the store has no answer for. Of its policies, the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum FailureAction {
+pub(crate) enum FailureAction {
     Admit,
     LocalFallback,
     /// Rejected now, and asked again until the timeout.
@@ -31,7 +30,7 @@ pub(super) enum FailureAction {
 impl Desk {
     /// The answer to a request that the store has none for.
     #[cold]
-    pub(super) fn fault(&self, draft: &mut Draft, error: StoreError) {
+    pub(crate) fn fault(&self, draft: &mut Draft, error: StoreError) {
         let action = match draft.in_check {
             true => {
                 let policies = draft.items.iter().map(|item| self.bound(item.policy));
@@ -51,7 +50,7 @@ impl Desk {
     }
 
     /// What is done about a request under these policies, one that `waits` for its turn or not.
-    pub(super) fn failure_action<'a>(
+    pub(crate) fn failure_action<'a>(
         &self,
         policies: impl Iterator<Item = &'a Bound>,
         error: &StoreError,
@@ -84,7 +83,7 @@ impl Desk {
 
     /// The rejection of a request that would have to wait where there is no runtime.
     #[cold]
-    pub(super) fn reject_without_runtime(self: Arc<Self>) -> Decision {
+    pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
         let error = StoreError::NoRuntime("waiting needs its timers");
         self.log_failure(&error, FailureAction::Reject);
         let mut draft = Draft::new(Op::Acquire(1), false);
@@ -124,7 +123,7 @@ impl Desk {
     }
 
     /// Forgets what was used in process, too.
-    pub(super) fn forget_shares(&self, items: &[Counted]) {
+    pub(crate) fn forget_shares(&self, items: &[Counted]) {
         let Some(shares) = &self.shares else {
             return;
         };
@@ -139,7 +138,7 @@ impl Desk {
 
 impl Inner {
     /// Where something was charged, and so where it is given back, renewed and settled.
-    pub(super) fn store_of(&self, counted: &Counted) -> &dyn Store {
+    pub(crate) fn store_of(&self, counted: &Counted) -> &dyn Store {
         match &self.shares {
             Some(shares) if self.is_share(counted) => shares,
             _ => &*self.store,
@@ -147,7 +146,7 @@ impl Inner {
     }
 
     /// Whether it is counted by this process's share.
-    pub(super) fn is_share(&self, counted: &Counted) -> bool {
+    pub(crate) fn is_share(&self, counted: &Counted) -> bool {
         let is_share = |tier: &Tier| tier.share_of.is_some();
         counted.tier.as_ref().is_some_and(is_share)
     }

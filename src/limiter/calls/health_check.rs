@@ -1,5 +1,7 @@
-use super::{Bound, Limiter, write_back::Shares};
-use crate::store::{LimitHandle, health::HealthReport};
+use crate::{
+    limiter::{Bound, Limiter, write_back::Shares},
+    store::{LimitHandle, health::HealthReport},
+};
 
 impl Limiter {
     /// Checks the store's server, and tries every policy on a key of its own, which is removed at once: every operation on a

@@ -9,11 +9,11 @@ use std::{
 use http::request::Parts;
 use smallvec::SmallVec;
 
-use super::{Check, Desk, LimitStatus, PolicyHandle, judge::Own};
 use crate::{
     decision::{Adjust, Books, Counted, DecisionKind, Standing, retry},
     error::CallError,
     key::Key,
+    limiter::{Check, Desk, LimitStatus, PolicyHandle, evaluate::judge::Own},
     quota::Quota,
     store::Op,
     strategy::{ChargeReceipt, RetryAfter},

@@ -10,9 +10,10 @@ use std::{
 
 use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
-use super::{Desk, draft::Draft};
+use super::draft::Draft;
 use crate::{
     decision::Decision,
+    limiter::Desk,
     log::Seldom,
     policy::LookUp,
     quota::Quota,
@@ -30,7 +31,7 @@ pub(crate) struct Pending {
 type LookUps = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
 
 /// What a decision waits for.
-pub(super) enum Waits {
+pub(crate) enum Waits {
     /// For requests' own quotas.
     LookUp(LookUps),
     /// For the store.
@@ -38,7 +39,7 @@ pub(super) enum Waits {
 }
 
 impl Pending {
-    pub(super) fn new(desk: Arc<Desk>, draft: Draft, waits: Waits) -> Self {
+    pub(crate) fn new(desk: Arc<Desk>, draft: Draft, waits: Waits) -> Self {
         let open = Some((desk, draft));
         Self { open, waits }
     }
@@ -79,25 +80,25 @@ impl Future for Pending {
 }
 
 /// The quota of a request under one policy, while it is looked up.
-pub(super) struct QuotaLookUp {
+pub(crate) struct QuotaLookUp {
     /// Returned with the quota.
-    pub(super) index: usize,
+    pub(crate) index: usize,
     /// The policy's name.
-    pub(super) policy: Arc<str>,
-    pub(super) look_up: LookUp,
-    pub(super) timeout: Duration,
+    pub(crate) policy: Arc<str>,
+    pub(crate) look_up: LookUp,
+    pub(crate) timeout: Duration,
 }
 
 /// How many look-ups that took too long run on at a time, in this process.
 const MAX_LATE_LOOK_UPS: usize = 64;
 
 /// Looks up quotas before the store is asked, by item.
-pub(super) fn look_up(lookups: Vec<QuotaLookUp>) -> Waits {
+pub(crate) fn look_up(lookups: Vec<QuotaLookUp>) -> Waits {
     Waits::LookUp(Box::pin(look_up_each(lookups)))
 }
 
 /// Awaits quotas that are being looked up, each no longer than its timeout.
-pub(super) async fn look_up_each(lookups: Vec<QuotaLookUp>) -> Vec<(usize, Quota)> {
+pub(crate) async fn look_up_each(lookups: Vec<QuotaLookUp>) -> Vec<(usize, Quota)> {
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups
         .into_iter()

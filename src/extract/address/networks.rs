@@ -6,14 +6,14 @@ use crate::error::InvalidValue;
 
 /// Networks by their CIDRs, and the first that was none.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Networks {
+pub(crate) struct Networks {
     nets: Vec<IpNet>,
     unfit: Option<InvalidValue>,
 }
 
 impl Networks {
     /// Adds a network (`10.0.0.0/8`), or a single address.
-    pub(super) fn add(&mut self, text: &str) {
+    pub(crate) fn add(&mut self, text: &str) {
         match proxies(text.trim()) {
             Ok(net) => self.nets.push(net),
             Err(valid) => {
@@ -24,11 +24,11 @@ impl Networks {
     }
 
     /// Whether a canonical address is in one of them.
-    pub(super) fn contain(&self, address: IpAddr) -> bool {
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
         self.nets.iter().any(|net| net.contains(&address))
     }
 
-    pub(super) fn validate(&self) -> Result<(), InvalidValue> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         self.unfit.clone().map_or(Ok(()), Err)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::check::CheckOutput;
 use crate::{
     decision::{Decision, DecisionKind, PolicyDecision},
     error::CallError,
+    limiter::check::CheckOutput,
     store::DecisionSource,
     strategy::RetryAfter,
 };
@@ -19,11 +19,11 @@ use crate::{
 pub struct LimitStatus(Decision);
 
 impl LimitStatus {
-    pub(super) fn new(decision: Decision) -> Self {
+    pub(crate) fn new(decision: Decision) -> Self {
         Self(decision)
     }
 
-    pub(super) fn into_decision(self) -> Decision {
+    pub(crate) fn into_decision(self) -> Decision {
         self.0
     }
 

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::task::coop::consume_budget;
 
-use super::{Bound, Check, Desk, LimitStatus, Limiter};
 use crate::{
     decision::Counted,
     error::{CallError, StoreError, UnknownPolicy},
     key::Key,
+    limiter::{Bound, Check, Desk, LimitStatus, Limiter},
     policy::Policy,
 };
 
@@ -135,16 +135,16 @@ impl PolicyHandle {
         store.callers(&self.bound().limit, &key).await
     }
 
-    pub(super) fn desk(&self) -> Arc<Desk> {
+    pub(crate) fn desk(&self) -> Arc<Desk> {
         self.limiter.desk()
     }
 
     /// Whether a request was counted by this policy.
-    pub(super) fn is_of(&self, counted: &Counted) -> bool {
+    pub(crate) fn is_of(&self, counted: &Counted) -> bool {
         counted.policy as usize == self.index
     }
 
-    pub(super) fn bound(&self) -> &Bound {
+    pub(crate) fn bound(&self) -> &Bound {
         &self.limiter.desks.inner().policies[self.index]
     }
 

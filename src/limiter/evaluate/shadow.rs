@@ -1,14 +1,15 @@
 //! Policies that are evaluated and not enforced, beside those that are.
 
-pub(super) use super::core::comparison::Comparison;
-pub use super::core::comparison::ShadowStats;
-use super::{Bound, Desk, Keys, Limiter, Role, draft::Draft, judge::Own};
+use super::{draft::Draft, judge::Own};
+pub(crate) use crate::limiter::core::comparison::Comparison;
+pub use crate::limiter::core::comparison::ShadowStats;
 use crate::{
     charge::When,
     decision::{Books, Counted, Decision, Part},
     error::{ConfigError, InvalidValue},
     extract::MissingKey,
     key::Key,
+    limiter::{Bound, Desk, Keys, Limiter, Role},
     log::Seldom,
     policy::Policy,
     store::{CounterMode, Op, StoreResponse},
@@ -28,7 +29,7 @@ impl Limiter {
 }
 
 /// The policies; what is not set on a candidate is as on the policy that it would take the place of.
-pub(super) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
+pub(crate) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
     let completed = policies.iter().map(|policy| {
         let mut policy = policy.clone();
         let live = policy.shadowed().and_then(|shadow| shadow.of.as_deref());
@@ -44,7 +45,7 @@ pub(super) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
 }
 
 /// Finds the policies that shadows would take the place of.
-pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
+pub(crate) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
     for place in 0..policies.len() {
         let policy = &policies[place].policy;
         let Some(live) = policy.shadowed().and_then(|shadow| shadow.of.clone()) else {
@@ -69,7 +70,7 @@ pub(super) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
 
 impl Bound {
     /// Whether it refuses requests without a key.
-    pub(super) fn refuses_missing(&self) -> bool {
+    pub(crate) fn refuses_missing(&self) -> bool {
         let refuses = self.policy.on_missing_key() == MissingKey::Reject;
         refuses && !matches!(self.role, Role::Shadow { .. })
     }
@@ -101,7 +102,7 @@ impl Bound {
 impl Counted {
     /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
     /// have let in.
-    pub(super) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
+    pub(crate) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
         let charged = self.receipts.first().remaining;
         let charged = charged.checked_div(self.cost).unwrap_or(0);
         if charged == 0 {
@@ -121,7 +122,7 @@ impl Counted {
     }
 
     /// What a shadow says of the next one, as it stands.
-    pub(super) fn shadow_stands(&mut self, books: &dyn Books) {
+    pub(crate) fn shadow_stands(&mut self, books: &dyn Books) {
         if self.is_shadow() {
             let refuses = self.cost > 0 && self.status(books).retry_after != RetryAfter::Now;
             self.part = Part::Shadow { refuses };
@@ -133,7 +134,7 @@ impl Desk {
     /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
     /// it is admitted, not each time that it might have been.
     #[inline]
-    pub(super) fn mode(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
+    pub(crate) fn mode(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
         let bound = self.bound(item.policy);
         match bound.role {
             Role::Live => bound.policy.mode(),
@@ -158,25 +159,25 @@ impl Desk {
 
     /// The key of the policy that a shadow would take the place of.
     #[inline]
-    pub(super) fn key_of_live<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
+    pub(crate) fn key_of_live<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
         keys.of(self.live_of(bound)?)
     }
 
     /// Whether a call names a policy, or the one that it would take the place of.
-    pub(super) fn is_named(&self, bound: &Bound, keys: &Keys) -> bool {
+    pub(crate) fn is_named(&self, bound: &Bound, keys: &Keys) -> bool {
         let named = |name: &str| keys.name(name);
         named(bound.policy.name()) || self.live_of(bound).is_some_and(named)
     }
 
     /// What a call says that a request costs under a policy, or under the one that it would take the place of.
     #[inline]
-    pub(super) fn cost_in_call(&self, bound: &Bound, own: Option<&Own>) -> Option<u64> {
+    pub(crate) fn cost_in_call(&self, bound: &Bound, own: Option<&Own>) -> Option<u64> {
         own?.cost(bound.policy.name(), self.live_of(bound))
     }
 
     /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer: of those
     /// who are asked about again when they are refused, only for those who are not.
-    pub(super) fn compare(&self, draft: &mut Draft) {
+    pub(crate) fn compare(&self, draft: &mut Draft) {
         for place in 0..draft.items.len() {
             let item = &draft.items[place];
             let bound = self.bound(item.policy);
@@ -217,7 +218,7 @@ impl Desk {
 
     /// Compares each shadow with the refusal of somebody who has waited: it is asked whether it would let him in now, and
     /// charges him then.
-    pub(super) async fn compare_refused(&self, refused: &mut Decision) {
+    pub(crate) async fn compare_refused(&self, refused: &mut Decision) {
         for place in 0..refused.counted.len() {
             let item = &refused.counted[place];
             let bound = self.bound(item.policy);

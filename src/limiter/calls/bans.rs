@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Bound, Keys, Limiter};
 use crate::{
     error::{CallError, StoreError},
     key::Key,
+    limiter::{Bound, Keys, Limiter},
     store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
 

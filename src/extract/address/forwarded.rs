@@ -14,23 +14,23 @@ use smallvec::SmallVec;
 
 /// How many entries of a list are looked at. A request passes few proxies; a header of thousands of entries is an
 /// attempt to make work.
-pub(super) const MOST_ENTRIES: usize = 64;
+pub(crate) const MOST_ENTRIES: usize = 64;
 
 /// How long an entry may be: `Forwarded` has room for a host name, an address is much shorter.
 const LONGEST_ENTRY: usize = 1024;
 
-pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The syntax of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum List {
+pub(crate) enum List {
     XForwardedFor,
     Forwarded,
 }
 
 impl List {
     /// Whom the entries name, all lines together, last first; `None` for an entry that names nobody.
-    pub(super) fn backwards(
+    pub(crate) fn backwards(
         self,
         headers: &HeaderMap,
     ) -> impl Iterator<Item = Option<IpAddr>> + '_ {
@@ -57,7 +57,7 @@ impl List {
 }
 
 /// The address in a header of one; `None` if it says none, or several.
-pub(super) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
+pub(crate) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next().map(HeaderValue::as_bytes)?;
     // A second line is from somebody else, and which of them is the proxy's can't be told.

@@ -4,31 +4,31 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Desk, Pending};
 use crate::{
     decision::{Counted, Decision, DecisionKind, Permit},
+    limiter::{Desk, Pending},
     store::{DecisionSource, Op},
 };
 
 /// What a request is counted by: one item for each policy that applies.
-pub(super) type Items = SmallVec<[Counted; 1]>;
+pub(crate) type Items = SmallVec<[Counted; 1]>;
 
 /// A decision in the making: what is asked, and as much of the answer as is known. It stays where it is until it is made,
 /// since it is large and requests are many.
-pub(super) struct Draft {
-    pub(super) ask: Op,
+pub(crate) struct Draft {
+    pub(crate) ask: Op,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
-    pub(super) retries: bool,
+    pub(crate) retries: bool,
     /// Whether it may wait for a store that failed.
-    pub(super) waits: bool,
+    pub(crate) waits: bool,
     /// Whether it is a request's check, or a part of one: a failed store is answered as the policies say.
-    pub(super) in_check: bool,
+    pub(crate) in_check: bool,
     /// What is known of them once the store has answered is not, before that.
-    pub(super) items: Items,
-    pub(super) kind: DecisionKind,
-    pub(super) source: DecisionSource,
-    pub(super) admitted: u64,
-    pub(super) permit: Option<Arc<dyn Permit>>,
+    pub(crate) items: Items,
+    pub(crate) kind: DecisionKind,
+    pub(crate) source: DecisionSource,
+    pub(crate) admitted: u64,
+    pub(crate) permit: Option<Arc<dyn Permit>>,
 }
 
 /// A decision, at once or later.
@@ -39,7 +39,7 @@ pub(crate) enum Judged {
 
 impl Draft {
     #[inline]
-    pub(super) fn new(ask: Op, retries: bool) -> Self {
+    pub(crate) fn new(ask: Op, retries: bool) -> Self {
         Self {
             ask,
             retries,
@@ -55,7 +55,7 @@ impl Draft {
 
     /// Rules without the store.
     #[cold]
-    pub(super) fn rule(&mut self, kind: DecisionKind, source: DecisionSource) {
+    pub(crate) fn rule(&mut self, kind: DecisionKind, source: DecisionSource) {
         self.items.clear();
         self.kind = kind;
         self.source = source;
@@ -63,7 +63,7 @@ impl Draft {
 
     /// Its decision.
     #[inline]
-    pub(super) fn finish(self, desk: Arc<Desk>) -> Decision {
+    pub(crate) fn finish(self, desk: Arc<Desk>) -> Decision {
         Decision {
             books: desk,
             kind: self.kind,

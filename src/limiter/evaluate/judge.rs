@@ -6,13 +6,13 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use super::{
-    Bound, Desk, Judged, Keys, Pending,
     draft::Draft,
     pending::{self, QuotaLookUp, Waits},
 };
 use crate::{
     decision::{Brief, Counted, Decision, DecisionKind, Part, quota_override::Tier},
     key::Key,
+    limiter::{Bound, Desk, Judged, Keys, Pending},
     policy::{Policy, Tiers},
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
@@ -21,39 +21,39 @@ use crate::{
 /// What a question says in place of what the policies say.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Own {
-    pub(super) cost: Option<u64>,
-    pub(super) costs: Vec<(String, u64)>,
-    pub(super) quotas: Vec<(String, Quota)>,
+    pub(crate) cost: Option<u64>,
+    pub(crate) costs: Vec<(String, u64)>,
+    pub(crate) quotas: Vec<(String, Quota)>,
     /// The callers that policies found in the request.
-    pub(super) callers: Vec<(String, Key)>,
+    pub(crate) callers: Vec<(String, Key)>,
     /// For the lists.
-    pub(super) address: Option<IpAddr>,
+    pub(crate) address: Option<IpAddr>,
     /// The request that the call is about.
-    pub(super) parts: Option<Arc<Parts>>,
+    pub(crate) parts: Option<Arc<Parts>>,
     /// Whether it's asked again if it is refused, so that a refusal is none to be counted yet.
-    pub(super) retries: bool,
+    pub(crate) retries: bool,
     /// Whether it may wait for a store that failed.
-    pub(super) waits: bool,
+    pub(crate) waits: bool,
     /// Whether it is a part of a request's check, whatever is asked: a failed store is answered as the policies say.
-    pub(super) in_check: bool,
+    pub(crate) in_check: bool,
     /// What the request lacks that the call's keys were taken from.
-    pub(super) missing: Option<DecisionKind>,
+    pub(crate) missing: Option<DecisionKind>,
     /// Whether the call is about all policies, whatever conditions say of its request.
-    pub(super) any_request: bool,
+    pub(crate) any_request: bool,
     /// Whether it is about a key alone: lists, conditions and what requests cost are not asked for.
-    pub(super) unconditional: bool,
+    pub(crate) unconditional: bool,
 }
 
 impl Own {
     /// What the call says that a request costs under a policy, by its name or by that of the one whose place it would take.
-    pub(super) fn cost(&self, policy: &str, live: Option<&str>) -> Option<u64> {
+    pub(crate) fn cost(&self, policy: &str, live: Option<&str>) -> Option<u64> {
         let named = of(&self.costs, policy);
         let named = named.or_else(|| of(&self.costs, live?));
         named.or(self.cost)
     }
 
     /// The quota that the call sets for a policy.
-    pub(super) fn quota(&self, policy: &str) -> Option<Quota> {
+    pub(crate) fn quota(&self, policy: &str) -> Option<Quota> {
         of(&self.quotas, policy)
     }
 
@@ -77,7 +77,7 @@ pub(crate) enum Judgement {
 impl Desk {
     /// Judges a request by what its head says.
     #[inline]
-    pub(super) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judgement {
+    pub(crate) fn judge_request(self: Arc<Self>, parts: &Parts) -> Judgement {
         match self.plain_request(parts) {
             Some((key, cost)) => self.judge_plain(key, cost),
             None => self.judge_at_length(parts),
@@ -94,7 +94,7 @@ impl Desk {
 
     /// Judges a request by keys that were found elsewhere.
     #[inline]
-    pub(super) fn judge_keys(self: Arc<Self>, ask: Op, keys: &Keys, own: Option<&Own>) -> Judged {
+    pub(crate) fn judge_keys(self: Arc<Self>, ask: Op, keys: &Keys, own: Option<&Own>) -> Judged {
         if let (Op::Acquire(1), None, Some(bound), Some(&key)) = (ask, own, self.only(), keys.all())
             && !self.reads_parts
         {
@@ -180,6 +180,10 @@ impl Desk {
             let Some(key) = self.key_of(bound, keys) else {
                 continue;
             };
+            // A reset of one caller leaves counts of all callers alone.
+            if ask == Op::Reset && keys.all().is_some_and(|own| own != key) {
+                continue;
+            }
             if bound.is_ban() && ask == Op::ForceAcquire && !keys.name(policy.name()) {
                 continue;
             }
@@ -237,14 +241,14 @@ impl Desk {
 
     /// A request's own quota under a policy, and its limit.
     #[cold]
-    pub(super) fn tier(&self, bound: &Bound, quota: Quota) -> Option<Tier> {
+    pub(crate) fn tier(&self, bound: &Bound, quota: Quota) -> Option<Tier> {
         let own = quota != bound.policy.quota();
         own.then(|| bound.tier(&*self.store, quota)).flatten()
     }
 
     /// Asks the store. What it answers at once is the decision.
     #[inline(always)]
-    pub(super) fn judge(&self, draft: &mut Draft) -> Option<Waits> {
+    pub(crate) fn judge(&self, draft: &mut Draft) -> Option<Waits> {
         if draft.items.is_empty() {
             return None;
         }
@@ -258,12 +262,12 @@ impl Desk {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, draft: &Draft) -> StoreResponse {
+    pub(crate) fn ask(&self, draft: &Draft) -> StoreResponse {
         self.ask_in(&*self.store, draft)
     }
 
     #[inline(always)]
-    pub(super) fn ask_in(&self, store: &dyn Store, draft: &Draft) -> StoreResponse {
+    pub(crate) fn ask_in(&self, store: &dyn Store, draft: &Draft) -> StoreResponse {
         let Draft {
             ask,
             retries,
@@ -302,7 +306,7 @@ impl Desk {
 }
 
 /// Whether a call is about a request: lists, conditions and what requests cost count.
-pub(super) fn asks(op: Op, own: Option<&Own>) -> bool {
+pub(crate) fn asks(op: Op, own: Option<&Own>) -> bool {
     matches!(op, Op::Acquire(_) | Op::Peek) && !own.is_some_and(|own| own.unconditional)
 }
 

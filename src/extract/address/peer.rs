@@ -5,8 +5,11 @@ use std::{
 
 use http::{Extensions, request::Parts};
 
-use super::{KeyExtractor, MissingKey, field};
-use crate::{error::InvalidValue, key::Key};
+use crate::{
+    error::InvalidValue,
+    extract::{KeyExtractor, MissingKey, field},
+    key::Key,
+};
 
 /// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
 ///
@@ -18,7 +21,7 @@ use crate::{error::InvalidValue, key::Key};
 /// If none of them is there, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
 /// without the feature. That is logged as an error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
 ///
-/// Behind a proxy the peer is the proxy: see [`client_ip`](super::client_ip).
+/// Behind a proxy the peer is the proxy: see [`client_ip`](crate::extract::client_ip).
 pub const fn peer() -> Peer {
     Peer { v4: 32, v6: 64 }
 }
@@ -52,7 +55,7 @@ impl Peer {
 
 impl Peer {
     /// The key of an address, by as much of it as counts.
-    pub(super) fn key_of(&self, address: IpAddr) -> Key {
+    pub(crate) fn key_of(&self, address: IpAddr) -> Key {
         Key::network(address, self.v4, self.v6)
     }
 }
@@ -95,7 +98,7 @@ pub(crate) const NO_PEER: &str = "there is no ConnectInfo in its extensions, so 
      and `tonic-tls` under TLS; elsewhere insert tollgate's `PeerAddr`";
 
 /// The address of the socket's peer, IPv4 as IPv4 also where it came over IPv6.
-pub(super) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+pub(crate) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
     socket(extensions).map(|address| address.ip().to_canonical())
 }
 

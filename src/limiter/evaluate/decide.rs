@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Desk, draft::Draft, permit::Taken};
+use super::draft::Draft;
 use crate::{
     decision::{Counted, DecisionKind, Part, Receipts, Standing, retry},
     error::StoreError,
+    limiter::{Desk, permit::Taken},
     store::{CounterMode, CounterResult, DecisionSource, Op, OpResult, TOO_FEW_RESULTS},
     strategy::{ChargeReceipt, RetryAfter},
 };
@@ -15,7 +16,7 @@ use crate::{
 impl Desk {
     /// The store has answered.
     #[inline(always)]
-    pub(super) fn decide(&self, draft: &mut Draft, answer: Result<OpResult, StoreError>) {
+    pub(crate) fn decide(&self, draft: &mut Draft, answer: Result<OpResult, StoreError>) {
         match answer {
             Ok(answer) if answer.counters.len() < draft.items.len() => {
                 self.fault(draft, TOO_FEW_RESULTS);
@@ -45,7 +46,7 @@ impl Desk {
 
     /// Notes what was answered.
     #[inline(always)]
-    pub(super) fn note(&self, draft: &mut Draft, answer: &OpResult) {
+    pub(crate) fn note(&self, draft: &mut Draft, answer: &OpResult) {
         for (item, line) in draft.items.iter_mut().zip(&answer.counters) {
             self.note_line(item, line, answer);
         }

@@ -7,9 +7,9 @@ use tokio::{
     time::{sleep, timeout as timed},
 };
 
-use super::{Inner, Limiter, write_back::Shares};
 use crate::{
     key::Key,
+    limiter::{Inner, Limiter, write_back::Shares},
     store::{CounterOp, Op, StoreResponse},
 };
 

@@ -4,15 +4,13 @@ use std::net::IpAddr;
 
 use http::request::Parts;
 
-use super::{
-    Bound, Desk, Keys,
-    judge::{Own, asks},
-};
+use super::judge::{Own, asks};
 use crate::{
     access::{AddressList, Asker, Listed, Request},
     decision::DecisionKind,
     error::CallError,
     key::Key,
+    limiter::{Bound, Desk, Keys},
     policy::skip::is_preflight,
     store::Op,
 };
@@ -47,7 +45,7 @@ impl Asker for Named<'_> {
 
 impl Desk {
     /// What lists and conditions say of a request; `None` if it is to be judged.
-    pub(super) fn rule_request(&self, parts: &Parts) -> Option<DecisionKind> {
+    pub(crate) fn rule_request(&self, parts: &Parts) -> Option<DecisionKind> {
         let key = |name: &str| {
             let mut policies = self.policies.iter().map(|bound| &bound.policy);
             let policy = policies.find(|policy| policy.name() == name)?;
@@ -58,13 +56,13 @@ impl Desk {
     }
 
     #[inline]
-    pub(super) fn skips_request(&self, parts: &Parts) -> bool {
+    pub(crate) fn skips_request(&self, parts: &Parts) -> bool {
         let free = !self.counts_preflights && is_preflight(parts);
         free || self.skips.skip(parts)
     }
 
     /// What lists and conditions say of a call by hand; `None` if it is to be judged.
-    pub(super) fn rule_keys(&self, op: Op, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
+    pub(crate) fn rule_keys(&self, op: Op, keys: &Keys, own: Option<&Own>) -> Option<DecisionKind> {
         if !matches!(op, Op::Acquire(_) | Op::Peek) {
             return None;
         }
@@ -78,7 +76,7 @@ impl Desk {
     /// Why a call by hand can't be carried out, if so: it names a policy that is not there, or lacks a request that a policy
     /// takes settings from.
     #[inline]
-    pub(super) fn find_misuse(
+    pub(crate) fn find_misuse(
         &self,
         op: Op,
         keys: &Keys,
@@ -144,7 +142,7 @@ impl Desk {
     /// The key that a call gives a policy: a shadow of another goes by the other's. One key for all policies is not that of a
     /// policy whose requests all have the same key.
     #[inline]
-    pub(super) fn key_of<'a>(&self, bound: &'a Bound, keys: &'a Keys) -> Option<&'a Key> {
+    pub(crate) fn key_of<'a>(&self, bound: &'a Bound, keys: &'a Keys) -> Option<&'a Key> {
         if keys.all().is_some() && bound.fixed_key.is_some() {
             return bound.fixed_key.as_ref();
         }

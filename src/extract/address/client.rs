@@ -3,19 +3,23 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc};
 use http::{HeaderName, header, request::Parts};
 
 use super::{
-    KeyExtractor, MissingKey, Peer, field,
     forwarded::{self, List, MOST_ENTRIES, X_FORWARDED_FOR},
     networks::Networks,
     peer::{peer, peer_of},
 };
-use crate::{error::InvalidValue, key::Key, log::Seldom};
+use crate::{
+    error::InvalidValue,
+    extract::{KeyExtractor, MissingKey, Peer, field},
+    key::Key,
+    log::Seldom,
+};
 
 /// Counts by the client's address, also behind proxies that it is to trust. An IPv6 address counts
 /// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
 /// prefixes.
 ///
 /// Until [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) says more, it is
-/// [`peer`](super::peer): no header changes it.
+/// [`peer`](crate::extract::peer): no header changes it.
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
@@ -60,7 +64,7 @@ use crate::{error::InvalidValue, key::Key, log::Seldom};
 ///
 /// # What is logged
 ///
-/// An unknown peer is an error: see [`peer`](super::peer). A request from a private address that isn't trusted, and has the
+/// An unknown peer is an error: see [`peer`](crate::extract::peer). A request from a private address that isn't trusted, and has the
 /// header that a proxy would add, is a warning, at most every 10 s: probably a proxy was forgotten, and all of its clients
 /// are counted as one. A trusted proxy's request that names no client, which health checks are too, is logged at level
 /// `debug`.

@@ -4,8 +4,14 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Check, LimitStatus, Limiter, judge::Own};
-use crate::{decision::DecisionKind, error::CallError, extract::MissingKey, key::Key, store::Op};
+use crate::{
+    decision::DecisionKind,
+    error::CallError,
+    extract::MissingKey,
+    key::Key,
+    limiter::{Check, LimitStatus, Limiter, evaluate::judge::Own},
+    store::Op,
+};
 
 impl Limiter {
     /// How the caller of a request stands, without charging it: each policy counts by the key that its extractor finds in the
