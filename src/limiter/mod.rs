@@ -250,7 +250,8 @@ impl Limiter {
 
     /// Forgets what was used under the policies that `keys` are for, and the rejections that bans among them counted: such a
     /// [ban](crate::Ban) is lifted too. Returns how the keys stood before. One key for all policies leaves those by
-    /// [`extract::global`](crate::extract::global) alone, which count all requests together, unless it is their own key.
+    /// [`extract::global`](crate::extract::global) alone, which count all requests together, unless it is their own key or
+    /// there are no other policies.
     ///
     /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
     /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),

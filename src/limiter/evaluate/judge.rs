@@ -173,6 +173,9 @@ impl Desk {
             return None;
         }
         let parts = own.and_then(|own| own.parts.as_deref());
+        // A reset of one caller leaves counts of all callers alone, where there are others.
+        let resets_caller =
+            ask == Op::Reset && self.policies.iter().any(|bound| bound.fixed_key.is_none());
         let mut lookups = Vec::new();
         for (index, bound) in self.policies.iter().enumerate() {
             let policy = &bound.policy;
@@ -180,8 +183,7 @@ impl Desk {
             let Some(key) = self.key_of(bound, keys) else {
                 continue;
             };
-            // A reset of one caller leaves counts of all callers alone.
-            if ask == Op::Reset && keys.all().is_some_and(|own| own != key) {
+            if resets_caller && keys.all().is_some_and(|own| own != key) {
                 continue;
             }
             if bound.is_ban() && ask == Op::ForceAcquire && !keys.name(policy.name()) {
