@@ -222,6 +222,10 @@ impl<'a> Telling<'a> {
         if then < self.now {
             self.forget_what_is_over().await?;
         }
+        if then < self.now && self.now - then <= 2_000 {
+            // The window at hand is cut by as much.
+            self.drop_decisions_of_windows().await;
+        }
         self.set_clock(then);
         self.look().await?;
         match &step.op {

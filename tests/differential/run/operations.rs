@@ -229,20 +229,23 @@ impl Telling<'_> {
         for place in 0..self.history.policies.len() {
             self.keys.remove((place, key_of(key, place)));
         }
-        if self
-            .history
-            .policies
-            .iter()
-            .any(|policy| !policy.by.dates_itself())
-        {
-            // The next window may open within a millisecond or two of this one, which Redis takes for the same.
-            for side in [&mut self.redis, &mut self.memory] {
-                side.decisions.clear();
-            }
-            self.let_it_be_done().await;
-            self.change_all();
-        }
+        // The next window may open within 2 ms of this one.
+        self.drop_decisions_of_windows().await;
         compare(&by_redis, &by_memory, model.as_ref())
+    }
+
+    /// Drops all decisions if a policy's window has no name but its end: Redis takes one that ends within 2 ms of another for the
+    /// same, and refunds charges of either.
+    pub(super) async fn drop_decisions_of_windows(&mut self) {
+        let mut policies = self.history.policies.iter();
+        if policies.all(|policy| policy.by.dates_itself()) {
+            return;
+        }
+        for side in [&mut self.redis, &mut self.memory] {
+            side.decisions.clear();
+        }
+        self.let_it_be_done().await;
+        self.change_all();
     }
 
     pub(super) async fn refund(&mut self, of: usize, units: u64) -> Outcome {
