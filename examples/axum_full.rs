@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("Listening on http://{}", listener.local_addr()?);
-    // The client's address is what a policy counts by, unless told otherwise.
+    // The client's address is what a policy counts by, by default.
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
     axum::serve(listener, service).await?;
     Ok(())
@@ -76,8 +76,8 @@ fn app(store: impl Store + Clone) -> Result<Router, ConfigError> {
         .layer(layers))
 }
 
-/// Routes with limits of their own, which a request has to pass besides. Who is refused here is charged nothing further
-/// out either.
+/// Routes with limits of their own, in addition to the outer ones. A request that is rejected here is refunded by the outer layers
+/// too.
 fn api(store: impl Store + Clone) -> Result<Router, ConfigError> {
     let searches = Policy::new("searches", Quota::requests(5).per_minute());
     let searches = RateLimitLayer::builder()
@@ -88,14 +88,14 @@ fn api(store: impl Store + Clone) -> Result<Router, ConfigError> {
         .strategy(FixedWindow)
         .key(extract::header("x-api-key"))
         .missing_key(MissingKey::Reject)
-        // Taken on arrival, and given back if there was no report.
+        // Charged on arrival, and refunded if there was no report.
         .refund_unless(outcome::success);
     let reports = RateLimitLayer::builder()
         .store(store)
         .policy(reports)
         .build()?;
-    // A timeout within the limit, so that the limit sees that there was no report. One further out would drop the request,
-    // and whoever is gone before his report is made pays for it.
+    // A timeout inside of the limit, which then sees that there was no report. A timeout outside of it would drop the request, and
+    // a dropped request stays charged.
     let reports = ServiceBuilder::new().layer(reports).layer(timeout(2));
     Ok(Router::new()
         .route("/items", get(items))

@@ -1,7 +1,7 @@
 //! A server behind proxies: it answers with the client's address that it counts by, five times per ten seconds for each.
 //!
-//! Whom to believe about that address is in `TRUSTED_PROXIES`: networks, separated by commas; nobody, if it isn't set. In
-//! process; on Redis, for any number of processes, if `REDIS_URL` is set.
+//! `TRUSTED_PROXIES` lists the networks of the trusted proxies, separated by commas; without it no proxy is trusted. It counts in
+//! process, or on Redis, for any number of processes, if `REDIS_URL` is set.
 //!
 //! ```text
 //! TRUSTED_PROXIES=127.0.0.1/32 cargo run --example behind_proxy
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Who is asking: for the layer, which counts by it, and for the handler, which shows it.
+/// The client's address, for the layer, which counts by it, and for the handler, which shows it.
 fn client() -> ClientIp {
     let named = env::var("TRUSTED_PROXIES").unwrap_or_default();
     let proxies = named.split(',').map(str::trim);
@@ -57,6 +57,6 @@ async fn address<B>(State(client): State<ClientIp>, request: Request<B>) -> Stri
     let (parts, _) = request.into_parts();
     match client.address(&parts) {
         Some(address) => format!("{address}\n"),
-        None => "nobody knows\n".to_owned(),
+        None => "unknown\n".to_owned(),
     }
 }

@@ -13,7 +13,7 @@ use tollgate::{
     extract::{self, KeyExtractor},
 };
 
-/// Each tenant on each path. A gateway in front says in `x-tenant` who the tenant is, in upper or lower case.
+/// Each tenant on each path. A gateway in front sets `x-tenant` to the tenant's name, in upper or lower case.
 ///
 /// If names were always written alike, the tuple `(extract::header("x-tenant"), extract::path())` would do.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use tollgate::{
     },
 };
 
-/// So many units, and then never again, until nobody has asked for a period.
+/// So many units, which are free again once no request has come for a period.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial;
 

@@ -214,7 +214,7 @@ async fn unblock(
     Ok("unblocked\n".to_owned())
 }
 
-/// An operator is told what failed; `CallError` by itself answers what a client may know.
+/// Operators see what failed; `CallError` as a response says only what a client may know.
 struct OperatorError(CallError);
 
 impl From<CallError> for OperatorError {

@@ -61,7 +61,7 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
     Ok(layer.build()?)
 }
 
-/// Who is asking: the user in the query.
+/// The caller: the user in the query.
 fn user(parts: &Parts) -> Option<Key> {
     let Query(job) = Query::<Job>::try_from_uri(&parts.uri).ok()?;
     Some(Key::new(job.user))
@@ -78,7 +78,7 @@ async fn ocr(
     Ok(format!("recognised for {}; {left} left\n", job.user))
 }
 
-/// Stands for the paid provider: as slow and as unreliable as it is told to be.
+/// Stands for the paid provider, with the delay and the failures that the query asks for.
 async fn provider(job: &Job) -> Result<(), ()> {
     tokio::time::sleep(Duration::from_millis(job.ms)).await;
     if job.fail == 1 { Err(()) } else { Ok(()) }

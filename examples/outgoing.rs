@@ -89,7 +89,7 @@ fn limiter() -> Result<Limiter, Box<dyn Error>> {
     #[cfg(feature = "redis")]
     if let Ok(url) = env::var("REDIS_URL") {
         println!("Counting on Redis.");
-        // Who can wait for his turn can wait for Redis too.
+        // A call that can wait for its turn can wait for Redis too.
         let store = tollgate::RedisStore::builder().url(url);
         let store = store.timeout(Duration::from_secs(2)).build()?;
         return Ok(limiter.store(store).build()?);
@@ -119,7 +119,7 @@ async fn call(app: &App) -> Result<Bytes, BoxError> {
     }
 }
 
-/// 503 for those who would have to wait for too long, 502 for all else.
+/// 503 for calls that would have to wait for too long, 502 for other failures.
 fn failed(error: BoxError) -> Response {
     let Some(refused) = error.downcast_ref::<Rejected>() else {
         return (StatusCode::BAD_GATEWAY, format!("{error}\n")).into_response();

@@ -1,4 +1,4 @@
-//! Free callers have 10 requests a minute, paying ones 1,000. Who pays is looked up; a look-up that fails, or takes longer
+//! Free callers have 10 requests a minute, paying ones 1,000. The caller's tier is looked up; a look-up that fails, or takes longer
 //! than 50 ms, makes a caller a free one.
 //!
 //! ```text
@@ -41,7 +41,7 @@ fn layer() -> Result<RateLimitLayer, Box<dyn Error>> {
     Ok(layer.build()?)
 }
 
-/// Stands for a look-up in a database: `paid-...` pays, and the database is stuck for whoever is called `slow-...`.
+/// Stands for a look-up in a database: callers named `paid-...` pay, and a look-up of `slow-...` hangs.
 async fn quota_of(api_key: &str) -> Option<Quota> {
     match api_key.split_once('-')?.0 {
         "paid" => Some(Quota::requests(1_000).per_minute()),

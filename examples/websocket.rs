@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "redis")]
     let app = match env::var("REDIS_URL") {
         Ok(url) => {
-            // Who stays for hours can wait for a second.
+            // A connection that lasts for hours can wait for a second.
             let store = tollgate::RedisStore::builder().url(url);
             app(store.timeout(Duration::from_secs(1)).build()?)?
         }

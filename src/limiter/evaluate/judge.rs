@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 
 use super::{
     draft::Draft,
-    pending::{self, QuotaLookUp, Waits},
+    pending::{self, Waits},
 };
 use crate::{
     decision::{Brief, Counted, Decision, DecisionKind, Part, quota_override::Tier},
     key::Key,
     limiter::{Bound, Desk, Judged, Keys, Pending},
-    policy::{Policy, Tiers},
+    policy::Policy,
     quota::Quota,
     store::{CounterOp, DecisionSource, Op, Store, StoreResponse, Units},
 };
@@ -135,19 +135,8 @@ impl Desk {
                 }
                 continue;
             };
-            let quota = match policy.tiers() {
-                Tiers::None => None,
-                Tiers::Found(find) => find(parts),
-                Tiers::LookedUp(look_up, timeout) => {
-                    lookups.push(QuotaLookUp {
-                        index: draft.items.len(),
-                        policy: policy.shared_name(),
-                        look_up: look_up(parts),
-                        timeout: *timeout,
-                    });
-                    None
-                }
-            };
+            let index = draft.items.len();
+            let quota = pending::quota_of_request(policy, parts, index, &mut lookups);
             let cost = if bound.is_ban() {
                 1
             } else {
@@ -194,18 +183,9 @@ impl Desk {
                 continue;
             }
             let own_quota = own.and_then(|own| own.quota(policy.name()));
-            let quota = own_quota.or_else(|| match (policy.tiers(), parts) {
-                (Tiers::Found(find), Some(parts)) => find(parts),
-                (Tiers::LookedUp(look_up, timeout), Some(parts)) => {
-                    lookups.push(QuotaLookUp {
-                        index: draft.items.len(),
-                        policy: policy.shared_name(),
-                        look_up: look_up(parts),
-                        timeout: *timeout,
-                    });
-                    None
-                }
-                _ => None,
+            let quota = own_quota.or_else(|| {
+                let index = draft.items.len();
+                pending::quota_of_request(policy, parts?, index, &mut lookups)
             });
             let own_cost = self.cost_in_call(bound, own);
             let cost = match own_cost {

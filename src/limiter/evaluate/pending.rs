@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use http::request::Parts;
 use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
 use super::draft::Draft;
@@ -15,7 +16,7 @@ use crate::{
     decision::Decision,
     limiter::Desk,
     log::Seldom,
-    policy::LookUp,
+    policy::{LookUp, Policy, Tiers},
     quota::Quota,
     store::{PendingResponse, StoreResponse},
 };
@@ -87,6 +88,28 @@ pub(crate) struct QuotaLookUp {
     pub(crate) policy: Arc<str>,
     pub(crate) look_up: LookUp,
     pub(crate) timeout: Duration,
+}
+
+/// The quota that a policy takes from a request. One that has to be looked up is added to `lookups`, to be returned with `index`.
+pub(crate) fn quota_of_request(
+    policy: &Policy,
+    parts: &Parts,
+    index: usize,
+    lookups: &mut Vec<QuotaLookUp>,
+) -> Option<Quota> {
+    match policy.tiers() {
+        Tiers::None => None,
+        Tiers::Found(find) => find(parts),
+        Tiers::LookedUp(look_up, timeout) => {
+            lookups.push(QuotaLookUp {
+                index,
+                policy: policy.shared_name(),
+                look_up: look_up(parts),
+                timeout: *timeout,
+            });
+            None
+        }
+    }
 }
 
 /// How many look-ups that took too long run on at a time, in this process.

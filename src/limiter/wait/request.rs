@@ -16,10 +16,9 @@ use crate::{
         evaluate::{
             fallback::FailureAction,
             judge::Own,
-            pending::{QuotaLookUp, look_up_each},
+            pending::{look_up_each, quota_of_request},
         },
     },
-    policy::Tiers,
     store::{CounterMode, Op},
     strategy::RetryAfter,
 };
@@ -119,19 +118,7 @@ impl WaitRequest {
                 costs.push((name(), bound.cost_of(Some(&parts))));
             }
             if self.own.quota(policy.name()).is_none() {
-                let quota = match policy.tiers() {
-                    Tiers::None => None,
-                    Tiers::Found(find) => find(&parts),
-                    Tiers::LookedUp(look_up, timeout) => {
-                        lookups.push(QuotaLookUp {
-                            index,
-                            policy: policy.shared_name(),
-                            look_up: look_up(&parts),
-                            timeout: *timeout,
-                        });
-                        None
-                    }
-                };
+                let quota = quota_of_request(policy, &parts, index, &mut lookups);
                 self.own.quotas.extend(quota.map(|quota| (name(), quota)));
             }
         }
