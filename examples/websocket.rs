@@ -1,8 +1,8 @@
 //! WebSockets, limited twice: three of them at once for each client address, in the layer, and five messages per ten seconds
 //! for each address on all of its sockets together, in the handler. What passes is echoed.
 //!
-//! A message too many is answered by when to come back. Whoever goes on after five such answers is shown out: close code
-//! 1008, policy violation. In process; on Redis, for any number of processes, if `REDIS_URL` is set.
+//! A message beyond the quota is answered with the time of a retry. After five such answers the connection is closed with code 1008,
+//! policy violation. Counts in process, or on Redis, for any number of processes, if `REDIS_URL` is set.
 //!
 //! ```text
 //! cargo run --example websocket

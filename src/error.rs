@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn misconfigurations_are_told_from_outages() {
+    fn misconfigurations_are_distinguished_from_outages() {
         let misconfigured = [
             (
                 "NOPERM",

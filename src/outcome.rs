@@ -81,7 +81,7 @@ impl<'a> Outcome<'a> {
         self.end
     }
 
-    /// Whether it was dropped before anybody could know what became of it.
+    /// Whether it was dropped before its outcome was known.
     pub(crate) fn is_unknown(&self) -> bool {
         match self.end {
             RequestEnd::Dropped => true,

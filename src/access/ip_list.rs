@@ -187,7 +187,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     #[test]
-    fn everybody_can_be_on_a_list_and_nobody() {
+    fn a_list_may_hold_all_addresses_or_none() {
         let list = AddressList::new(["0.0.0.0/0"]).expect("a list");
         assert!(list.contains(IpAddr::from([255, 0, 0, 1])));
         assert!(!list.contains("2001:db8::1".parse().expect("an address")));

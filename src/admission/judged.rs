@@ -23,7 +23,7 @@ pub(super) struct Judged {
 enum First {
     #[default]
     None,
-    /// In few words, until somebody wants to see it.
+    /// In compact form, until it is read.
     Brief(Brief),
     Made(Box<Decision>),
 }
@@ -118,7 +118,7 @@ impl Judged {
         }
     }
 
-    /// The same, where nobody looks at it again.
+    /// The same, where it is not looked at again.
     pub(super) fn look(mut self, place: usize, look: impl FnOnce(&Decision)) {
         match self.first {
             First::Brief(brief) if place == 0 => look(&brief.decision()),

@@ -168,7 +168,7 @@ impl Admission {
     /// Looks a last time at the decision at a place, as it stands now.
     pub(crate) fn last_look(self, place: usize, look: impl FnOnce(&Decision)) {
         match Arc::try_unwrap(self.shared) {
-            // Nobody else has it any more.
+            // This was the last reference to it.
             Ok(judged) => {
                 let judged = judged.into_inner();
                 judged

@@ -24,7 +24,7 @@ pub(crate) struct Counted {
     pub(crate) receipts: Receipts,
 }
 
-/// How a request stands with a policy: nothing but the state that was seen, until somebody wants to know what it means.
+/// A policy's status for a request: only the snapshot, until the status is asked for.
 /// Most never do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Standing {

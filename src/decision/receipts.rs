@@ -69,7 +69,7 @@ impl Receipts {
         self.first
     }
 
-    /// Dates a rejection, which charged nothing, so much later: it is told again from memory.
+    /// Dates a rejection, which charged nothing, later by this much: it is repeated from the rejection cache.
     pub(crate) fn judged_later(&mut self, by: Duration) {
         self.first.charged_at = self.first.charged_at + by;
     }

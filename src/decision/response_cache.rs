@@ -7,14 +7,14 @@ use http::HeaderValue;
 
 use super::{Counted, Decision, Part};
 
-/// What is said of a limiter's policies in the same words each time. Kept with its books, by whoever says it.
+/// Header values and problem bodies that are the same for each response, rendered once.
 #[derive(Debug)]
 pub(crate) struct Said {
     /// How many policies are enforced and no bans.
     pub(crate) live: usize,
     /// What they are, where each of them applies with its own quota.
     pub(crate) policies: OnceLock<HeaderValue>,
-    /// By policy: what is told in full to those whom it alone refused.
+    /// By policy: the body of a rejection by that policy alone.
     pub(crate) problems: Box<[OnceLock<Problem>]>,
 }
 
@@ -45,7 +45,7 @@ impl Decision {
         (enforced.len() == said.live && enforced.iter().all(plain)).then_some(&said.policies)
     }
 
-    /// Where it is kept what is told to those whom the policy refused that refused this one, if it was one alone.
+    /// The cache slot of the problem body, if exactly one policy rejected this request.
     pub(crate) fn problem_said(&self) -> Option<&OnceLock<Problem>> {
         let mut refused = self.policies().filter(|verdict| verdict.rejected());
         match (refused.next(), refused.next()) {

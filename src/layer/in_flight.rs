@@ -29,13 +29,13 @@ pub(crate) struct Ticket {
 pub(crate) struct Course {
     head: Option<Head>,
     trailers: Option<HeaderMap>,
-    /// Whether nobody polls the body, since none is sent.
+    /// Whether the body is never polled, since none is sent.
     bodiless: bool,
     /// Whether a success opens a tunnel, such as a WebSocket over HTTP/2, in place of a body.
     connects: bool,
     /// Whether the body has said that it is at its end, so that it may not be polled again.
     at_end: AtomicBool,
-    /// How many bytes of the body are yet to come, if its length was told.
+    /// Bytes of the body that are yet to come, if its length is known.
     due: Option<u64>,
 }
 
@@ -84,7 +84,7 @@ impl Ticket {
         (Response::from_parts(parts, body), self)
     }
 
-    /// Whether nobody will ever poll the body.
+    /// Whether the body will never be polled.
     pub(crate) fn is_bodiless(&self) -> bool {
         self.course.as_ref().is_some_and(|course| course.bodiless)
     }

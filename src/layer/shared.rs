@@ -90,7 +90,7 @@ impl Gate {
             let course = settles.then(|| Course::new(&parts.method));
             Box::new(Ticket::new(admission.clone(), place, permit, course))
         });
-        let told = self.told(&admission, place);
+        let told = self.pending_fields(&admission, place);
         if !joins {
             parts.extensions.insert(admission);
         }
@@ -116,7 +116,7 @@ impl Gate {
         }
         let rejection = Some(self.rejection(parts));
         let admission = Admission::brief(brief);
-        let told = self.told(&admission, 0);
+        let told = self.pending_fields(&admission, 0);
         parts.extensions.insert(admission);
         Pass {
             told,
@@ -133,7 +133,7 @@ impl Gate {
         self.answers.refuse(decision, parts)
     }
 
-    fn told(&self, admission: &Admission, place: usize) -> Option<Told> {
+    fn pending_fields(&self, admission: &Admission, place: usize) -> Option<Told> {
         let fields = self.answers.headers;
         let refunds = self.answers.refunds_handler_rejections;
         (refunds || !fields.are_none()).then(|| Told {
@@ -163,7 +163,7 @@ impl Told {
 }
 
 impl Pass {
-    /// Answers for the handler, if it rejected the request. A layer further out refunds its charge, if it is told to.
+    /// Answers for the handler, if it rejected the request. A layer further out refunds its charge, if it is set to.
     pub(crate) fn rejected<B>(
         &mut self,
         response: Response<B>,
@@ -187,7 +187,7 @@ impl Pass {
             .answers
             .answer_for_handler(&rejected, request, response);
         answer.extensions_mut().insert(RejectedByHandler);
-        // A policy is told of once: by the rejection, where it is one of the same name.
+        // A policy appears once: in the rejection, where it is one of the same name.
         let told = self
             .told
             .take_if(|told| told.names_one_of(rejected.decision()));

@@ -117,7 +117,7 @@ pub(crate) struct Bound {
     limit: LimitHandle,
     /// Quotas other than the policy's own.
     tiers: tiers::Known,
-    /// None unless it was told.
+    /// `None` unless it was configured.
     on_store_error: Option<OnStoreError>,
     /// What it is judged by in process, if that is what to do when the store is at fault.
     share: Option<evaluate::fallback::Share>,
@@ -198,7 +198,7 @@ impl Limiter {
     /// something else than the caller, such as the peer's address or the path, have to be named, or the key is counted as if
     /// it were an address or a path: `[("address", address), ("user", user), ("budget", Key::global())]`. A policy that is
     /// not named does not
-    /// apply to this call, be it a ban or a shadow; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
+    /// apply to this call, bans and shadows included; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
     /// name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
     /// so does a policy that takes settings from requests, without [`parts`](Check::parts). Of a request without a response,
     /// a policy with [`charge_after`](Policy::charge_after) charges nothing, and one with
@@ -324,8 +324,8 @@ impl Bound {
         self.limit.permit_ttl().is_some()
     }
 
-    /// Who signs a charge, where charges are signed: the caller, if he is known, or else the key; a permit is told from all
-    /// others.
+    /// The caller stored with the charge, for strategies that record callers: the request's caller if there is one, else the key. A
+    /// permit gets a caller of its own, which names it.
     fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
         match self.limit.permit_ttl() {
             Some(_) => Some(Box::new(Key::unique())),

@@ -75,7 +75,7 @@ impl Desk {
         let Glance { at, snapshot, .. } = *glance;
         let limit = &self.bound(0).limit;
         let counted = Counted {
-            // It will be told more than once.
+            // It will be read more than once.
             standing: Standing::Told(limit.status(&snapshot, at, Units::new(cost))),
             receipts: ChargeReceipt {
                 charged_at: at,

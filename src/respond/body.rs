@@ -23,7 +23,7 @@ pub(crate) struct RefusalBody(Kind);
 #[derive(Debug)]
 enum Kind {
     Bytes(Option<Bytes>),
-    /// The lock makes a body that isn't `Sync` so; nobody ever waits for it.
+    /// The mutex makes a body `Sync` that is not; it is never contended.
     Own(Mutex<UnsyncBoxBody<Bytes, BoxError>>),
 }
 

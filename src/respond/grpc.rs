@@ -56,7 +56,7 @@ impl Protocol {
             return Some(Self::Grpc);
         }
         let text = is_text(name)?;
-        // Who sends one kind may ask for the other.
+        // A client that sends one kind may accept the other.
         let accepted = parts.headers.get(ACCEPT).and_then(media_type);
         let accepted = accepted.and_then(|media| is_text(media.split('+').next()?));
         let text = accepted.unwrap_or(text);

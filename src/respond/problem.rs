@@ -1,4 +1,4 @@
-//! Why a request was refused, for everybody who is told.
+//! Problem details: why a request was rejected.
 
 use http::{HeaderValue, StatusCode};
 
@@ -18,7 +18,7 @@ pub(crate) const REDUCED_CAPACITY: &str =
 pub(crate) const REDUCED_CAPACITY_TITLE: &str =
     "Request cannot be satisfied due to temporary server capacity constraints";
 
-/// Why a request was refused. What is wrong with the store, and where it is, is nobody's business.
+/// Why a request was rejected. Details of a failed store are left out.
 #[derive(Debug)]
 pub(crate) struct Problem<'a> {
     pub(crate) status: StatusCode,
@@ -93,7 +93,7 @@ impl<'a> Problem<'a> {
             .filter(|verdict| verdict.rejected())
     }
 
-    /// Problem details (RFC 9457), which are the same for all whom the same policy refused.
+    /// Problem details (RFC 9457), which are the same for all requests that the same policy rejected.
     pub(super) fn json(&self) -> decision::Problem {
         // A detail is of this request alone.
         let said = self.decision.problem_said();

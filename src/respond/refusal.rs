@@ -16,7 +16,7 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The response to a caller of whom nothing is known.
+/// The response to a client whose request is not known.
 #[cfg(feature = "axum")]
 pub(crate) fn response<B: From<Bytes>>(refused: &Rejected) -> Response<B> {
     with(refused.decision(), refused.fields(), false)

@@ -7,7 +7,7 @@ use super::{delay::after_failure, problem::REDUCED_CAPACITY_TITLE};
 use super::{delay::whole_seconds, problem::REDUCED_CAPACITY};
 use crate::{error::CallError, log::Seldom};
 
-/// What a client is told of a call that failed in a handler: that the service is unavailable, and when to come back.
+/// The response to a call that failed in a handler: the service is unavailable, and when to retry.
 pub(crate) struct Unavailable {
     /// `None` if waiting doesn't help.
     pub(crate) retry_after: Option<Duration>,

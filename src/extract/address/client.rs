@@ -82,14 +82,14 @@ pub fn client_ip() -> ClientIp {
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     prefixes: Peer,
-    /// Whom to believe: only the named, if any were.
+    /// The trusted proxies, if any were named.
     proxies: Option<Networks>,
     hops: Option<usize>,
     source: Option<Source>,
     suspicion: Arc<Seldom>,
 }
 
-/// Where proxies say whom they forward for.
+/// Where proxies name their client.
 #[derive(Clone, Debug)]
 enum Source {
     List(List),
@@ -215,7 +215,7 @@ impl ClientIp {
         }
     }
 
-    /// Whom the header names, from a proxy that is believed.
+    /// The client that the header names, from a trusted proxy.
     fn named(&self, parts: &Parts) -> Option<IpAddr> {
         let list = match &self.source {
             Some(Source::One(name)) => return forwarded::only(&parts.headers, name.as_ref().ok()?),

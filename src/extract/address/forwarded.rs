@@ -1,4 +1,4 @@
-//! What proxies say about whom they forward for: `X-Forwarded-For`, `Forwarded` (RFC 7239), and headers of one address.
+//! The client's address in what proxies add: `X-Forwarded-For`, `Forwarded` (RFC 7239), and headers of one address.
 //!
 //! A proxy adds to the right, so a list is read from there: nothing that a client wrote to the left, an open quote
 //! least of all, changes what is read first.
@@ -29,7 +29,7 @@ pub(crate) enum List {
 }
 
 impl List {
-    /// Whom the entries name, all lines together, last first; `None` for an entry that names nobody.
+    /// The clients that the entries name, all lines together, last first; `None` for an entry without a client.
     pub(crate) fn backwards(
         self,
         headers: &HeaderMap,
@@ -49,7 +49,7 @@ impl List {
         };
         let mut readable = true;
         entries.take(MOST_ENTRIES).map_while(move |entry| {
-            // Beyond an entry without a beginning it can't be told whose the rest are.
+            // Beyond an entry without a beginning it is not known which proxy wrote the rest.
             let goes_on = mem::replace(&mut readable, entry.is_some());
             goes_on.then(|| address(entry?))
         })
@@ -60,7 +60,7 @@ impl List {
 pub(crate) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next().map(HeaderValue::as_bytes)?;
-    // A second line is from somebody else, and which of them is the proxy's can't be told.
+    // A second line has another origin, and it is not known which of them is the proxy's.
     lines.next().is_none().then(|| unquoted(line))?
 }
 
@@ -100,7 +100,7 @@ fn is_escaped(before: &[u8]) -> bool {
     backslashes.take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 
-/// Whom an entry of `Forwarded` is for: `for="[2001:db8::1]:4711";proto=https`.
+/// The client of an entry of `Forwarded`: `for="[2001:db8::1]:4711";proto=https`.
 fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
     let (mut quoted, mut escaped) = (false, false);
     let mut pairs = entry.split(|&byte| {
@@ -118,7 +118,7 @@ fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
         })
     };
     let node = node_of()?;
-    // Each parameter at most once (RFC 7239, section 4); of two, which is the proxy's can't be told.
+    // Each parameter at most once (RFC 7239, section 4): of two, it is not known which is the proxy's.
     node_of().is_none().then(|| unquoted(node))?
 }
 

@@ -15,7 +15,7 @@ use crate::{
     strategy::{Rule, TierRefills},
 };
 
-/// How many are kept. A caller who could choose his quota must not fill the memory.
+/// Bound of the quotas that are kept: callers that can choose their quota must not fill the memory.
 const MOST_TIERS: usize = 1_024;
 
 /// The tiers of a policy that are known, by the quotas that requests came with.

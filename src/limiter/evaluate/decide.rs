@@ -101,7 +101,7 @@ impl Desk {
     fn refuse(&self, draft: &mut Draft) {
         draft.kind = DecisionKind::Rejected;
         for item in &mut draft.items {
-            // It will be told more than once.
+            // It will be read more than once.
             item.standing = Standing::Told(item.status(self));
         }
     }

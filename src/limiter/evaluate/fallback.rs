@@ -12,7 +12,7 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// What somebody is to wait whose request costs more than a process's share: the store may be back by then.
+/// The wait of a request that costs more than a process's share: the store may be back by then.
 const BACK: Duration = Duration::from_secs(1);
 
 /// What is done about a request that the store has no answer for. Of its policies, the greatest counts.

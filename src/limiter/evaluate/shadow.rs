@@ -216,8 +216,8 @@ impl Desk {
         }
     }
 
-    /// Compares each shadow with the refusal of somebody who has waited: it is asked whether it would let him in now, and
-    /// charges him then.
+    /// Compares each shadow with the final rejection of a waiting request: the shadow is asked whether it would
+    /// admit the request now, and charges it then.
     pub(crate) async fn compare_refused(&self, refused: &mut Decision) {
         for place in 0..refused.counted.len() {
             let item = &refused.counted[place];

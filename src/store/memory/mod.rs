@@ -74,7 +74,7 @@ pub struct MemoryStore {
 }
 
 struct Inner {
-    /// Seeded anew in each process, so that nobody outside can choose keys that collide.
+    /// Seeded for each process, so that clients cannot choose keys that collide.
     hasher: DefaultHashBuilder,
     clock: Arc<dyn Clock>,
     /// One per policy name and state format; a shard has a table for each. Only ever grows.
@@ -90,7 +90,7 @@ impl MemoryStore {
         shards.map(|shard| lock(shard).len()).sum()
     }
 
-    /// How many keys with quota in use were dropped for want of room, so far.
+    /// Keys with quota in use that were evicted since there was no space left.
     pub fn dropped(&self) -> u64 {
         self.inner.dropped.load(Ordering::Relaxed)
     }

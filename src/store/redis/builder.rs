@@ -20,7 +20,7 @@ use crate::{
 /// The longest timeout. Past all time, adding it to an instant would panic.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// The longest that a refusal may be believed which somebody else may have ended.
+/// Upper bound of the staleness of a cached rejection.
 const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 
 /// Builds a [`RedisStore`].

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_told_and_no_more() {
+    fn an_unknown_error_only_fails_its_requests() {
         assert_eq!(classify_code("ERR"), PLAIN);
         assert_eq!(classify_code(""), PLAIN);
     }

@@ -55,12 +55,12 @@ impl Store for ScriptedStore {
         if let Ok(delivered) = &delivered {
             assert!(delivered.stale.is_empty(), "asked for the third time");
         }
-        // What nobody reads is given back, without a runtime: it goes nowhere.
+        // A result that is not read is refunded, which goes nowhere without a runtime.
         let answer = awaited.poll_response(&Context::from_waker(Waker::noop()));
         StoreResponse::Ready(match (answer, delivered) {
             (Poll::Ready(Err(_)), Err(error)) => Err(error),
             (Poll::Ready(answer), _) => answer,
-            (Poll::Pending, _) => Err(StoreError::Unsupported("an answer for nobody")),
+            (Poll::Pending, _) => Err(StoreError::Unsupported("a response without a waiter")),
         })
     }
 

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_probe_goes_for_all_who_wait_for_it() {
+    async fn one_probe_serves_all_that_wait_for_it() {
         let (node, since) = (node(), Instant::now());
         later().await;
         let probing = node.begin_probe(since, LONG).expect("the first");
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_ended_while_somebody_paused_was_his_too() {
+    async fn a_probe_that_ended_during_a_pause_counts_for_the_pausing_task() {
         let node = node();
         let probing = node.begin_probe(Instant::now(), LONG).expect("the first");
         // A pause that begins while the probe is in flight ends when it has failed.
@@ -228,7 +228,7 @@ mod tests {
 
     /// A response to one tag may not hold for another: each of the node's tags probes for itself.
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_was_answered_is_nobody_elses() {
+    async fn a_probe_with_a_response_is_not_shared() {
         let (node, since) = (node(), Instant::now());
         later().await;
         let probing = node.begin_probe(since, LONG).expect("the first");

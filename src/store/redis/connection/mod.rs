@@ -327,7 +327,7 @@ mod tests {
 
     /// The next user of it would wait for both replies.
     #[tokio::test]
-    async fn a_connection_that_nobody_waited_for_to_answer_is_no_ones() {
+    async fn a_connection_whose_reply_was_not_awaited_is_not_reused() {
         let server = Server::start();
         let proxy = Proxy::to(server.addr());
         let (source, pool) = source(proxy.addr());

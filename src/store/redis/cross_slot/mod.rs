@@ -2,7 +2,7 @@
 //!
 //! The counters of each slot form a part, and all parts are sent at once. What one of them rejects, the others refund
 //! before the request is completed; so no more is ever admitted than each policy allows. Meanwhile a part holds units
-//! that it may have to refund: another request may be rejected for them, and be told to wait for units that are free
+//! that it may have to refund: another request may be rejected for them, and get a wait for units that are free
 //! again in a moment. So such rejections are not cached. A part that fails, or times out, fails the request, and
 //! everything is refunded. If the process ends in between, one request's charge stays until its period ends.
 //!

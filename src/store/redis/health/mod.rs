@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_forgets_is_told_from_one_that_cannot() {
+    fn a_server_that_evicts_keys_is_distinguished_from_one_that_does_not() {
         let info = |policy, max| format!("maxmemory:{max}\r\nmaxmemory_policy:{policy}\r\n");
         assert_eq!(problems(&info("allkeys-lru", "0")), [""; 0]);
         assert_eq!(problems(&info("noeviction", "5000000")), [""; 0]);

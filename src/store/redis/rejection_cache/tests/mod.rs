@@ -71,7 +71,7 @@ impl World {
         self.refused(key, units, &mark, Duration::ZERO);
     }
 
-    /// How long such a question is told to wait, if it's refused here.
+    /// The wait of such a request, if it is rejected from the cache.
     fn wait(&self, key: &Key, units: u64) -> Option<Duration> {
         let answer = self
             .rejection_cache
