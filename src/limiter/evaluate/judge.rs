@@ -135,8 +135,7 @@ impl Desk {
                 }
                 continue;
             };
-            let index = draft.items.len();
-            let quota = pending::quota_of_request(policy, parts, index, &mut lookups);
+            let quota = pending::quota_of_request(policy, parts, draft.items.len(), &mut lookups);
             let cost = if bound.is_ban() {
                 1
             } else {
@@ -184,8 +183,7 @@ impl Desk {
             }
             let own_quota = own.and_then(|own| own.quota(policy.name()));
             let quota = own_quota.or_else(|| {
-                let index = draft.items.len();
-                pending::quota_of_request(policy, parts?, index, &mut lookups)
+                pending::quota_of_request(policy, parts?, draft.items.len(), &mut lookups)
             });
             let own_cost = self.cost_in_call(bound, own);
             let cost = match own_cost {
