@@ -1,4 +1,4 @@
-//! How many each admits of a limit of 1,000 when all ask at once, and how many keys it leaves that never expire.
+//! How many concurrent requests each admits under a limit of 1,000, and how many keys it leaves that never expire.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -47,7 +47,7 @@ pub(crate) async fn limit() -> Vec<Outcome> {
     for ((name, race), server) in races.races.into_iter().zip(races.servers) {
         let admitted = race.await;
         let (immortal, keys) = (server.immortal_keys().len(), server.keys().len());
-        let title = format!("limit of {LIMIT}, {TASKS} tasks ask {TIMES} times each: {name}");
+        let title = format!("limit of {LIMIT}, {TASKS} tasks, {TIMES} requests each: {name}");
         let admitted = row("admitted".into(), admitted as f64, LIMIT as f64);
         let left = row(
             format!("keys without a TTL, of {keys}"),

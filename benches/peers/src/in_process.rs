@@ -34,7 +34,7 @@ pub(crate) async fn layer(plan: Plan) -> Vec<Outcome> {
         let rule = Rule::ample(keys);
         let ours = |headers| {
             let layer = RateLimitLayer::builder().policy(Policy::new("peer", rule.quota()));
-            let layer = layer.headers(headers).build().expect("a layer");
+            let layer = layer.build().expect("a layer").headers(headers);
             Layered::new(layer.layer(Bare), keys)
         };
         let bare = bare_layer(rule).layer(Bare);

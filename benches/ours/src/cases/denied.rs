@@ -26,12 +26,12 @@ pub(super) async fn known(plan: Plan) -> Vec<Outcome> {
     }
     let ours = Arc::new(ours);
     let entrants = vec![
-        Entrant::new("on Redis, denied", ours.clone()),
-        Entrant::new("in process, denied", memory),
+        Entrant::new("on Redis, rejecting", ours.clone()),
+        Entrant::new("in process, rejecting", memory),
     ];
     let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
     let heard = heard(&server, ours, &plan).await;
-    let title = "64 tasks, a key known to be denied";
+    let title = "64 tasks, one key whose rejection is cached";
     let outcome = Outcome::of("denied", title, &turns)
         .compare(&turns, Measure::Rate, 1, Target::AtLeast(0.5))
         .row(commands_row(&heard));
@@ -49,8 +49,8 @@ async fn heard(server: &Server, house: Arc<House>, plan: &Plan) -> Vec<(String, 
     commands(server)
 }
 
-/// Questions are held against the target; what else there was (two reads of the epoch, by `EVAL`, for each bound) stands
-/// beside them.
+/// Calls of the script are compared with the target; other commands (two reads of the epoch, by `EVAL`, per staleness bound)
+/// are listed beside them.
 fn commands_row(commands: &[(String, u64)]) -> Row {
     let asked = commands.iter().filter(|(name, _)| name == "evalsha");
     let asked: u64 = asked.map(|(_, calls)| calls).sum();
@@ -59,7 +59,7 @@ fn commands_row(commands: &[(String, u64)]) -> Row {
         .map(|(name, calls)| format!("{name} {calls}"));
     let target = Target::Exactly(0.0);
     let mut row = Row::number(
-        "questions asked of Redis",
+        "calls of the script on Redis",
         asked as f64,
         Unit::Count,
         target,

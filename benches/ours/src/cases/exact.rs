@@ -1,4 +1,4 @@
-//! How many are admitted when all ask at once: speed is worth nothing where it is more than the limit.
+//! How many concurrent requests are admitted: speed is worth nothing where it is more than the limit.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::{
     outcome::{Outcome, Row, Target, Unit},
 };
 
-/// What may pass.
+/// The limit.
 pub const LIMIT: u64 = 1_000;
 
-/// How many ask at once.
+/// How many tasks send requests at once.
 pub const TASKS: usize = 512;
 
-/// How often each asks.
+/// How many requests each task sends.
 pub const TIMES: usize = 16;
 
 pub(super) async fn limit() -> Vec<Outcome> {
@@ -34,7 +34,7 @@ pub(super) async fn limit() -> Vec<Outcome> {
         Row::number(measure, value, Unit::Count, target)
     };
     let admitted = |admitted: u64| row("admitted", admitted as f64, LIMIT as f64);
-    let title = |store| format!("limit of 1,000, 512 tasks ask 8,192 times, {store}");
+    let title = |store| format!("limit of 1,000, 512 tasks send 8,192 requests, {store}");
     vec![
         Outcome::alone("exact", title("on Redis"), admitted(redis)).row(row(
             "keys without a TTL",

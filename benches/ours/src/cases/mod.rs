@@ -74,7 +74,7 @@ pub const CASES: [Case; 17] = [
     },
     Case {
         name: "denied",
-        about: "a key that is known to be denied",
+        about: "a key whose rejection is cached",
         run: |plan| Box::pin(denied::known(plan)),
     },
     Case {
@@ -89,7 +89,7 @@ pub const CASES: [Case; 17] = [
     },
     Case {
         name: "refusing",
-        about: "in process, through the layer, refused",
+        about: "in process, through the layer, rejected",
         run: |plan| Box::pin(layer::refusing(plan)),
     },
     Case {
