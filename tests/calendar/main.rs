@@ -3,12 +3,12 @@
 #![allow(missing_docs)]
 
 mod boundaries;
+mod clock_steps;
 mod config;
-mod ended;
-#[path = "../common/hands.rs"]
-mod hands;
-mod stale;
-mod steps;
+mod ended_windows;
+mod stale_clients;
 mod support;
 mod traffic;
+#[path = "../common/two_clocks.rs"]
+mod two_clocks;
 mod wall_clock;

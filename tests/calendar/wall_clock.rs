@@ -11,8 +11,8 @@ use tollgate::{
 };
 
 use crate::{
-    hands::Hands,
     support::{HOUR, SECOND, counted, exhaust},
+    two_clocks::Hands,
 };
 
 const KEY: Key = Key::global();

@@ -4,7 +4,7 @@ use http::{Request, request::Parts};
 use tollgate::{CallError, Key, Policy, Quota, RetryAfter};
 
 use crate::{
-    by::By,
+    strategy_kind::By,
     support::{KEY, World, secs, together, used},
 };
 

@@ -1,22 +1,17 @@
 //! When a policy charges, and what is given back: charge modes, settling, refusals that count, tiers.
 #![allow(missing_docs)]
 
-#[path = "../common/answers.rs"]
-mod answers;
 mod ban;
 mod ban_by_hand;
 mod ban_states;
-#[path = "../common/by.rs"]
-mod by;
 mod calls;
+mod charged_rejections;
 #[path = "../common/charges.rs"]
 mod charges;
 mod closures;
 mod credits;
-mod denied;
-mod ends;
-#[path = "../common/every.rs"]
-mod every;
+#[path = "../common/every_policy.rs"]
+mod every_policy;
 mod layers;
 mod ledger;
 mod meters;
@@ -24,11 +19,16 @@ mod modes;
 mod ocr;
 mod outcomes;
 mod refunds;
+mod request_ends;
+#[path = "../common/results.rs"]
+mod results;
 mod servers;
 mod settle;
 mod settle_each;
 mod shadow;
 mod shadow_charges;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
 mod support;
 mod tiers;
 #[path = "../common/world.rs"]

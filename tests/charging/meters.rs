@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tollgate::{Admission, Limiter, RedisStore, UnitMeter};
 
 use crate::{
-    by::By,
+    strategy_kind::By,
     support::{Answer, Body, KEY, World, call, even, read, request, together, used, window},
     world::PATIENCE,
 };

@@ -4,8 +4,8 @@ use http_body_util::BodyExt;
 use tollgate::outcome::{self, RequestEnd};
 
 use crate::{
-    ends::go_half_way,
     modes::{Says, both_modes, charged, cost, forget, layers},
+    request_ends::go_half_way,
     support::{World, answer, broken, code, data, even, grpc, pass, text, used, window},
 };
 

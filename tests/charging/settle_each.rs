@@ -4,7 +4,7 @@ use futures_util::future::{FutureExt, join_all};
 use tollgate::{Admission, Limiter, SettleError, StoreError};
 
 use crate::{
-    by::By,
+    strategy_kind::By,
     support::{KEY, World, secs, together, used},
 };
 

@@ -17,8 +17,8 @@ use tollgate::{DecisionSource, Limiter, Policy, RateLimitLayer, extract, layer::
 use tower::{Layer, ServiceExt, service_fn};
 
 pub(crate) use crate::{
-    answers::{counted, fault},
-    by::By,
+    results::{counted, fault},
+    strategy_kind::By,
     world::{KEY, World, ms, secs},
 };
 

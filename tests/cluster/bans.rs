@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tollgate::{Ban, Decision, Keys, Limiter, Policy};
 
 use crate::{
-    every::refund_every,
+    every_policy::refund_every,
     support::{By, Places, cluster, counted, limiter, store},
 };
 

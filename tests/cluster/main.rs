@@ -2,23 +2,23 @@
 
 #![allow(missing_docs)]
 
-#[path = "../common/answers.rs"]
-mod answers;
 mod bans;
-#[path = "../common/by.rs"]
-mod by;
-#[path = "../common/crowd.rs"]
-mod crowd;
-mod denials;
+mod cross_slot;
 #[allow(dead_code, reason = "shared with tests that use all of it")]
-#[path = "../common/every.rs"]
-mod every;
+#[path = "../common/every_policy.rs"]
+mod every_policy;
 mod exact;
 mod faults;
-mod give_backs;
-mod moves;
+#[path = "../common/load.rs"]
+mod load;
 mod probes;
-mod spread;
+mod refunds;
+mod rejection_cache;
+#[path = "../common/results.rs"]
+mod results;
+mod slot_moves;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
 mod support;
 #[path = "../common/until.rs"]
 mod until;

@@ -6,9 +6,9 @@ use testkit::{Cluster, Server};
 use tollgate::{Key, Keys, RedisStore};
 
 pub(crate) use crate::{
-    answers::{counted, fault},
-    by::By,
-    crowd::{hammer, limiter, used},
+    load::{hammer, limiter, used},
+    results::{counted, fault},
+    strategy_kind::By,
     until::{PATIENCE, until},
 };
 

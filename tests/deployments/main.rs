@@ -3,9 +3,9 @@
 #![allow(missing_docs)]
 
 mod addresses;
-#[path = "../common/answers.rs"]
-mod answers;
 mod ping;
+#[path = "../common/results.rs"]
+mod results;
 mod sentinel;
 mod support;
 #[cfg(feature = "redis-tls")]

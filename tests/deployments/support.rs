@@ -3,7 +3,7 @@
 use tollgate::{Key, Limiter, OnStoreError, Policy, Quota, RedisStore};
 
 pub(crate) use crate::{
-    answers::{counted, fault},
+    results::{counted, fault},
     until::{PATIENCE, until},
 };
 

@@ -1,8 +1,8 @@
 //! Random histories: a seed makes one.
 
 use crate::{
-    dice::Dice,
     history::{By, Counted, History, KEYS, Op, Rate, Request, Role, Step},
+    rng::Dice,
     run::is_sound,
 };
 

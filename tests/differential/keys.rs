@@ -8,9 +8,9 @@ use std::{
 use testkit::Server;
 
 use crate::{
-    answer::Under,
     generate::MAX_PERIOD,
     history::{By, Counted, key_named, policy_name},
+    response::Under,
 };
 
 /// A GCRA key lives at most so much longer than its state.

@@ -13,15 +13,15 @@
 
 use std::{env, time::Instant};
 
-mod answer;
-#[expect(dead_code, reason = "the soak test waits, too")]
-#[path = "../soak/dice.rs"]
-mod dice;
 mod generate;
 mod history;
 mod keys;
 mod model;
 mod regressions;
+mod response;
+#[expect(dead_code, reason = "the soak test waits, too")]
+#[path = "../soak/rng.rs"]
+mod rng;
 mod run;
 mod shrink;
 

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use crate::{
-    answer::{Answer, Under},
     history::{Counted, Rate, Request},
+    response::{Answer, Under},
 };
 
 /// Of 50 ns.

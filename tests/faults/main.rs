@@ -5,17 +5,17 @@
 
 mod breaker;
 mod calls;
-mod codes;
 mod connections;
+mod error_codes;
 mod fallback;
-mod give_backs;
+mod fallback_settlements;
 mod load;
 mod misconfigured;
 mod outages;
-mod policies;
+mod per_policy;
 mod probes;
+mod refunds;
 mod settlements;
-mod settling;
 mod shutdown;
 mod support;
 #[path = "../common/until.rs"]

@@ -12,7 +12,7 @@ use tollgate::{
 };
 
 use crate::{
-    codes::give_all_slots,
+    error_codes::give_all_slots,
     support::{Log, PATIENCE, admitted_in_process, builder, fault, nowhere, opened, quota, until},
 };
 

@@ -13,7 +13,7 @@ use tollgate::{
 
 use crate::{
     log::Log,
-    refusal::on_a_dead_store,
+    responses::on_a_dead_store,
     support::{FailingStore, hello, send, to},
 };
 

@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)]
 
+mod access_lists;
 mod calls;
 mod candidates;
 mod checks;
@@ -11,48 +12,47 @@ mod clocks;
 mod conditions;
 mod config;
 mod credentials;
-mod dialects;
-mod epochs;
 mod extractors;
 mod foreign_fields;
 mod forged;
 mod handlers;
-#[path = "../common/hands.rs"]
-mod hands;
+mod header_cache;
+mod header_formats;
 #[cfg(feature = "redis")]
 mod health;
 mod in_flight;
 mod inputs;
-mod lists;
+mod likely_mistakes;
 #[path = "../common/log.rs"]
 mod log;
-mod look_ups;
+mod malformed_requests;
 mod memory;
 mod missing_keys;
-mod odd;
 #[cfg(feature = "redis")]
 mod on_redis;
-mod on_refusal;
+mod on_rejection;
 mod or_else;
 mod or_same;
-mod pace;
+mod paced_client;
 mod paths;
 mod peek_request;
 mod peers;
-mod plain;
 mod proxy_headers;
+mod quota_lookups;
 #[cfg(feature = "redis")]
 mod redis_inputs;
-mod refusal;
-mod refusals;
+mod rejections;
+mod request_values;
+mod reset_times;
+mod responses;
 mod retry_after;
-mod said;
 mod service;
+mod single_policy;
 mod skip;
-mod stacked;
-mod structured;
-mod structured_in_python;
+mod stacked_layers;
+mod structured_fields;
+mod structured_fields_in_python;
 mod support;
-mod suspicions;
+#[path = "../common/two_clocks.rs"]
+mod two_clocks;
 mod types;
-mod values;

@@ -12,7 +12,7 @@ use tollgate::{
 
 use crate::{
     service::six_requests_of_which_four_pass,
-    stacked::{logged, over},
+    stacked_layers::{logged, over},
     support::{hello, redis, send, shared, status, to},
 };
 

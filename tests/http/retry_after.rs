@@ -7,7 +7,7 @@ use serde_json::json;
 use tollgate::{FixedWindow, Key, ManualClock, MissingKey, RateLimitLayer};
 
 use crate::{
-    refusal::fields,
+    responses::fields,
     support::{hello, layer, send, shared, status, to},
 };
 

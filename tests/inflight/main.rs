@@ -2,11 +2,9 @@
 
 #![allow(missing_docs)]
 
-#[path = "../common/answers.rs"]
-mod answers;
 mod clocks;
 mod composite;
-mod foreign;
+mod foreign_values;
 mod handles;
 mod heartbeats;
 mod http;
@@ -16,6 +14,8 @@ mod log;
 mod merged;
 mod processes;
 mod renewals;
+#[path = "../common/results.rs"]
+mod results;
 mod support;
 mod units;
 #[path = "../common/until.rs"]

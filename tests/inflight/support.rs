@@ -16,7 +16,7 @@ use tollgate::{
 };
 
 pub(crate) use crate::{
-    answers::{counted, fault},
+    results::{counted, fault},
     until::{PATIENCE, until},
 };
 

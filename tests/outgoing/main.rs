@@ -2,17 +2,17 @@
 
 #![allow(missing_docs)]
 
+mod access_lists;
 mod bans;
 mod batches;
 mod clients;
-mod crowds;
+mod contention;
 mod in_flight;
-mod lists;
 mod processes;
 mod queue;
 mod redis;
-mod refusals;
+mod rejections;
 mod service;
 mod shadows;
-mod slow;
+mod slow_store;
 mod support;

@@ -2,34 +2,34 @@
 
 #![allow(missing_docs)]
 
-#[path = "../common/answers.rs"]
-mod answers;
-mod banned;
-#[path = "../common/by.rs"]
-mod by;
-mod cache_ends;
-mod cache_waits;
+mod batches;
+mod cache_invalidation;
+mod cache_lifetime;
+mod cached_bans;
+mod cached_retry_after;
+mod clock_steps;
 mod config;
+mod contention;
 mod cooperative;
-#[path = "../common/crowd.rs"]
-mod crowd;
-mod crowds;
-mod denials;
+mod epoch_reads;
 mod exact;
 mod faults;
-mod floods;
-mod foreign;
-mod lanes;
-mod late;
-mod lifted;
+mod foreign_values;
+mod key_floods;
+#[path = "../common/load.rs"]
+mod load;
 mod processes;
-mod reads;
+mod rejection_cache;
+#[path = "../common/results.rs"]
+mod results;
+mod rollback;
 mod runtimes;
-mod stalled;
-mod steps;
+mod stalled_runtimes;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
 mod support;
-mod trips;
+mod timeouts;
 #[path = "../common/until.rs"]
 mod until;
 mod unwritable;
-mod withdrawn;
+mod workers;

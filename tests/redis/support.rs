@@ -7,9 +7,9 @@ use testkit::{Clock, Server};
 use tollgate::{Limiter, RedisStore};
 
 pub(crate) use crate::{
-    answers::{counted, fault},
-    by::By,
-    crowd::{hammer, limiter, used},
+    load::{hammer, limiter, used},
+    results::{counted, fault},
+    strategy_kind::By,
     until::{PATIENCE, until},
 };
 

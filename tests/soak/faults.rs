@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use testkit::{Proxy, Server};
 
-use crate::{dice::Dice, ground::Ground};
+use crate::{rng::Dice, topology::Ground};
 
 /// What happens to the server. One at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

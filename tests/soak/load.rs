@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use tollgate::{Key, Limiter};
 
 use crate::{
-    dice::Dice,
-    epoch::Now,
-    flights::{Flights, fly},
-    house::Process,
+    interval::Now,
+    limiters::Process,
+    permits::{Flights, fly},
+    rng::Dice,
 };
 
 /// Tasks that ask, for each process.

@@ -4,16 +4,16 @@
 //!
 //! `cargo xtask soak --seconds 600 --seed 7`
 
-mod books;
-mod dice;
-mod epoch;
 mod faults;
-mod flights;
-mod ground;
-mod house;
+mod interval;
+mod ledger;
+mod limiters;
 mod load;
+mod permits;
 mod report;
+mod rng;
 mod soak;
+mod topology;
 
 use std::{
     env,
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::{ground::Ground, report::Report};
+use crate::{report::Report, topology::Ground};
 
 /// Limiters with stores and connections of their own.
 const PROCESSES: usize = 3;

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duratio
 
 use crate::{
     books,
-    epoch::{Counts, Epoch},
-    house::PLACES,
+    interval::{Counts, Epoch},
+    limiters::PLACES,
 };
 
 /// How much memory a process may gain on a ground once it is warm, in kB.
@@ -58,7 +58,7 @@ impl Report {
 
     /// Adds what was charged afterwards.
     pub(crate) fn enter_debts(&mut self, epoch: &Epoch, owed: Option<u64>) {
-        let [at_once, afterwards, _] = books::debts(epoch);
+        let [at_once, afterwards, _] = ledger::debts(epoch);
         self.debts += afterwards;
         let paid = owed.map_or(0, |owed| owed.saturating_sub(at_once));
         self.paid += paid.min(afterwards);

@@ -8,15 +8,15 @@ use std::{
 use tokio::{task::block_in_place, time::sleep};
 
 use crate::{
-    books::{self, Said},
-    dice::Dice,
-    epoch::{Epoch, Now},
     faults::{Change, Fault},
-    flights::Flights,
-    ground::Ground,
-    house::House,
+    interval::{Epoch, Now},
+    ledger::{self, Said},
+    limiters::House,
     load::Load,
+    permits::Flights,
     report::{Report, resident},
+    rng::Dice,
+    topology::Ground,
 };
 
 /// How soon all is well again once the store is back.
@@ -88,9 +88,9 @@ impl Soak<'_> {
         sleep(self.dice.ms(200, 900)).await;
         let (over, flying) = self.turn().await;
         let said = self.ask(&over, 0, flying).await;
-        books::nothing_happened(&over, &said, &mut self.report.wrong);
+        ledger::nothing_happened(&over, &said, &mut self.report.wrong);
         self.report.calm += 1;
-        self.report.busy += u64::from(!books::had_time(&over));
+        self.report.busy += u64::from(!ledger::had_time(&over));
     }
 
     /// A fault of the servers, of the network, or of both, until all is well again.
@@ -147,8 +147,8 @@ impl Soak<'_> {
         self.report.enter_debts(&over, said.owed);
         let wrong = &mut self.report.wrong;
         let before = wrong.len();
-        books::whatever_happened(&over, &said, wrong);
-        if recovered > SOON + books::slack(over.lag()) {
+        ledger::whatever_happened(&over, &said, wrong);
+        if recovered > SOON + ledger::slack(over.lag()) {
             wrong.push(format!(
                 "{}: no full service {recovered:?} after the store's return",
                 over.key

@@ -3,13 +3,13 @@
 
 mod browser;
 mod grpc;
+mod grpc_cut_streams;
 #[cfg(feature = "tonic")]
-mod grpc_denied;
-mod grpc_ends;
+mod grpc_deny_list;
 #[cfg(feature = "tonic")]
 mod grpc_peers;
 #[cfg(feature = "tonic")]
-mod grpc_refused;
+mod grpc_rejected;
 mod grpc_streams;
 mod grpc_types;
 mod grpc_unary;

@@ -10,7 +10,7 @@ use crate::charges::charge;
 use crate::{
     cost_model::{Number, Quota, numbers},
     costs::{cost_field, send},
-    every::{charge_every, refund_every, settle_every},
+    every_policy::{charge_every, refund_every, settle_every},
     properties::{any_by, check, runtime},
     support::{By, KEY, START, World, counted},
 };

@@ -2,7 +2,7 @@
 
 use crate::charges::charge;
 use crate::{
-    changes::{Change, EVEN, NOW, for_all},
+    changed_policies::{Change, EVEN, NOW, for_all},
     support::{By, World, ask, counted, left, ms, secs},
 };
 

@@ -2,15 +2,11 @@
 
 #![allow(missing_docs)]
 
-#[path = "../common/answers.rs"]
-mod answers;
 mod any_costs;
-#[path = "../common/by.rs"]
-mod by;
-mod changed_at_will;
 mod changed_periods;
-mod changed_places;
-mod changes;
+mod changed_permits;
+mod changed_policies;
+mod changed_quotas;
 #[path = "../common/charges.rs"]
 mod charges;
 mod clocks;
@@ -18,18 +14,22 @@ mod cost_model;
 mod costs;
 mod custom;
 mod custom_units;
-#[path = "../common/every.rs"]
-mod every;
+#[path = "../common/every_policy.rs"]
+mod every_policy;
 mod formats;
-mod gcra_edges;
-mod gcra_halves;
-mod laps;
+mod gcra_expiry;
+mod gcra_fast_path;
+mod gcra_slow_path;
 mod properties;
+#[path = "../common/results.rs"]
+mod results;
 mod source_buckets;
 mod source_counters;
 mod source_lists;
 mod sources;
 mod stated_costs;
+#[path = "../common/strategy_kind.rs"]
+mod strategy_kind;
 mod support;
 mod tiers;
 #[path = "../common/world.rs"]

@@ -7,8 +7,8 @@ use tokio::task::JoinSet;
 use tollgate::{DecisionSource, Key, Limiter};
 
 pub(crate) use crate::{
-    answers::{counted, fault},
-    by::By,
+    results::{counted, fault},
+    strategy_kind::By,
     world::{KEY, START, World, ms, secs},
 };
 

@@ -17,8 +17,8 @@ use tower_governor::{
 };
 
 use crate::{
-    drive::{Contender, Dice},
     keys::{Callers, Rule},
+    load::{Contender, Dice},
 };
 
 /// governor's keyed limiter, called directly.

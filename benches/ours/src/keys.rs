@@ -8,7 +8,7 @@ use std::{
 
 use tollgate::{Key, Quota};
 
-use crate::drive::Dice;
+use crate::load::Dice;
 
 const DAY: Duration = Duration::from_secs(86_400);
 

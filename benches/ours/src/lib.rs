@@ -3,18 +3,18 @@
 //! Every figure is a ratio of contenders that took turns in one run on one machine: absolute times say little on
 //! machines that others share. `cargo xtask bench` runs it all.
 
-pub mod bout;
 pub mod cases;
 pub mod chart;
-pub mod drive;
 pub mod governor;
-pub mod house;
 pub mod keys;
-pub mod layered;
+pub mod layers;
+pub mod load;
 pub mod outcome;
 pub mod plan;
 pub mod redis;
 pub mod report;
+pub mod runner;
+pub mod tollgate;
 pub mod wrk;
 
 use cases::Case;

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::bout::{Bout, Figure, Measure, median};
+use crate::runner::{Bout, Figure, Measure, median};
 
 /// What came of one comparison.
 #[derive(Clone, Debug)]

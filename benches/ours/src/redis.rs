@@ -4,8 +4,8 @@ use deadpool_redis::{Manager, Pool, Runtime};
 use redis::{AsyncConnectionConfig, Client, Script, aio::MultiplexedConnection};
 
 use crate::{
-    drive::{Contender, Dice},
     keys::{Rule, names},
+    load::{Contender, Dice},
 };
 
 /// GCRA with server time, as one writes it for one key.

@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value;
 use testkit::Program;
 
-use crate::drive::{Load, Sample, cpu_time};
+use crate::load::{Load, Sample, cpu_time};
 
 /// Prints the result as JSON.
 const SCRIPT: &str = include_str!("wrk.lua");

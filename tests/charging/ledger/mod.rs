@@ -16,26 +16,26 @@ use std::{
 use tollgate::Limiter;
 
 use self::{
-    books::{Books, Note},
-    dice::Dice,
+    counts::Tally,
     process::Child,
+    records::{Books, Note},
+    rng::Dice,
     store::{LIMIT, PERIOD},
-    tally::Tally,
     traffic::{Kind, Notes, Process, ROUNDS},
 };
 use crate::charges::charge;
 use crate::support::books;
 use crate::{
-    by::By,
+    strategy_kind::By,
     world::{KEY, START, World, ms},
 };
 
-mod books;
-mod dice;
+mod counts;
 mod process;
+mod records;
 mod request;
+mod rng;
 mod store;
-mod tally;
 mod traffic;
 
 /// Requests of the other process have numbers from here on.

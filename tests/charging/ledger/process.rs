@@ -14,11 +14,11 @@ use tollgate::{Limiter, OnStoreError, RedisStore};
 
 use super::{
     Diary, OTHERS, Scene,
-    books::Note,
-    tally::Tally,
+    counts::Tally,
+    records::Note,
     traffic::{Kind, Notes, Process},
 };
-use crate::{by::By, world::PATIENCE};
+use crate::{strategy_kind::By, world::PATIENCE};
 
 const URL: &str = "TOLLGATE_LEDGER_URL";
 const SCENE: &str = "TOLLGATE_LEDGER_SCENE";

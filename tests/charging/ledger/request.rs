@@ -14,13 +14,13 @@ use tollgate::{Admission, Decision, RateLimitLayer, StoreError};
 use tower::{Layer, ServiceExt, service_fn};
 
 use super::{
-    books::{ALL, Move, Note},
-    dice::Dice,
+    records::{ALL, Move, Note},
+    rng::Dice,
     store::LIMIT,
     traffic::{COST, Kind, Shared},
 };
 use crate::{
-    every::{charge_every, refund_every, settle_every},
+    every_policy::{charge_every, refund_every, settle_every},
     support::{Answer, broken, data, read, request, streamed, text},
     world::KEY,
 };

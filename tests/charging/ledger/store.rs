@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::by::By;
+use crate::strategy_kind::By;
 
 /// What all clients together may have at once.
 pub(super) const LIMIT: i64 = 120;

@@ -12,13 +12,13 @@ use tokio::task::JoinSet;
 use tollgate::{Limiter, Policy, RateLimitLayer, extract, outcome};
 
 use super::{
-    books::{Move, Note},
-    dice::Dice,
+    counts::Tally,
+    records::{Move, Note},
     request::{Drops, Handle, Held, Mode},
+    rng::Dice,
     store::{LIMIT, QUOTA},
-    tally::Tally,
 };
-use crate::{answers::counted, by::By, world::KEY};
+use crate::{results::counted, strategy_kind::By, world::KEY};
 
 const TASKS: u64 = 16;
 

@@ -14,11 +14,11 @@ use tollgate::{
 };
 
 use crate::{
-    answer::Answer,
     generate::LAST,
     history::{By, Counted, History, KEYS, Op, Request, Role, Step, key_named, policy_name},
     keys::{Keys, Place},
     model::Model,
+    response::Answer,
 };
 
 mod operations;

@@ -7,8 +7,8 @@ use tollgate::{Check, CheckFuture, Decision, Key, Keys as RequestKeys, Limiter};
 
 use super::{BOUND, Outcome, Telling, UNUSED};
 use crate::{
-    answer::{Answer, Under, is_cached},
     history::{By, Counted, KEYS, Request, Role, key_named, key_of, policy_name},
+    response::{Answer, Under, is_cached},
 };
 
 /// All tasks that are ready have run after so many, and those that they wake.

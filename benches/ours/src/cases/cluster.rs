@@ -4,12 +4,12 @@ use testkit::Cluster;
 
 use super::{keys, waiting};
 use crate::{
-    bout::{Entrant, Expect, Measure, bout},
-    house::{House, on_cluster},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
     redis::Muxes,
+    runner::{Entrant, Expect, Measure, bout},
+    tollgate::{House, on_cluster},
 };
 
 pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {

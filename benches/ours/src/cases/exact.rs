@@ -5,10 +5,10 @@ use std::sync::Arc;
 use testkit::Server;
 
 use crate::{
-    drive::{Contender, Dice},
-    house::{House, in_process, on_redis},
     keys::{Callers, Rule},
+    load::{Contender, Dice},
     outcome::{Outcome, Row, Target, Unit},
+    tollgate::{House, in_process, on_redis},
 };
 
 /// The limit.

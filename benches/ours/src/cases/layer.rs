@@ -5,12 +5,12 @@ use tower::Layer;
 
 use super::{busy, keys};
 use crate::{
-    bout::{Bout, Entrant, Expect, Measure, bout},
     governor::{bare_layer, header_layer},
     keys::Rule,
-    layered::{Bare, Layered},
+    layers::{Bare, Layered},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
+    runner::{Bout, Entrant, Expect, Measure, bout},
 };
 
 /// What the lines say of headers: in equal work both have them, or neither has.
@@ -104,7 +104,7 @@ async fn added_by(plan: &Plan, n: usize, rule: Rule, target: Target) -> Outcome 
     let rounds = turns.added_ns(0, 1);
     let mut row = Row::number(
         "added time per request, headers included",
-        crate::bout::median(rounds.iter().copied()),
+        crate::runner::median(rounds.iter().copied()),
         Unit::Nanoseconds,
         target,
     );

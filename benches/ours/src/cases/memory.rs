@@ -2,12 +2,12 @@
 
 use super::{busy, keys};
 use crate::{
-    bout::{Entrant, Expect, Measure, bout},
     governor::{Alone, Governor},
-    house::{House, in_process},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
+    runner::{Entrant, Expect, Measure, bout},
+    tollgate::{House, in_process},
 };
 
 pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {

@@ -2,17 +2,17 @@
 
 use std::{future::Future, pin::Pin};
 
-use crate::{drive::Load, outcome::Outcome, plan::Plan};
+use crate::{load::Load, outcome::Outcome, plan::Plan};
 
 mod cluster;
-mod denied;
 mod exact;
+mod key_count;
 mod layer;
 mod memory;
 mod policies;
 mod redis;
-mod served;
-mod size;
+mod rejected;
+mod server;
 
 pub use exact::{LIMIT, TASKS, TIMES, race};
 
@@ -75,7 +75,7 @@ pub const CASES: [Case; 17] = [
     Case {
         name: "denied",
         about: "a key whose rejection is cached",
-        run: |plan| Box::pin(denied::known(plan)),
+        run: |plan| Box::pin(rejected::known(plan)),
     },
     Case {
         name: "memory",
@@ -100,7 +100,7 @@ pub const CASES: [Case; 17] = [
     Case {
         name: "served",
         about: "an axum server, loaded over HTTP by wrk",
-        run: |plan| Box::pin(served::over_http(plan)),
+        run: |plan| Box::pin(server::over_http(plan)),
     },
     Case {
         name: "exact",
@@ -110,12 +110,12 @@ pub const CASES: [Case; 17] = [
     Case {
         name: "bytes",
         about: "memory of a key in Redis",
-        run: |plan| Box::pin(size::bytes(plan)),
+        run: |plan| Box::pin(key_count::bytes(plan)),
     },
     Case {
         name: "vast",
         about: "ten million keys in Redis",
-        run: |plan| Box::pin(size::vast(plan)),
+        run: |plan| Box::pin(key_count::vast(plan)),
     },
 ];
 

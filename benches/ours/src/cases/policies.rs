@@ -4,11 +4,11 @@ use testkit::Server;
 
 use super::{keys, waiting};
 use crate::{
-    bout::{Entrant, Expect, Measure, bout},
-    house::{House, on_redis},
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
+    runner::{Entrant, Expect, Measure, bout},
+    tollgate::{House, on_redis},
 };
 
 pub(super) async fn three(plan: Plan) -> Vec<Outcome> {

@@ -4,12 +4,12 @@ use testkit::Server;
 
 use super::{keys, waiting};
 use crate::{
-    bout::{Bout, Entrant, Expect, Measure, bout},
-    house::{House, on_redis},
     keys::{Callers, Rule},
     outcome::{Outcome, Target, grouped},
     plan::Plan,
     redis::{Mux, Pooled},
+    runner::{Bout, Entrant, Expect, Measure, bout},
+    tollgate::{House, on_redis},
 };
 
 /// Connections of the pool: more make it no faster.

@@ -21,13 +21,13 @@ use tower::util::MapRequestLayer;
 
 use super::{keys, waiting};
 use crate::{
-    bout::{Bout, Entrant, Expect, Measure, bout},
-    drive::Dice,
     governor::header_layer,
-    house::{in_process, on_redis},
     keys::Rule,
+    load::Dice,
     outcome::{Outcome, Target},
     plan::Plan,
+    runner::{Bout, Entrant, Expect, Measure, bout},
+    tollgate::{in_process, on_redis},
     wrk,
 };
 

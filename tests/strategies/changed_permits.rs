@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Concurrency, Limiter, Policy, Quota};
 
 use crate::{
-    changes::NOW,
+    changed_policies::NOW,
     support::{By, World, ask, counted, fresh_key, left, secs},
 };
 

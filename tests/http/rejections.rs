@@ -8,7 +8,7 @@ use tollgate::{
 };
 
 use crate::{
-    refusal::{REDUCED_CAPACITY, fields, on_a_dead_store},
+    responses::{REDUCED_CAPACITY, fields, on_a_dead_store},
     support::{Answer, hello, layer, send, shared, to},
 };
 

@@ -8,7 +8,7 @@ use tollgate::{
     Quota,
 };
 
-use crate::{DEADLINE, PROCESSES, ground::Ground};
+use crate::{DEADLINE, PROCESSES, topology::Ground};
 
 /// What each key is allowed.
 pub(crate) const QUOTA: u64 = 200;

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::sleep;
 use tollgate::{Key, Limiter};
 
-use crate::dice::Dice;
+use crate::rng::Dice;
 
 /// The permits that all processes hold together, as they know it: never more than the store has given.
 #[derive(Debug, Default)]

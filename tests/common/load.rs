@@ -7,7 +7,7 @@ use std::sync::{
 
 use tollgate::{DecisionSource, Keys, Limiter, LimiterBuilder, OnStoreError, Policy, RedisStore};
 
-use crate::answers::counted;
+use crate::results::counted;
 
 /// A limiter that shows faults.
 pub(crate) fn limiter(store: RedisStore, policies: impl IntoIterator<Item = Policy>) -> Limiter {

@@ -4,8 +4,8 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use crate::{
     DEADLINE,
-    epoch::Epoch,
-    house::{PLACES, QUOTA, SHARE},
+    interval::Epoch,
+    limiters::{PLACES, QUOTA, SHARE},
 };
 
 /// What a request may take past its deadline, on a machine that has nothing else to do.

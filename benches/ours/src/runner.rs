@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
-    drive::{Contender, Load, Sample, drive},
+    load::{Contender, Load, Sample, drive},
     plan::Plan,
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Quota, RetryAfter};
 
 use crate::{
-    changes::{Change, NOW},
+    changed_policies::{Change, NOW},
     support::{By, World, ask, counted, fresh_key, left, ms, secs},
 };
 

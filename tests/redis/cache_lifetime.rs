@@ -12,7 +12,7 @@ use testkit::{Clock as ServerClock, Server};
 use tollgate::{DecisionSource, Key, Limiter, Policy, Quota, RedisStore};
 
 use crate::{
-    denials::{BOUND, epoch_is_read, hear, key, store, three_a_minute, use_up, world},
+    rejection_cache::{BOUND, epoch_is_read, hear, key, store, three_a_minute, use_up, world},
     support::{By, PATIENCE, START, limiter, until},
 };
 
@@ -170,7 +170,7 @@ fn a_wall_clock_that_is_set_back_makes_no_rejection_longer() {
     process
         .args([
             "--exact",
-            "cache_ends::a_process_whose_wall_clock_is_set_back",
+            "cache_lifetime::a_process_whose_wall_clock_is_set_back",
             "--nocapture",
         ])
         .env(URL, server.url());

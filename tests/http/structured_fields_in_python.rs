@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tollgate::{FixedWindow, Policy, Quota, RateLimitHeaders, RateLimitLayer, extract};
 
 use crate::{
-    structured::{answer_of, names},
+    structured_fields::{answer_of, names},
     support::{self, Answer, hello, send, shared, to},
 };
 

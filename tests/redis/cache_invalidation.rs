@@ -11,7 +11,7 @@ use tollgate::{
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    denials::{
+    rejection_cache::{
         BOUND, SameTime, epoch_is_read, key, ms, store, three_a_minute, use_up, wait, world,
     },
     support::{By, PATIENCE, limiter, until},

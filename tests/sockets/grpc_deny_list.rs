@@ -8,7 +8,7 @@ use tonic_types::StatusExt;
 
 use crate::{
     grpc::Host,
-    grpc_refused::{HOSTS, call_all, client_of},
+    grpc_rejected::{HOSTS, call_all, client_of},
     support::{World, hourly, used},
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Quota;
 
 use crate::{
-    laps::without,
+    gcra_expiry::without,
     support::{By, KEY, START, World, ask, counted, left, secs},
 };
 

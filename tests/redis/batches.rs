@@ -8,7 +8,7 @@ use tokio::join;
 use tollgate::{Key, Keys, Limiter, PolicyDecision, RetryAfter};
 
 use crate::{
-    answers::Answer,
+    results::Answer,
     support::{By, EACH, START, counted, limiter, on_a_clock, single, store, used},
 };
 

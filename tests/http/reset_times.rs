@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use tollgate::{CalendarWindow, FixedWindow, MemoryStore, RateLimitHeaders, RateLimitLayer};
 
 use crate::{
-    hands::Hands,
     support::{hello, send, shared, to},
+    two_clocks::Hands,
 };
 
 const SECOND: i64 = 1_000_000;

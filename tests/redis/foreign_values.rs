@@ -9,7 +9,7 @@ use std::{
 use testkit::Server;
 use tollgate::{DecisionSource, Key, Limiter, OnMisconfiguration, OnStoreError, StoreError};
 
-use crate::answers::Answer;
+use crate::results::Answer;
 use crate::support::{
     EACH, PAIRS, contents, counted, each_with, fault, on_a_clock, pair, quotas, single, store, used,
 };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::store::{Counts, Receipt};
-use crate::by::By;
+use crate::strategy_kind::By;
 
 /// What is done about a request, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use testkit::{Clock, Server};
 use tollgate::{Ban, DecisionSource, Key, Limiter, Policy, Quota};
 
 use crate::{
-    denials::{BOUND, key, ms, store, world},
+    rejection_cache::{BOUND, key, ms, store, world},
     support::limiter,
 };
 

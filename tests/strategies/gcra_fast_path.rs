@@ -4,7 +4,7 @@ use testkit::{Clock, Server};
 use tollgate::{DecisionKind, StoreError};
 
 use crate::{
-    laps::without,
+    gcra_expiry::without,
     support::{By, KEY, START, World, ask, fault, left, secs},
 };
 

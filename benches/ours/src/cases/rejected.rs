@@ -6,12 +6,12 @@ use testkit::Server;
 
 use super::busy;
 use crate::{
-    bout::{Entrant, Expect, Measure, bout},
-    drive::{Contender, Dice, drive},
-    house::{House, in_process, on_redis},
     keys::{Callers, Rule},
+    load::{Contender, Dice, drive},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
+    runner::{Entrant, Expect, Measure, bout},
+    tollgate::{House, in_process, on_redis},
 };
 
 pub(super) async fn known(plan: Plan) -> Vec<Outcome> {

@@ -9,7 +9,7 @@ use tollgate::{
 };
 
 use crate::{
-    every::refund_every,
+    every_policy::refund_every,
     support::{
         By, Places, cluster, counted, fault, hammer, keys, limiter, store, store_by, until, used,
     },

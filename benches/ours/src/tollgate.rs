@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::{Decision, DecisionSource, Key, Limiter, LimiterBuilder, Policy, RedisStore};
 
 use crate::{
-    drive::{Contender, Dice},
     keys::{Callers, Rule},
+    load::{Contender, Dice},
 };
 
 /// `Limiter::check`, one policy or three.

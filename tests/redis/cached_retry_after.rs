@@ -6,7 +6,7 @@ use testkit::{Clock, Server};
 use tollgate::{Decision, DecisionSource, Key, Limiter, Policy, Quota};
 
 use crate::{
-    denials::{BOUND, epoch_is_read, key, ms, store, world},
+    rejection_cache::{BOUND, epoch_is_read, key, ms, store, world},
     support::{By, EACH, limiter, store as forgetful},
 };
 

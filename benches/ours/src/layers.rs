@@ -11,7 +11,7 @@ use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response, StatusCode};
 use tower::{Service, ServiceExt};
 
-use crate::drive::{Contender, Dice};
+use crate::load::{Contender, Dice};
 
 /// A service that does nothing, which is what layers are measured around.
 #[derive(Clone, Copy, Debug)]
