@@ -5,14 +5,14 @@
 //!
 //! 1. `WorkerPool` ([`pool`]) finds the worker of the request's keys and pushes the [`PendingRequest`] into its
 //!    [`RequestQueue`] ([`queue`]).
-//! 2. [`Worker::run`] drains the queue into a [`Batch`] and hands it to [`dispatch::send_batch`].
+//! 2. [`Worker::run`] does the steps of its [`Schedule`] ([`schedule`]): it drains the queue, fills a [`Batch`] and hands it to
+//!    [`dispatch::send_batch`].
 //! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
 //! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) come back at the front of the backlog.
 //!
 //! [`shared_task`] lets a request's own task send a small batch, [`steal`] takes over for runtimes that stand still.
 
 use std::{
-    collections::VecDeque,
     future::{Future, pending, poll_fn},
     pin::Pin,
     sync::{
@@ -25,11 +25,12 @@ use std::{
 use tokio::time::Instant;
 
 use self::{
-    queue::{DrainOutcome, PushOutcome, RequestQueue},
+    queue::{PushOutcome, RequestQueue},
+    schedule::{BatchLoad, MAX_IN_FLIGHT_BATCHES, MIN_KEYS_FOR_EXTRA_BATCH, Schedule, Step},
     shared_task::SharedTask,
 };
 use super::{
-    batch::{Batch, MAX_BATCH_KEYS, deadline_timer::DeadlineTimer},
+    batch::{Batch, deadline_timer::DeadlineTimer},
     breaker::Breaker,
     request::PendingRequest,
     state::StoreState,
@@ -42,42 +43,13 @@ pub(crate) mod pool;
 mod probe;
 pub(crate) mod queue;
 mod runtime_workers;
+mod schedule;
 pub(crate) mod shared_task;
 pub(crate) mod steal;
-
-/// Batches in flight at once on one connection, which answers them in order. More than one hides the round trip of a distant
-/// server.
-const MAX_IN_FLIGHT_BATCHES: usize = 4;
 
 /// Up to this size of the last batch, the task that pushes a request into an idle worker sends it inline. Above, it wakes the
 /// worker's task: by the time that runs, further requests have arrived.
 const MAX_INLINE_SEND: usize = 4;
-
-/// Queued keys that justify a second batch in flight: the fixed cost of a call is small beside so many.
-const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
-
-/// Queue length at which another batch is sent while `in_flight` batches are outstanding, estimated from the requests per key
-/// of the last batch.
-fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
-    let keys = if in_flight < 2 {
-        MIN_KEYS_FOR_EXTRA_BATCH
-    } else {
-        MAX_BATCH_KEYS
-    };
-    let alike = keys * last.requests / last.keys.max(1);
-    // Equal requests share a key and are merged: a small extra batch costs more than waiting for as many as the last one had.
-    // With few callers and a distant server, no more than that arrive at once.
-    let beside = in_flight.clamp(1, 2);
-    let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
-    alike.clamp(1, most)
-}
-
-/// The size of a batch.
-#[derive(Clone, Copy, Debug)]
-struct BatchLoad {
-    requests: usize,
-    keys: usize,
-}
 
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -131,8 +103,7 @@ impl Worker {
         if let Err(open) = self.breaker.check() {
             // The probing task may have ended with its runtime.
             probe::start(&self.shared, &self.breaker, self.tag);
-            let kept = &self.shared.pending_refunds;
-            kept.fail(self.tag, request, open.clone(), false);
+            self.fail(request, open.clone());
             return Err(open);
         }
         // Not under the lock: a caller that gets its error may retry at once.
@@ -174,87 +145,87 @@ impl Worker {
         self.task.run(work).await;
     }
 
+    /// Does the steps of the [`Schedule`].
     async fn serve(self: Arc<Self>, route: Route) {
-        let (mut incoming, mut backlog) = (Vec::new(), VecDeque::new());
-        let mut last = BatchLoad {
-            requests: 1,
-            keys: 1,
-        };
-        let (mut in_flight, mut batch_pool) =
-            (Vec::with_capacity(MAX_IN_FLIGHT_BATCHES), Vec::new());
+        let mut schedule = Schedule::default();
+        let mut in_flight = Vec::with_capacity(MAX_IN_FLIGHT_BATCHES);
+        let mut batch_pool = Vec::new();
         let mut timer = DeadlineTimer::default();
         let route = Arc::new(route);
         loop {
-            let (in_flight_now, may) = (in_flight.len(), in_flight.len() < MAX_IN_FLIGHT_BATCHES);
-            let left = backlog.len();
-            let drained = self.queue().drain(
-                &mut incoming,
-                left,
-                in_flight_now,
-                may,
-                flush_threshold(in_flight_now, last),
-            );
-            if let Err(open) = self.breaker.check() {
-                let waiting = backlog.drain(..).chain(incoming.drain(..));
-                let kept = &self.shared.pending_refunds;
-                waiting.for_each(|request| kept.fail(self.tag, request, open.clone(), false));
-            }
-            while in_flight.is_empty()
-                || in_flight.len() < MAX_IN_FLIGHT_BATCHES
-                    && incoming.len() + backlog.len() >= flush_threshold(in_flight.len(), last)
-            {
-                let waiting = incoming.len() + backlog.len();
-                self.last_batch_len.store(waiting, Ordering::Relaxed);
-                let mut batch = batch_pool.pop().unwrap_or_default();
-                fill_batch(&mut batch, &mut backlog, &mut incoming, |late| {
-                    let kept = &self.shared.pending_refunds;
-                    kept.fail(self.tag, late, StoreError::Timeout, false);
-                });
-                if batch.is_empty() {
-                    batch_pool.push(batch);
-                    break;
+            match schedule.next_step(in_flight.len()) {
+                Step::Drain => self.drain(&mut schedule, in_flight.len()),
+                Step::Flush => {
+                    let mut batch = batch_pool.pop().unwrap_or_default();
+                    self.fill(&mut schedule, &mut batch);
+                    if batch.is_empty() {
+                        batch_pool.push(batch);
+                        continue;
+                    }
+                    let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
+                    let sent = dispatch::send_batch(shared, route.clone(), breaker, batch);
+                    in_flight.push(Box::pin(sent) as InFlightBatch);
                 }
-                last = BatchLoad {
-                    requests: waiting - backlog.len(),
-                    keys: batch.keys(),
-                };
-                self.flush_threshold
-                    .store(flush_threshold(1, last), Ordering::Relaxed);
-                let (shared, breaker) = (self.shared.clone(), self.breaker.clone());
-                let trip = dispatch::send_batch(shared, route.clone(), breaker, batch);
-                in_flight.push(Box::pin(trip) as InFlightBatch);
-            }
-            if in_flight.is_empty() {
-                match drained {
-                    // All drained requests were cancelled. Those pushed meanwhile did not wake the worker: look again.
-                    DrainOutcome::Drained => {}
-                    DrainOutcome::Empty => self.task.notified().await,
-                    DrainOutcome::Closed => return,
+                Step::AwaitReply => tokio::select! {
+                    biased;
+                    (batch, again) = next_completed(&mut in_flight) => {
+                        batch_pool.push(batch);
+                        schedule.retry(again);
+                    }
+                    () = self.task.notified() => {}
+                    () = wait_deadline(&mut timer, schedule.first()) => self.expire_overdue(&mut schedule),
+                },
+                Step::AwaitRequest => {
+                    self.last_batch_len.store(0, Ordering::Relaxed);
+                    self.task.notified().await;
                 }
-                continue;
-            }
-            tokio::select! {
-                biased;
-                (batch, again) = next_completed(&mut in_flight) => {
-                    batch_pool.push(batch);
-                    again.into_iter().rev().for_each(|request| backlog.push_front(request));
-                }
-                () = self.task.notified() => {}
-                () = wait_deadline(&mut timer, backlog.front()) => self.expire_overdue(&mut backlog),
+                Step::End => return,
             }
         }
     }
 
-    /// Fails the requests at the front of the backlog whose deadline has passed.
-    fn expire_overdue(&self, backlog: &mut VecDeque<PendingRequest>) {
-        let now = Instant::now();
-        let is_late = |first: &PendingRequest| first.deadline <= now;
-        while backlog.front().is_some_and(is_late)
-            && let Some(late) = backlog.pop_front()
-        {
-            let kept = &self.shared.pending_refunds;
-            kept.fail(self.tag, late, StoreError::Timeout, false);
+    /// Drains the queue. While the circuit breaker is open, the drained requests fail.
+    fn drain(&self, schedule: &mut Schedule<PendingRequest>, in_flight: usize) {
+        schedule.drain(&mut self.queue(), in_flight);
+        if let Err(open) = self.breaker.check() {
+            for request in schedule.take_waiting() {
+                self.fail(request, open.clone());
+            }
         }
+    }
+
+    /// Fills a batch. Requests past their deadline fail, cancelled ones are dropped.
+    fn fill(&self, schedule: &mut Schedule<PendingRequest>, batch: &mut Batch) {
+        self.last_batch_len
+            .store(schedule.waiting(), Ordering::Relaxed);
+        let now = Instant::now();
+        let requests = schedule.fill(|request| {
+            if request.deadline <= now {
+                self.fail(request, StoreError::Timeout);
+            } else if !request.is_cancelled() {
+                return batch.push(request);
+            }
+            Ok(())
+        });
+        if !batch.is_empty() {
+            let keys = batch.keys();
+            let wakes_at = schedule.sent(BatchLoad { requests, keys });
+            self.flush_threshold.store(wakes_at, Ordering::Relaxed);
+        }
+    }
+
+    /// Fails the requests at the front of the backlog whose deadline has passed.
+    fn expire_overdue(&self, schedule: &mut Schedule<PendingRequest>) {
+        let now = Instant::now();
+        while let Some(late) = schedule.take_first_if(|first| first.deadline <= now) {
+            self.fail(late, StoreError::Timeout);
+        }
+    }
+
+    /// Fails a request that was not sent.
+    fn fail(&self, request: PendingRequest, error: StoreError) {
+        let kept = &self.shared.pending_refunds;
+        kept.fail(self.tag, request, error, false);
     }
 
     fn queue(&self) -> MutexGuard<'_, RequestQueue<PendingRequest>> {
@@ -272,33 +243,6 @@ impl Drop for Worker {
                 .keep_for_next_runtime(self.tag, request);
         }
     }
-}
-
-/// Fills a batch from the backlog and then from the incoming requests, in order; what does not fit joins the backlog. Requests
-/// past their deadline fail, cancelled ones are dropped.
-fn fill_batch(
-    batch: &mut Batch,
-    backlog: &mut VecDeque<PendingRequest>,
-    incoming: &mut Vec<PendingRequest>,
-    fail: impl Fn(PendingRequest),
-) {
-    let now = Instant::now();
-    let mut fill_batch = |request: PendingRequest| {
-        if request.deadline <= now {
-            fail(request);
-        } else if !request.is_cancelled() {
-            return batch.push(request);
-        }
-        Ok(())
-    };
-    let mut incoming = incoming.drain(..);
-    while let Some(request) = backlog.pop_front().or_else(|| incoming.next()) {
-        if let Err(request) = fill_batch(request) {
-            backlog.push_front(*request);
-            break;
-        }
-    }
-    backlog.extend(incoming);
 }
 
 /// Waits for the deadline of the first request of the backlog, which may be a retry: its deadline is then earlier than those of
@@ -349,43 +293,21 @@ mod tests {
 
     /// Fills batches until no request is left; returns the keys and requests of each.
     fn in_flight(incoming: Vec<PendingRequest>) -> Vec<(usize, usize)> {
-        let (mut batch, mut backlog, mut incoming) = (Batch::default(), VecDeque::new(), incoming);
+        let (mut queue, mut schedule) = (RequestQueue::default(), Schedule::default());
+        for request in incoming {
+            queue.push(request, usize::MAX);
+        }
+        schedule.drain(&mut queue, 0);
+        let mut batch = Batch::default();
         let mut in_flight = Vec::new();
         loop {
-            fill_batch(&mut batch, &mut backlog, &mut incoming, |_| {});
+            schedule.fill(|request| batch.push(request));
             if batch.is_empty() {
                 return in_flight;
             }
             let keys = batch.entries().count();
             in_flight.push((keys, batch.drain().count()));
             batch.clear();
-        }
-    }
-
-    #[test]
-    fn another_batch_is_sent_for_as_many_keys_as_justify_it() {
-        let load = |requests, keys| BatchLoad { requests, keys };
-        for (in_flight, last, worth) in [
-            (1, load(1, 1), 32),
-            (1, load(128, 128), 32),
-            (1, load(20, 60), 10),
-            (1, load(1, 128), 1),
-            (2, load(128, 128), 128),
-            (3, load(40, 120), 42),
-            // Equal requests: as many as the last batch had, within bounds.
-            (1, load(10, 1), 32),
-            (1, load(64, 1), 64),
-            (1, load(64, 32), 64),
-            (1, load(5_000, 1), 128),
-            (2, load(64, 1), 128),
-            (2, load(100, 1), 200),
-            (3, load(5_000, 1), 256),
-        ] {
-            assert_eq!(
-                flush_threshold(in_flight, last),
-                worth,
-                "{in_flight} {last:?}"
-            );
         }
     }
 

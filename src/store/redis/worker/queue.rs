@@ -23,12 +23,13 @@ pub(crate) enum PushOutcome<T> {
     Closed(T),
 }
 
-/// Whether the queue held anything.
-#[derive(Debug, PartialEq, Eq)]
+/// What waits to be sent after a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DrainOutcome {
+    /// Some requests, drained or not.
     Drained,
     Empty,
-    /// Nothing, and it is closed.
+    /// Nothing, and the queue is closed.
     Closed,
 }
 
@@ -95,110 +96,5 @@ impl<T> RequestQueue<T> {
     /// Removes all items, when the worker has ended.
     pub(crate) fn take_remaining(&mut self) -> Vec<T> {
         mem::take(&mut self.waiting)
-    }
-}
-
-/// Every interleaving of a worker and two callers, explored by loom.
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use loom::{
-        sync::{Arc, Mutex, Notify},
-        thread,
-    };
-
-    const FULL: usize = 2;
-
-    /// Stands for a request: the waiter to notify, or none if it was cancelled.
-    type PendingRequest = Option<Arc<Notify>>;
-
-    /// The loop of [`Worker::run`](crate::store::redis::worker::Worker::run). Batches complete at once or, if `far`, one
-    /// iteration later.
-    fn worker(queue: &Mutex<RequestQueue<PendingRequest>>, wake: &Notify, far: bool) {
-        let (mut drained, mut left, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
-        loop {
-            let batches = usize::from(!under_way.is_empty());
-            let called = {
-                let mut queue = queue.lock().expect("a lock");
-                queue.drain(&mut drained, left.len(), batches, false, FULL)
-            };
-            left.append(&mut drained);
-            if batches > 0 {
-                under_way
-                    .drain(..)
-                    .for_each(|waiter: Arc<Notify>| waiter.notify());
-                continue;
-            }
-            // Cancelled requests are dropped.
-            under_way.extend(left.drain(..).flatten());
-            if !under_way.is_empty() {
-                if !far {
-                    under_way.drain(..).for_each(|waiter| waiter.notify());
-                }
-                continue;
-            }
-            match called {
-                DrainOutcome::Drained => {}
-                DrainOutcome::Empty => wake.wait(),
-                DrainOutcome::Closed => return,
-            }
-        }
-    }
-
-    fn no_request_is_stranded(far: bool) {
-        let mut builder = loom::model::Builder::new();
-        // Every order with at most two switches in mid-step: with more it takes minutes.
-        builder.preemption_bound = Some(2);
-        builder.check(move || {
-            let queue = Arc::new(Mutex::new(RequestQueue::default()));
-            let wake = Arc::new(Notify::new());
-            let put = |request| {
-                let (queue, wake) = (queue.clone(), wake.clone());
-                move || {
-                    let put = queue.lock().expect("a lock").push(request, FULL);
-                    if matches!(put, PushOutcome::Wake) {
-                        wake.notify();
-                    }
-                }
-            };
-            let ask = || {
-                let answer = Arc::new(Notify::new());
-                let put = put(Some(answer.clone()));
-                move || {
-                    put();
-                    answer.wait();
-                }
-            };
-            let (gone, first, second) = (put(None), ask(), ask());
-            let first = thread::spawn(move || {
-                gone();
-                first();
-            });
-            let close = {
-                let (queue, wake) = (queue.clone(), wake.clone());
-                move || {
-                    queue.lock().expect("a lock").close();
-                    wake.notify();
-                }
-            };
-            let second = thread::spawn(move || {
-                second();
-                first.join().expect("it ends");
-                close();
-            });
-            // If a caller waited for ever, so would this, which loom reports as a deadlock.
-            worker(&queue, &wake, far);
-            second.join().expect("it ends");
-        });
-    }
-
-    #[test]
-    fn no_request_is_stranded_when_batches_complete_at_once() {
-        no_request_is_stranded(false);
-    }
-
-    #[test]
-    fn no_request_is_stranded_while_a_batch_is_in_flight() {
-        no_request_is_stranded(true);
     }
 }

@@ -1,0 +1,363 @@
+//! The worker's loop without its I/O: when it drains the queue, sends a batch, waits and ends.
+
+use std::collections::VecDeque;
+
+use super::queue::{DrainOutcome, RequestQueue};
+use crate::store::redis::batch::MAX_BATCH_KEYS;
+
+/// Batches in flight at once on one connection, which answers them in order. More than one hides the round trip of a distant
+/// server.
+pub(super) const MAX_IN_FLIGHT_BATCHES: usize = 4;
+
+/// Queued keys that justify a second batch in flight: the fixed cost of a call is small beside so many.
+pub(super) const MIN_KEYS_FOR_EXTRA_BATCH: usize = 32;
+
+/// The requests that a worker has drained and not sent yet, and what it does next. The worker asks for the next [`Step`], does
+/// it, and asks again.
+#[derive(Debug)]
+pub(super) struct Schedule<T> {
+    /// The result of the last drain; `None` if the queue has to be drained before anything else.
+    drained: Option<DrainOutcome>,
+    /// The drained requests. The queue takes over the allocation with the next drain.
+    incoming: Vec<T>,
+    /// Requests that did not fit into a batch or have to be retried: sent before the incoming ones.
+    backlog: VecDeque<T>,
+    last: BatchLoad,
+}
+
+/// What a worker does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Drain the queue, under its lock.
+    Drain,
+    /// Fill a batch, and send it unless it is empty.
+    Flush,
+    /// Wait for a reply, a wake-up or the deadline of the first request of the backlog.
+    AwaitReply,
+    /// Wait for a wake-up: nothing is in flight, and nothing is queued.
+    AwaitRequest,
+    /// End: the queue is closed, and all that it held is completed.
+    End,
+}
+
+/// The size of a batch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLoad {
+    pub(super) requests: usize,
+    pub(super) keys: usize,
+}
+
+impl<T> Default for Schedule<T> {
+    fn default() -> Self {
+        Self {
+            drained: None,
+            incoming: Vec::new(),
+            backlog: VecDeque::new(),
+            last: BatchLoad {
+                requests: 1,
+                keys: 1,
+            },
+        }
+    }
+}
+
+impl<T> Schedule<T> {
+    /// The next step, while `in_flight` batches are outstanding.
+    pub(super) fn next_step(&mut self, in_flight: usize) -> Step {
+        let Some(drained) = self.drained else {
+            return Step::Drain;
+        };
+        let is_worth_a_batch = || self.waiting() >= flush_threshold(in_flight, self.last);
+        if self.waiting() > 0
+            && (in_flight == 0 || in_flight < MAX_IN_FLIGHT_BATCHES && is_worth_a_batch())
+        {
+            return Step::Flush;
+        }
+        self.drained = None;
+        match drained {
+            _ if in_flight > 0 => Step::AwaitReply,
+            // All drained requests were cancelled. Those pushed meanwhile did not wake the worker.
+            DrainOutcome::Drained => Step::Drain,
+            DrainOutcome::Empty => Step::AwaitRequest,
+            DrainOutcome::Closed => Step::End,
+        }
+    }
+
+    /// [`Step::Drain`]: takes the queued requests, if they can be sent now.
+    pub(super) fn drain(&mut self, queue: &mut RequestQueue<T>, in_flight: usize) {
+        self.drained = Some(queue.drain(
+            &mut self.incoming,
+            self.backlog.len(),
+            in_flight,
+            in_flight < MAX_IN_FLIGHT_BATCHES,
+            flush_threshold(in_flight, self.last),
+        ));
+    }
+
+    /// [`Step::Flush`]: hands the waiting requests to `push`, in order, until it returns one that does not fit. Returns how many
+    /// were taken.
+    pub(super) fn fill(&mut self, mut push: impl FnMut(T) -> Result<(), Box<T>>) -> usize {
+        let waiting = self.waiting();
+        let mut incoming = self.incoming.drain(..);
+        while let Some(request) = self.backlog.pop_front().or_else(|| incoming.next()) {
+            if let Err(request) = push(request) {
+                self.backlog.push_front(*request);
+                break;
+            }
+        }
+        self.backlog.extend(incoming);
+        waiting - self.backlog.len()
+    }
+
+    /// Notes the size of the batch that was sent. Returns the number of queued requests at which a push wakes the worker while
+    /// that batch is in flight.
+    pub(super) fn sent(&mut self, load: BatchLoad) -> usize {
+        self.last = load;
+        flush_threshold(1, load)
+    }
+
+    /// Puts the requests of a completed batch that have to be retried before all others.
+    pub(super) fn retry(&mut self, requests: Vec<T>) {
+        let requests = requests.into_iter().rev();
+        requests.for_each(|request| self.backlog.push_front(request));
+    }
+
+    /// The number of requests that were drained and not sent yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.backlog.len() + self.incoming.len()
+    }
+
+    /// The first request of the backlog.
+    pub(super) fn first(&self) -> Option<&T> {
+        self.backlog.front()
+    }
+
+    /// Removes the first request of the backlog if it matches.
+    pub(super) fn take_first_if(&mut self, matches: impl Fn(&T) -> bool) -> Option<T> {
+        self.first().filter(|first| matches(first))?;
+        self.backlog.pop_front()
+    }
+
+    /// Removes all requests that were drained and not sent yet.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = T> {
+        self.backlog.drain(..).chain(self.incoming.drain(..))
+    }
+}
+
+/// Queue length at which another batch is sent while `in_flight` batches are outstanding, estimated from the requests per key
+/// of the last batch.
+fn flush_threshold(in_flight: usize, last: BatchLoad) -> usize {
+    let keys = if in_flight < 2 {
+        MIN_KEYS_FOR_EXTRA_BATCH
+    } else {
+        MAX_BATCH_KEYS
+    };
+    let alike = keys * last.requests / last.keys.max(1);
+    // Equal requests share a key and are merged: a small extra batch costs more than waiting for as many as the last one had.
+    // With few callers and a distant server, no more than that arrive at once.
+    let beside = in_flight.clamp(1, 2);
+    let most = (last.requests * beside).clamp(keys, MAX_BATCH_KEYS * beside);
+    alike.clamp(1, most)
+}
+
+/// The loop and its callers in every interleaving, explored by loom.
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::worker::queue::PushOutcome;
+    use loom::{
+        sync::{Arc, Mutex, Notify},
+        thread,
+    };
+
+    /// Keys of each request: so many that two requests justify another batch.
+    const KEYS: usize = 16;
+    const THRESHOLD: usize = 2;
+    const MAX_BATCH: usize = 2;
+
+    /// Stands for a request: the waiter to notify, or none if it was cancelled.
+    type Request = Option<Arc<Notify>>;
+
+    /// When the server replies to the oldest batch.
+    #[derive(Clone, Copy)]
+    enum Reply {
+        AtOnce,
+        /// After the loop was woken once for another reason.
+        Later,
+        /// Once as many of all these requests are sent that the others do not justify a batch.
+        AfterNextBatch(usize),
+    }
+
+    struct Worker {
+        queue: Mutex<RequestQueue<Request>>,
+        wake: Notify,
+    }
+
+    impl Worker {
+        /// Does the steps of the schedule, as the worker's task does.
+        fn run(&self, reply: Reply) {
+            let (mut schedule, mut in_flight) = (Schedule::default(), Vec::new());
+            let (mut sent, mut was_woken) = (0, false);
+            loop {
+                match schedule.next_step(in_flight.len()) {
+                    Step::Drain => schedule.drain(&mut self.queue(), in_flight.len()),
+                    Step::Flush => {
+                        let mut batch = Vec::new();
+                        let requests = schedule.fill(|request| match batch.len() {
+                            MAX_BATCH => Err(Box::new(request)),
+                            _ => {
+                                batch.extend(request);
+                                Ok(())
+                            }
+                        });
+                        if !batch.is_empty() {
+                            let keys = KEYS * requests;
+                            let wakes_at = schedule.sent(BatchLoad { requests, keys });
+                            assert_eq!(wakes_at, THRESHOLD);
+                            sent += requests;
+                            in_flight.push(batch);
+                        }
+                    }
+                    Step::AwaitReply => {
+                        was_woken = !was_woken;
+                        match reply {
+                            Reply::Later if was_woken => {}
+                            Reply::AfterNextBatch(all) if all - sent >= THRESHOLD => {
+                                self.wake.wait();
+                            }
+                            _ => in_flight
+                                .remove(0)
+                                .iter()
+                                .for_each(|waiter| waiter.notify()),
+                        }
+                    }
+                    Step::AwaitRequest => self.wake.wait(),
+                    Step::End => return,
+                }
+            }
+        }
+
+        /// Pushes a request. Returns whether the queue was open.
+        fn push(&self, request: Request) -> bool {
+            let pushed = self.queue().push(request, THRESHOLD);
+            if let PushOutcome::Wake = pushed {
+                self.wake.notify();
+            }
+            !matches!(pushed, PushOutcome::Closed(_))
+        }
+
+        /// Pushes a request and waits for the reply, unless the queue is closed.
+        fn call(&self) -> bool {
+            let reply = Arc::new(Notify::new());
+            let sent = self.push(Some(reply.clone()));
+            if sent {
+                reply.wait();
+            }
+            sent
+        }
+
+        fn close(&self) {
+            self.queue().close();
+            self.wake.notify();
+        }
+
+        fn queue(&self) -> loom::sync::MutexGuard<'_, RequestQueue<Request>> {
+            self.queue.lock().expect("a lock")
+        }
+    }
+
+    /// Runs a worker beside two threads of callers. If one of the three waited for ever, loom would report a deadlock.
+    fn explore(reply: Reply, first: fn(&Worker), second: fn(&Worker)) {
+        let mut builder = loom::model::Builder::new();
+        // Every order with at most two switches in mid-step: with more it takes minutes.
+        builder.preemption_bound = Some(2);
+        builder.check(move || {
+            let worker = Arc::new(Worker {
+                queue: Mutex::default(),
+                wake: Notify::new(),
+            });
+            let theirs = worker.clone();
+            let first = thread::spawn(move || first(&theirs));
+            let theirs = worker.clone();
+            let second = thread::spawn(move || {
+                second(&theirs);
+                first.join().expect("it ends");
+                theirs.close();
+            });
+            worker.run(reply);
+            second.join().expect("it ends");
+            assert!(worker.queue().take_remaining().is_empty());
+        });
+    }
+
+    fn call(worker: &Worker) {
+        assert!(worker.call());
+    }
+
+    fn cancel_one_and_call(worker: &Worker) {
+        assert!(worker.push(None));
+        call(worker);
+    }
+
+    #[test]
+    fn no_request_is_stranded_when_batches_complete_at_once() {
+        explore(Reply::AtOnce, cancel_one_and_call, call);
+    }
+
+    #[test]
+    fn no_request_is_stranded_while_a_batch_is_in_flight() {
+        explore(Reply::Later, cancel_one_and_call, call);
+    }
+
+    #[test]
+    fn another_batch_is_sent_while_the_first_has_no_reply() {
+        let call_twice = |worker: &Worker| {
+            let replies = [(); 2].map(|()| Arc::new(Notify::new()));
+            for reply in &replies {
+                assert!(worker.push(Some(reply.clone())));
+            }
+            replies.iter().for_each(|reply| reply.wait());
+        };
+        explore(Reply::AfterNextBatch(3), call_twice, call);
+    }
+
+    #[test]
+    fn a_request_that_meets_the_close_is_answered_or_returned() {
+        for reply in [Reply::AtOnce, Reply::Later] {
+            explore(
+                reply,
+                |worker| {
+                    worker.call();
+                },
+                Worker::close,
+            );
+        }
+    }
+
+    #[test]
+    fn another_batch_is_sent_for_as_many_keys_as_justify_it() {
+        let load = |requests, keys| BatchLoad { requests, keys };
+        for (in_flight, last, worth) in [
+            (1, load(1, 1), 32),
+            (1, load(128, 128), 32),
+            (1, load(20, 60), 10),
+            (1, load(1, 128), 1),
+            (2, load(128, 128), 128),
+            (3, load(40, 120), 42),
+            // Equal requests: as many as the last batch had, within bounds.
+            (1, load(10, 1), 32),
+            (1, load(64, 1), 64),
+            (1, load(64, 32), 64),
+            (1, load(5_000, 1), 128),
+            (2, load(64, 1), 128),
+            (2, load(100, 1), 200),
+            (3, load(5_000, 1), 256),
+        ] {
+            assert_eq!(
+                flush_threshold(in_flight, last),
+                worth,
+                "{in_flight} {last:?}"
+            );
+        }
+    }
+}
