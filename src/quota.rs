@@ -126,7 +126,7 @@ impl Quota {
     }
 
     /// The period in microseconds, if this is a quota at all: at least one unit, one unit of burst, one microsecond.
-    pub(crate) fn checked(&self) -> Result<u64, InvalidValue> {
+    pub(crate) fn validated_period_us(&self) -> Result<u64, InvalidValue> {
         if self.is_concurrent() {
             return Err(InvalidValue::new(
                 format!("{self} under a strategy that counts a rate"),
@@ -164,7 +164,7 @@ impl Quota {
     }
 
     /// How many may be in flight, if that is what this says.
-    pub(crate) fn checked_concurrent(&self) -> Result<u64, InvalidValue> {
+    pub(crate) fn validated_concurrent(&self) -> Result<u64, InvalidValue> {
         if !self.is_concurrent() {
             return Err(InvalidValue::new(
                 format!("{self} under Concurrency"),
@@ -223,7 +223,7 @@ impl QuotaWithoutPeriod {
     }
 }
 
-const UNITS: [(&str, u64); 27] = [
+const PERIOD_UNITS: [(&str, u64); 27] = [
     ("s", SECOND),
     ("min", MINUTE),
     ("h", HOUR),
@@ -254,7 +254,7 @@ const UNITS: [(&str, u64); 27] = [
 ];
 
 /// The units that [`Quota`] prints, the largest first.
-const PRINTED: [(&str, u64); 9] = [
+const DISPLAY_UNITS: [(&str, u64); 9] = [
     ("month", MONTH),
     ("week", WEEK),
     ("day", DAY),
@@ -275,7 +275,7 @@ impl fmt::Display for Quota {
                 .map_or(Ok(()), |burst| write!(f, " burst {burst}"));
         }
         let nanos = self.period.as_nanos();
-        let (name, unit) = PRINTED
+        let (name, unit) = DISPLAY_UNITS
             .into_iter()
             .find(|(_, unit)| nanos > 0 && nanos.is_multiple_of(u128::from(*unit)))
             .unwrap_or(("ns", 1));
@@ -334,7 +334,7 @@ fn parse(text: &str) -> Result<Quota, String> {
     let (count, unit) = period.split_at(digits);
     let count = if count.is_empty() { 1 } else { number(count)? };
     let unit = unit.trim();
-    let (_, nanos) = UNITS
+    let (_, nanos) = PERIOD_UNITS
         .into_iter()
         .find(|(name, _)| *name == unit)
         .ok_or_else(|| format!("{unit:?} is no unit of time"))?;

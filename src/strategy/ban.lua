@@ -5,16 +5,16 @@
 -- state: banned_until, packed_counts (100 x rejections + bans), window_ends
 -- luacheck: read globals call format now now_ms floor ceil min max abs match foreign number expiry
 
--- How long the last of so many bans is.
+-- How long the last of so many bans lasts.
 local function ban_length(p, bans)
-  local us = p[3]
+  local length = p[3]
   for _ = 2, bans do
-    if us >= p[4] then
+    if length >= p[4] then
       break
     end
-    us = us * 2
+    length = length * 2
   end
-  return min(us, p[4])
+  return min(length, p[4])
 end
 
 -- When a key expires, in us since the epoch.
@@ -76,7 +76,7 @@ local function charge(key, p, banned_until, packed_counts, window_ends, units)
   if p[5] > 0 then
     banned_until, rejections, window_ends = now + p[5], 0, 0
   elseif banned_until > now then
-    -- Nothing is charged, but the key may be of a time before the clock stepped back.
+    -- Nothing is charged, but the key may have been written before the clock stepped back.
     pcall(repair, key, p, banned_until, packed_counts, window_ends)
     return banned_until, packed_counts, window_ends
   elseif rejections < p[1] then
@@ -92,7 +92,7 @@ local function charge(key, p, banned_until, packed_counts, window_ends, units)
   return banned_until, packed_counts, window_ends
 end
 
--- Only a reset ends a ban that has begun.
+-- A key that is banned holds no rejections: only a reset ends a ban.
 local function refund(key, p, banned_until, packed_counts, window_ends, _, _, remaining, want)
   local refunded = banned_until > now and 0 or min(want, remaining, floor(packed_counts / 100))
   if refunded > 0 then

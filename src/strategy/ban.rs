@@ -61,14 +61,14 @@ pub struct Ban {
     longest: Option<Duration>,
 }
 
-/// The most refusals that are counted.
-const MOST: u64 = 1_000_000;
+/// The largest number of rejections before a ban.
+const MAX_REJECTIONS: u64 = 1_000_000;
 
 /// The longest ban.
-const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
+const MAX_BAN: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// What doubling ends at unless set.
-const DAY: Duration = Duration::from_secs(86_400);
+/// The longest ban unless set.
+const DEFAULT_MAX_BAN: Duration = Duration::from_secs(86_400);
 
 impl Ban {
     /// The first ban of a key lasts for `first`: at least a millisecond, at most ten years. Later ones grow to a day, unless
@@ -90,26 +90,26 @@ impl Ban {
 
 impl Strategy for Ban {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "ban", MOST)?;
-        let longest = self.longest.unwrap_or(self.first.max(DAY));
+        let period = window::validated_period_us(quota, "ban", MAX_REJECTIONS)?;
+        let longest = self.longest.unwrap_or(self.first.max(DEFAULT_MAX_BAN));
         if longest < self.first {
             return Err(InvalidValue::new(
                 format!("bans of {:?} that grow to {longest:?}", self.first),
                 "a bound that is no shorter than the first ban",
             ));
         }
-        Ok(Arc::new(Bans {
+        Ok(Arc::new(BanRule {
             max_rejections: quota.amount(),
             period,
-            first: micros(self.first)?,
-            longest: micros(longest)?,
+            first_ban: validated_ban_us(self.first)?,
+            max_ban: validated_ban_us(longest)?,
             manual_ban: 0,
         }))
     }
 }
 
-fn micros(ban: Duration) -> Result<i64, InvalidValue> {
-    if ban < Duration::from_millis(1) || ban > LONGEST {
+fn validated_ban_us(ban: Duration) -> Result<i64, InvalidValue> {
+    if ban < Duration::from_millis(1) || ban > MAX_BAN {
         let value = format!("a ban of {ban:?}");
         return Err(InvalidValue::new(value, "from a millisecond to ten years"));
     }
@@ -118,16 +118,18 @@ fn micros(ban: Duration) -> Result<i64, InvalidValue> {
 
 /// Bans for one quota of rejections. Times are in microseconds.
 #[derive(Clone, Debug)]
-struct Bans {
+struct BanRule {
     max_rejections: u64,
     period: i64,
-    first: i64,
-    longest: i64,
-    /// Bans for so long at once, if it isn't 0.
+    /// The length of the first ban.
+    first_ban: i64,
+    /// The length that doubling ends at.
+    max_ban: i64,
+    /// If not 0, each charge bans the key for so long.
     manual_ban: i64,
 }
 
-/// Rejections and bans of a key. Times are in microseconds since the epoch, 0 for none.
+/// The rejections and bans of a key. Times are in microseconds since the epoch, 0 for none.
 #[derive(Clone, Copy, Debug, Default)]
 struct BanState {
     /// When it was written.
@@ -149,16 +151,17 @@ impl State for BanState {
     }
 }
 
-impl Bans {
+impl BanRule {
+    /// How long the last of so many bans lasts.
     fn ban_length(&self, bans: i64) -> i64 {
-        let mut us = self.first;
+        let mut length = self.first_ban;
         for _ in 1..bans {
-            if us >= self.longest {
+            if length >= self.max_ban {
                 break;
             }
-            us *= 2;
+            length *= 2;
         }
-        us.min(self.longest)
+        length.min(self.max_ban)
     }
 
     /// When a key expires.
@@ -170,16 +173,16 @@ impl Bans {
         window_ends.max(banned_until + ban_length.max(self.period))
     }
 
-    /// A record as it stands now.
-    fn current(&self, record: &BanState, now: Timestamp) -> BanState {
+    /// The state at `now`.
+    fn current(&self, state: &BanState, now: Timestamp) -> BanState {
         let now = now.as_micros();
-        // The clock stepped back: what was still to come then is so now.
-        let ahead = (record.updated_at - now).max(0);
+        // The clock stepped back: what was still to come then is still to come.
+        let ahead = (state.updated_at - now).max(0);
         let mut current = BanState {
             updated_at: now,
-            banned_until: (record.banned_until - ahead).max(0),
-            window_ends: (record.window_ends - ahead).min(now + self.period),
-            ..*record
+            banned_until: (state.banned_until - ahead).max(0),
+            window_ends: (state.window_ends - ahead).min(now + self.period),
+            ..*state
         };
         if current.banned_until > now {
             (current.rejections, current.window_ends) = (0, 0);
@@ -195,7 +198,7 @@ impl Bans {
     }
 }
 
-impl LocalRule for Bans {
+impl LocalRule for BanRule {
     type State = BanState;
 
     fn available(&self, state: &mut BanState, now: Timestamp) -> i64 {
@@ -203,7 +206,8 @@ impl LocalRule for Bans {
         current.expires_at =
             self.expires_at(current.banned_until, current.bans, current.window_ends);
         let (banned_until, rejections) = (current.banned_until, current.rejections);
-        // What is still to come is counted from when it was written, unless the clock stepped back or the quota is another.
+        // Nothing is written while the state is as it was: its times count from `updated_at`. It is not if the clock stepped
+        // back, or the quota changed.
         if state.updated_at > now.as_micros() || state.expires_at != current.expires_at {
             *state = current;
         }
@@ -214,27 +218,31 @@ impl LocalRule for Bans {
     }
 
     fn charge(&self, state: &mut BanState, now: Timestamp, units: u64, _caller: &Key) {
-        let mut record = self.current(state, now);
+        let mut current = self.current(state, now);
         let now = now.as_micros();
-        record.rejections += units as i64;
+        current.rejections += units as i64;
         if self.manual_ban > 0 {
-            (record.banned_until, record.rejections, record.window_ends) =
-                (now + self.manual_ban, 0, 0);
-        } else if record.banned_until > now {
+            (
+                current.banned_until,
+                current.rejections,
+                current.window_ends,
+            ) = (now + self.manual_ban, 0, 0);
+        } else if current.banned_until > now {
             return;
-        } else if record.rejections < self.max_rejections as i64 {
-            if record.window_ends == 0 {
-                record.window_ends = now + self.period;
+        } else if current.rejections < self.max_rejections as i64 {
+            if current.window_ends == 0 {
+                current.window_ends = now + self.period;
             }
         } else {
-            if record.bans == 0 || self.ban_length(record.bans) < self.longest {
-                record.bans += 1;
+            if current.bans == 0 || self.ban_length(current.bans) < self.max_ban {
+                current.bans += 1;
             }
-            record.banned_until = now + self.ban_length(record.bans);
-            (record.rejections, record.window_ends) = (0, 0);
+            current.banned_until = now + self.ban_length(current.bans);
+            (current.rejections, current.window_ends) = (0, 0);
         }
-        record.expires_at = self.expires_at(record.banned_until, record.bans, record.window_ends);
-        *state = record;
+        current.expires_at =
+            self.expires_at(current.banned_until, current.bans, current.window_ends);
+        *state = current;
     }
 
     fn refund(
@@ -245,27 +253,27 @@ impl LocalRule for Bans {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let mut record = self.current(state, now);
-        // Only a reset ends a ban that has begun: it holds no rejections.
-        let back = (want as i64).min(record.rejections);
-        if back > 0 {
-            record.rejections -= back;
-            *state = record;
+        let mut current = self.current(state, now);
+        // A key that is banned holds no rejections: only a reset ends a ban.
+        let refunded = (want as i64).min(current.rejections);
+        if refunded > 0 {
+            current.rejections -= refunded;
+            *state = current;
         }
-        back as u64
+        refunded as u64
     }
 
     fn snapshot(&self, state: &BanState, now: Timestamp, _cost: u64) -> Snapshot {
-        let record = self.current(state, now);
+        let current = self.current(state, now);
         Snapshot::new([
-            record.banned_until,
-            record.rejections * 100 + record.bans,
-            record.window_ends,
+            current.banned_until,
+            current.rejections * 100 + current.bans,
+            current.window_ends,
         ])
     }
 }
 
-impl Rule for Bans {
+impl Rule for BanRule {
     fn state_format(&self) -> &'static str {
         "x1"
     }
@@ -305,7 +313,7 @@ impl Rule for Bans {
     }
 
     fn manual_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
-        Some(micros(ban).map(|manual_ban| -> Arc<dyn Rule> {
+        Some(validated_ban_us(ban).map(|manual_ban| -> Arc<dyn Rule> {
             Arc::new(Self {
                 manual_ban,
                 ..self.clone()
@@ -315,7 +323,7 @@ impl Rule for Bans {
 
     fn script(&self) -> Option<LuaScript> {
         let max_rejections = self.max_rejections as i64;
-        let bans = [self.first, self.longest, self.manual_ban];
+        let bans = [self.first_ban, self.max_ban, self.manual_ban];
         Some(LuaScript::new(
             include_str!("ban.lua"),
             [&[max_rejections, self.period][..], &bans].concat(),

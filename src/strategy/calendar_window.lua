@@ -2,21 +2,22 @@
 -- "starts-ends:count". A window of another length, which the policy had before, counts as the current one while both last.
 --
 -- p: 1 requests, 2 period in us, 3 where periods begin, in us after the epoch;
---    or, where windows are days, weeks or months of a time zone: 2 is 0, and 4 to 7 are the boundaries around now
+--    or, for days, weeks and months of a time zone: 2 is 0, and 4 to 7 are the boundaries of the previous, the current and
+--    the next window
 -- state: count, ends, starts (of the current window), is_other (1: the key holds another window)
 -- luacheck: read globals call format now now_ms floor ceil min max match foreign cap_ttl
 
 -- How long a key outlasts its window, at most: a clock that steps back into the window by less finds it as it was.
 local retention = 3600000000
 
--- The current window, and when the next one ends.
-local function current_window(p)
+-- When the window that contains now begins and ends, and when the next one ends, which may not be known.
+local function window_at(p)
   if p[2] > 0 then
     local starts = p[3] + floor((now - p[3]) / p[2]) * p[2]
     return max(0, starts), starts + p[2], starts + 2 * p[2]
   end
   if now < p[4] or now >= p[7] then
-    -- The boundaries are for another time: the caller sends those for the server's.
+    -- The boundaries are those of another time: the store sends the call again, with those of the server's time.
     error('STALE', 0)
   end
   local i = now < p[5] and 4 or now < p[6] and 5 or 6
@@ -24,7 +25,7 @@ local function current_window(p)
 end
 
 local function available(key, p)
-  local count, is_other, starts, ends, after = 0, 0, current_window(p)
+  local count, is_other, starts, ends, next_ends = 0, 0, window_at(p)
   local value = call('GET', key)
   if value then
     local value_starts, value_ends, counted = match(value, '^(%d+)-(%d+):(%d+)$')
@@ -35,13 +36,13 @@ local function available(key, p)
     if now < value_ends then
       count = tonumber(counted)
       if value_starts == ends then
-        -- The clock stepped back into the window before, which is over: it doesn't open again.
-        if not after then
+        -- The clock stepped back into the previous window, which has ended and doesn't open again.
+        if not next_ends then
           error('STALE', 0)
         end
-        starts, ends = ends, after
+        starts, ends = ends, next_ends
       end
-      -- The clock stepped back by more than a window, or windows had another length.
+      -- The clock stepped back by more than a window, or the policy's windows had another length.
       is_other = (value_starts ~= starts or value_ends ~= ends) and 1 or 0
     end
   end

@@ -5,15 +5,14 @@ use std::{
 };
 
 use jiff::{
-    ToSpan,
-    civil::{self, Date},
+    civil,
     tz::{Offset, TimeZone},
 };
 
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy,
-    window::{self, MOST, Window},
+    window::{self, CalendarUnit, MAX_COUNT, Window, Windows},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -40,15 +39,16 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalendarWindow {
-    place: Place,
+    zone: Zone,
     week_start: Weekday,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum Zone {
     /// Seconds east of UTC.
     Offset(i64),
-    Zone(String),
+    /// A name of the IANA database.
+    Named(String),
 }
 
 /// A day of the week.
@@ -74,26 +74,24 @@ pub enum Weekday {
 impl CalendarWindow {
     /// Windows of UTC.
     pub fn utc() -> Self {
-        Self::place(Place::Offset(0))
+        Self::in_zone(Zone::Offset(0))
     }
 
     /// Windows of a clock that is `ahead` of UTC: east of Greenwich.
     pub fn east_of_utc(ahead: Duration) -> Self {
-        Self::place(Place::Offset(
-            ahead.as_secs().try_into().unwrap_or(i64::MAX),
-        ))
+        Self::in_zone(Zone::Offset(ahead.as_secs().try_into().unwrap_or(i64::MAX)))
     }
 
     /// Windows of a clock that is `behind` UTC: west of Greenwich.
     pub fn west_of_utc(behind: Duration) -> Self {
         let behind: i64 = behind.as_secs().try_into().unwrap_or(i64::MAX);
-        Self::place(Place::Offset(-behind))
+        Self::in_zone(Zone::Offset(-behind))
     }
 
     /// Windows of a time zone of the IANA database, such as `Asia/Shanghai`. The system's copy of the database is used;
     /// feature `time-zones` brings one along.
     pub fn zone(name: impl Into<String>) -> Self {
-        Self::place(Place::Zone(name.into()))
+        Self::in_zone(Zone::Named(name.into()))
     }
 
     /// Starts weeks on `day`, in place of Monday.
@@ -103,16 +101,16 @@ impl CalendarWindow {
         self
     }
 
-    fn place(place: Place) -> Self {
+    fn in_zone(zone: Zone) -> Self {
         Self {
-            place,
+            zone,
             week_start: Weekday::Monday,
         }
     }
 
     fn time_zone(&self) -> Result<TimeZone, InvalidValue> {
-        match &self.place {
-            Place::Offset(seconds) => {
+        match &self.zone {
+            Zone::Offset(seconds) => {
                 let offset = i32::try_from(*seconds).ok().map(Offset::from_seconds);
                 match offset {
                     Some(Ok(offset)) => Ok(TimeZone::fixed(offset)),
@@ -122,7 +120,7 @@ impl CalendarWindow {
                     )),
                 }
             }
-            Place::Zone(name) => TimeZone::get(name).map_err(|error| {
+            Zone::Named(name) => TimeZone::get(name).map_err(|error| {
                 InvalidValue::new(
                     format!("the time zone {name:?} ({error})"),
                     "a name of the IANA database, such as \"Europe/Berlin\"; \
@@ -133,115 +131,51 @@ impl CalendarWindow {
     }
 }
 
+/// In microseconds.
 const DAY: i64 = 86_400_000_000;
 
 impl Strategy for CalendarWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "calendar window", MOST)?;
+        let period = window::validated_period_us(quota, "calendar window", MAX_COUNT)?;
         let zone = self.time_zone()?;
-        let unit = match period / DAY {
-            1 => Unit::Day,
-            7 => Unit::Week(self.week_start),
-            30 => Unit::Month,
-            _ => Unit::Day,
+        const WEEK: i64 = 7 * DAY;
+        const MONTH: i64 = 30 * DAY;
+        let unit = match period {
+            DAY => Some(CalendarUnit::Day),
+            WEEK => Some(CalendarUnit::Week(self.week_start.civil())),
+            MONTH => Some(CalendarUnit::Month),
+            _ => None,
         };
-        let by_calendar = [DAY, 7 * DAY, 30 * DAY].contains(&period);
-        let windows = match &self.place {
-            _ if by_calendar => Windows::Calendar { zone, unit },
-            Place::Offset(seconds) => Windows::Even {
+        let windows = match (unit, &self.zone) {
+            (Some(unit), _) => Windows::Calendar { zone, unit },
+            (None, Zone::Offset(seconds)) => Windows::Even {
                 period,
                 offset: (-seconds * 1_000_000).rem_euclid(period),
             },
-            Place::Zone(name) => {
+            (None, Zone::Named(name)) => {
                 return Err(InvalidValue::new(
                     format!("{quota} in time zone {name:?}"),
                     "a day, a week or a month; shorter windows don't differ between time zones, except by their offset",
                 ));
             }
         };
-        let mut kind = DefaultHasher::new();
-        (&self.place, self.week_start, period).hash(&mut kind);
-        Ok(Arc::new(Calendar {
+        let mut windows_id = DefaultHasher::new();
+        (&self.zone, self.week_start, period).hash(&mut windows_id);
+        Ok(Arc::new(CalendarRule {
             requests: quota.amount(),
             windows,
-            kind: kind.finish(),
+            windows_id: windows_id.finish(),
         }))
     }
 }
 
 /// Calendar windows for one quota.
 #[derive(Clone, Debug)]
-struct Calendar {
+struct CalendarRule {
     requests: u64,
     windows: Windows,
-    /// Tells these windows from those of another length or place.
-    kind: u64,
-}
-
-#[derive(Clone, Debug)]
-enum Windows {
-    /// Of equal length, in microseconds.
-    Even { period: i64, offset: i64 },
-    /// Days, weeks or months.
-    Calendar { zone: TimeZone, unit: Unit },
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Unit {
-    Day,
-    Week(Weekday),
-    Month,
-}
-
-impl Windows {
-    /// When the window at hand began, and when it ends, in microseconds since the epoch.
-    fn around(&self, now: i64) -> (i64, i64) {
-        match self {
-            Self::Even { period, offset } => {
-                let start = offset + (now - offset).div_euclid(*period) * period;
-                (start, start + period)
-            }
-            Self::Calendar { zone, unit } => {
-                // Beyond the years that the library knows there is one window that never ends.
-                unit.around(zone, now).unwrap_or((i64::MIN, i64::MAX))
-            }
-        }
-    }
-}
-
-impl Unit {
-    fn around(self, zone: &TimeZone, now: i64) -> Option<(i64, i64)> {
-        let instant = jiff::Timestamp::from_microsecond(now).ok()?;
-        let today = zone.to_datetime(instant).date();
-        let (starts, ends) = self.with(zone, today)?;
-        if now < ends {
-            return Some((starts, ends));
-        }
-        // The zone's clocks went back over midnight: what is called today once more is over.
-        self.with(zone, today.tomorrow().ok()?)
-    }
-
-    /// The window that a date is in.
-    fn with(self, zone: &TimeZone, date: Date) -> Option<(i64, i64)> {
-        let (first, next) = match self {
-            Self::Day => (date, date.tomorrow().ok()?),
-            Self::Week(start) => {
-                let since = date.weekday().since(start.civil());
-                let first = date.checked_sub(i64::from(since).days()).ok()?;
-                (first, first.checked_add(7.days()).ok()?)
-            }
-            Self::Month => {
-                let first = date.first_of_month();
-                (first, first.checked_add(1.month()).ok()?)
-            }
-        };
-        // Where midnight doesn't exist, a day begins with its first instant.
-        let begins = |date: Date| {
-            let begins = date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
-            Some(begins.timestamp().as_microsecond())
-        };
-        Some((begins(first)?, begins(next)?))
-    }
+    /// Equal only for windows of the same length in the same time zone.
+    windows_id: u64,
 }
 
 impl Weekday {
@@ -258,58 +192,57 @@ impl Weekday {
     }
 }
 
-/// A window's count, and the window, in microseconds since the epoch: the newest that was charged. What was counted in a
-/// window of another length, which the policy had before, counts in the one at hand while both last.
+/// The newest window that was charged, in microseconds since the epoch, and its count. The count of a window of another
+/// length, which the policy had before, is carried over to the current one while both last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     count: u64,
     starts: i64,
     ends: i64,
-    kind: u64,
+    windows_id: u64,
 }
 
-/// How long a window is remembered after its end, at most: a clock that steps back into it by less finds it used up still.
-const REMEMBERED: i64 = 3_600_000_000;
+/// How long a key outlasts its window, at most: a clock that steps back into the window by less finds it as it was.
+const RETENTION: i64 = 3_600_000_000;
 
 impl State for Counter {
     fn expires_at(&self) -> Timestamp {
         let length = self.ends.saturating_sub(self.starts);
-        Timestamp::from_micros(self.ends.saturating_add(length.min(REMEMBERED)))
+        Timestamp::from_micros(self.ends.saturating_add(length.min(RETENTION)))
     }
 }
 
-impl Calendar {
-    /// The window at hand, and its count.
+impl CalendarRule {
+    /// The current window, and its count.
     fn current(&self, state: &Counter, now: Timestamp) -> Counter {
         let now = now.as_micros();
-        let lasts = now < state.ends;
-        if lasts && state.starts <= now && state.kind == self.kind {
+        let is_open = now < state.ends;
+        if is_open && state.starts <= now && state.windows_id == self.windows_id {
             return *state;
         }
-        let (starts, ends) = self.windows.around(now);
-        let (starts, kind) = (starts.max(0), self.kind);
-        // The clock stepped back into the window before, which is over: it doesn't open again.
-        if lasts && state.starts == ends {
-            let (starts, ends) = self.windows.around(ends);
+        let (starts, ends) = self.windows.window_at(now);
+        let (starts, windows_id) = (starts.max(0), self.windows_id);
+        // The clock stepped back into the previous window, which has ended and doesn't open again.
+        if is_open && state.starts == ends {
+            let (starts, ends) = self.windows.window_at(ends);
             return Counter {
                 count: state.count,
                 starts,
                 ends,
-                kind,
+                windows_id,
             };
         }
         Counter {
-            // What was counted in a window that begins only later counts in the one at hand: the clock stepped back by more
-            // than a window.
-            count: if lasts { state.count } else { 0 },
+            // A window that begins later, because the clock stepped back by more than a window, is carried over too.
+            count: if is_open { state.count } else { 0 },
             starts,
             ends,
-            kind,
+            windows_id,
         }
     }
 }
 
-impl LocalRule for Calendar {
+impl LocalRule for CalendarRule {
     type State = Counter;
 
     fn available(&self, state: &mut Counter, now: Timestamp) -> i64 {
@@ -337,12 +270,12 @@ impl LocalRule for Calendar {
         if current.ends != receipt.window_id {
             return 0;
         }
-        let back = want.min(current.count);
-        current.count -= back;
-        if back > 0 {
+        let refunded = want.min(current.count);
+        current.count -= refunded;
+        if refunded > 0 {
             *state = current;
         }
-        back
+        refunded
     }
 
     fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
@@ -351,7 +284,7 @@ impl LocalRule for Calendar {
     }
 }
 
-impl Rule for Calendar {
+impl Rule for CalendarRule {
     fn state_format(&self) -> &'static str {
         "c1"
     }
@@ -408,15 +341,15 @@ impl Rule for Calendar {
         )
     }
 
-    /// Lua knows no calendar: it is sent the window before, the one at hand and the one after.
+    /// The boundaries of the previous, the current and the next window, since Lua has no calendar.
     fn time_params(&self, now: Timestamp) -> Vec<i64> {
         if let Windows::Even { .. } = self.windows {
             return Vec::new();
         }
-        let (starts, ends) = self.windows.around(now.as_micros());
-        let (before, _) = self.windows.around(starts.saturating_sub(1));
-        let (_, after) = self.windows.around(ends);
-        vec![before, starts, ends, after]
+        let (starts, ends) = self.windows.window_at(now.as_micros());
+        let (previous_starts, _) = self.windows.window_at(starts.saturating_sub(1));
+        let (_, next_ends) = self.windows.window_at(ends);
+        vec![previous_starts, starts, ends, next_ends]
     }
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {

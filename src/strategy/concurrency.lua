@@ -42,7 +42,7 @@ local function charge(key, p, used, far, _, units, callers, each)
   end
   local ok, why = pcall(set_ttl, key, p)
   if not ok then
-    -- No caller knows of these permits: they would be held for one TTL.
+    -- The call fails, so no request would release these permits: they would be held for one TTL.
     for i = 1, #added do
       pcall(call, 'ZREM', key, added[i])
     end

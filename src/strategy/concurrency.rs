@@ -41,27 +41,30 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// - **Choose it** for slow, expensive requests: exports, calls to a model, connections that stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
-    life: Duration,
+    ttl: Duration,
 }
 
-/// The most permits.
-const MOST: u64 = 10_000;
+/// The largest quota: each permit is an entry of the state.
+const MAX_PERMITS: u64 = 10_000;
 
-/// When to come back is not known; this is soon enough, and not too soon.
-const HINT: Duration = Duration::from_secs(1);
+/// The `Retry-After` of a rejection: when a permit will be released is not known.
+const RETRY_HINT: Duration = Duration::from_secs(1);
+
+const MIN_TTL: Duration = Duration::from_millis(100);
+const MAX_TTL: Duration = Duration::from_secs(86_400);
 
 impl Concurrency {
     /// Permits with a TTL of 30 seconds, after which those of a process that died expire.
     pub const fn new() -> Self {
         Self {
-            life: Duration::from_secs(30),
+            ttl: Duration::from_secs(30),
         }
     }
 
     /// Permits with another TTL, after which those of a process that died expire: at least 100 ms, at most a day.
     #[must_use]
     pub const fn with_ttl(ttl: Duration) -> Self {
-        Self { life: ttl }
+        Self { ttl }
     }
 }
 
@@ -73,32 +76,31 @@ impl Default for Concurrency {
 
 impl Strategy for Concurrency {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let concurrent = quota.checked_concurrent()?;
-        if concurrent > MOST {
+        let concurrent = quota.validated_concurrent()?;
+        if concurrent > MAX_PERMITS {
             return Err(InvalidValue::new(
-                format!("{quota}, past what is counted one by one"),
-                format!("at most {MOST} concurrent"),
+                format!("{quota}, more permits than are stored for one key"),
+                format!("at most {MAX_PERMITS} concurrent"),
             ));
         }
-        let (least, most) = (Duration::from_millis(100), Duration::from_secs(86_400));
-        if self.life < least || self.life > most {
+        if self.ttl < MIN_TTL || self.ttl > MAX_TTL {
             return Err(InvalidValue::new(
-                format!("permits that live for {:?}", self.life),
+                format!("a permit TTL of {:?}", self.ttl),
                 "from 100 ms to a day",
             ));
         }
-        Ok(Arc::new(Places {
+        Ok(Arc::new(ConcurrencyRule {
             concurrent,
-            life: self.life,
+            ttl: self.ttl,
         }))
     }
 }
 
-/// Places for requests in flight, for one quota.
+/// An in-flight limit for one quota.
 #[derive(Clone, Debug)]
-struct Places {
+struct ConcurrencyRule {
     concurrent: u64,
-    life: Duration,
+    ttl: Duration,
 }
 
 /// Permits, in no order.
@@ -109,34 +111,34 @@ struct Permits(Vec<Permit>);
 struct Permit {
     caller: Key,
     units: u64,
-    expires: Timestamp,
+    expires_at: Timestamp,
 }
 
 impl State for Permits {
     fn expires_at(&self) -> Timestamp {
-        let permits = self.0.iter().map(|permit| permit.expires);
+        let permits = self.0.iter().map(|permit| permit.expires_at);
         permits.max().unwrap_or_default()
     }
 }
 
-impl LocalRule for Places {
+impl LocalRule for ConcurrencyRule {
     type State = Permits;
 
     fn available(&self, state: &mut Permits, now: Timestamp) -> i64 {
         for permit in &mut state.0 {
-            // The clock stepped back: what would live for longer than a life lives for one.
-            permit.expires = permit.expires.min(now + self.life);
+            // The clock stepped back: permits that would live for longer than one TTL live for one.
+            permit.expires_at = permit.expires_at.min(now + self.ttl);
         }
         let [used] = LocalRule::snapshot(self, state, now, 0).values();
         self.concurrent as i64 - used
     }
 
     fn charge(&self, state: &mut Permits, now: Timestamp, units: u64, caller: &Key) {
-        state.0.retain(|permit| permit.expires > now);
+        state.0.retain(|permit| permit.expires_at > now);
         state.0.push(Permit {
             caller: *caller,
             units,
-            expires: now + self.life,
+            expires_at: now + self.ttl,
         });
     }
 
@@ -148,35 +150,35 @@ impl LocalRule for Places {
         want: u64,
         caller: &Key,
     ) -> u64 {
-        let Some(place) = state.0.iter().position(|permit| permit.caller == *caller) else {
+        let Some(index) = state.0.iter().position(|permit| permit.caller == *caller) else {
             return 0;
         };
-        let permit = &mut state.0[place];
-        let (back, expired) = (want.min(permit.units), permit.expires <= now);
-        permit.units -= back;
+        let permit = &mut state.0[index];
+        let (refunded, expired) = (want.min(permit.units), permit.expires_at <= now);
+        permit.units -= refunded;
         if permit.units == 0 {
-            state.0.swap_remove(place);
+            state.0.swap_remove(index);
         }
-        if expired { 0 } else { back }
+        if expired { 0 } else { refunded }
     }
 
     fn renew(&self, state: &mut Permits, now: Timestamp, caller: &Key) -> u64 {
-        let mut live = state.0.iter_mut().filter(|permit| permit.expires > now);
+        let mut live = state.0.iter_mut().filter(|permit| permit.expires_at > now);
         live.find(|permit| permit.caller == *caller)
             .map_or(0, |permit| {
-                permit.expires = now + self.life;
+                permit.expires_at = now + self.ttl;
                 permit.units
             })
     }
 
     fn snapshot(&self, state: &Permits, now: Timestamp, _cost: u64) -> Snapshot {
-        let live = state.0.iter().filter(|permit| permit.expires > now);
+        let live = state.0.iter().filter(|permit| permit.expires_at > now);
         let used: u64 = live.map(|permit| permit.units).sum();
         Snapshot::new([used as i64])
     }
 }
 
-impl Rule for Places {
+impl Rule for ConcurrencyRule {
     fn state_format(&self) -> &'static str {
         "p1"
     }
@@ -192,9 +194,9 @@ impl Rule for Places {
             retry_after: match () {
                 () if cost > self.concurrent => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
-                () => RetryAfter::In(HINT),
+                () => RetryAfter::In(RETRY_HINT),
             },
-            reset_after: if used > 0 { HINT } else { Duration::ZERO },
+            reset_after: if used > 0 { RETRY_HINT } else { Duration::ZERO },
         }
     }
 
@@ -203,7 +205,7 @@ impl Rule for Places {
     }
 
     fn permit_ttl(&self) -> Option<Duration> {
-        Some(self.life)
+        Some(self.ttl)
     }
 
     fn stores_each_unit(&self) -> bool {
@@ -214,7 +216,7 @@ impl Rule for Places {
         Some(
             LuaScript::new(
                 include_str!("concurrency.lua"),
-                [self.concurrent as i64, self.life.as_micros() as i64],
+                [self.concurrent as i64, self.ttl.as_micros() as i64],
             )
             .snapshot_len(1),
         )

@@ -1,4 +1,4 @@
--- Fixed window. State: a counter, and a TTL that is the window: it is over when the key's last millisecond begins.
+-- Fixed window. State: a counter, and a TTL that is the window: it ends when the key's last millisecond begins.
 --
 -- p: 1 requests, 2 period in ms
 -- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its TTL has to be set)
@@ -27,7 +27,7 @@ end
 
 local function write(key, count, ends, fresh)
   if fresh > 0 then
-    -- A TTL that is over would delete the key.
+    -- A TTL that has passed would delete the key.
     call('SET', key, format('%d', count), 'PXAT', format('%d', max(ends / 1000, now_ms + 1)))
   else
     call('SET', key, format('%d', count), 'KEEPTTL')
@@ -40,8 +40,8 @@ local function charge(key, p, count, ends, fresh, units)
 end
 
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want)
-  -- A key that was moved expires a ms or two later. So a window that opens within 2 ms of one that was reset is taken for that
-  -- one: only its end names a window. No window_id means the current window.
+  -- A window is identified by its end. A key that was moved expires a ms or two later, so ends that are 2 ms apart are the
+  -- same window. No window_id means the current window.
   if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end
@@ -53,7 +53,7 @@ local function refund(key, p, count, ends, fresh, charged_at, window_id, remaini
 end
 
 local function repair(key, p, count, ends, fresh)
-  -- A window that is over expires by itself.
+  -- A window that has ended expires by itself.
   if fresh == 2 then
     call('PEXPIREAT', key, format('%d', ends / 1000))
   end

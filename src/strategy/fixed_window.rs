@@ -23,8 +23,8 @@ pub struct FixedWindow;
 
 impl Strategy for FixedWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "fixed window", window::MOST)?;
-        Ok(Arc::new(Fixed {
+        let period = window::validated_period_us(quota, "fixed window", window::MAX_COUNT)?;
+        Ok(Arc::new(FixedWindowRule {
             requests: quota.amount(),
             period,
         }))
@@ -33,7 +33,7 @@ impl Strategy for FixedWindow {
 
 /// A fixed window for one quota.
 #[derive(Clone, Debug)]
-struct Fixed {
+struct FixedWindowRule {
     requests: u64,
     /// In microseconds.
     period: i64,
@@ -52,8 +52,8 @@ impl State for Counter {
     }
 }
 
-impl Fixed {
-    /// The window as it stands at `now`, and whether it is yet to open.
+impl FixedWindowRule {
+    /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
     fn current(&self, state: &Counter, now: Timestamp) -> (u64, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
         if state.ends <= now {
@@ -65,7 +65,7 @@ impl Fixed {
     }
 }
 
-impl LocalRule for Fixed {
+impl LocalRule for FixedWindowRule {
     type State = Counter;
 
     fn available(&self, state: &mut Counter, now: Timestamp) -> i64 {
@@ -94,9 +94,9 @@ impl LocalRule for Fixed {
         if fresh || ends != receipt.window_id {
             return 0;
         }
-        let back = want.min(count);
-        state.count = count - back;
-        back
+        let refunded = want.min(count);
+        state.count = count - refunded;
+        refunded
     }
 
     fn snapshot(&self, state: &Counter, now: Timestamp, _cost: u64) -> Snapshot {
@@ -105,7 +105,7 @@ impl LocalRule for Fixed {
     }
 }
 
-impl Rule for Fixed {
+impl Rule for FixedWindowRule {
     fn state_format(&self) -> &'static str {
         "f1"
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_window_that_a_step_of_the_clock_made_too_long_ends_after_one_period() {
-        let window = Fixed {
+        let window = FixedWindowRule {
             requests: 1,
             period: 60_000_000,
         };

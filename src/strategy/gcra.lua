@@ -1,24 +1,24 @@
--- Generic cell rate algorithm. State: the theoretical arrival time (TAT) in units of 50 ns, modulo a round of
+-- Generic cell rate algorithm. State: the theoretical arrival time (TAT) in ticks of 50 ns, modulo a round of
 -- 225,000,000 s, as an integer from 1 to the round: never 0, so that the result of an INCRBY says whether there was a key.
 -- A key expires at the first multiple of a lap (60 s, a divisor of the round) at or after its TAT.
 --
--- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
---    more than twice the tolerance
--- state: ahead, how far the TAT lies ahead of now; found (0: no key, 1: as it is stored, 2: further ahead than any debt, and
---   to be written)
+-- p, in ticks but for the burst: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier
+--    of the policy, if that is more than twice the tolerance
+-- state: ahead (how far the TAT lies ahead of now, in ticks), found (0: no key, 1: ahead is as stored, 2: the stored TAT lies
+--    further ahead than any debt, and has to be written)
 -- luacheck: read globals call format now now_s now_us ceil min max foreign number expiry
 
 local round, lap = 4500000000000000, 1200000000
-local at, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
+local now_ticks, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 
--- When a key expires whose TAT lies so far ahead, in ms since the epoch, as text.
+-- When a key whose TAT lies so far ahead expires, in ms since the epoch, as text.
 local function expires_ms(ahead)
-  local tat = at + ahead
+  local tat = now_ticks + ahead
   return format('%d', round_ms + (tat + -tat % lap) / 20000)
 end
 
 local function write(key, ahead)
-  call('SET', key, format('%d', (at + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
+  call('SET', key, format('%d', (now_ticks + ahead - 1) % round + 1), 'PXAT', expires_ms(ahead))
 end
 
 local function available(key, p)
@@ -31,7 +31,7 @@ local function available(key, p)
     foreign(key, 'not an arrival time')
   end
   -- The shorter way round. A debt and the steps of a clock are less than half a round.
-  local ahead = tat - at
+  local ahead = tat - now_ticks
   if ahead > round / 2 then
     ahead = ahead - round
   elseif ahead <= -round / 2 then
@@ -53,17 +53,17 @@ local function charge(key, p, ahead, _, _, units)
   return ahead, 1
 end
 
--- Refunds what time has not, to the fraction of a unit.
+-- Refunds what time has not returned, to the fraction of a unit.
 local function refund(key, p, ahead, found, _, charged_at, _, remaining, want)
-  local refunded = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
-  if refunded >= ahead and ahead > 0 then
+  local ticks = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+  if ticks >= ahead and ahead > 0 then
     call('DEL', key)
     ahead, found = 0, 0
-  elseif refunded > 0 and ahead > 0 then
-    ahead, found = ahead - refunded, 1
+  elseif ticks > 0 and ahead > 0 then
+    ahead, found = ahead - ticks, 1
     write(key, ahead)
   end
-  return ceil(refunded / p[2]), ahead, found
+  return ceil(ticks / p[2]), ahead, found
 end
 
 local function repair(key, p, ahead, found)
@@ -72,9 +72,9 @@ local function repair(key, p, ahead, found)
   elseif found == 1 and ahead == 0 then
     call('DEL', key)
   elseif found == 1 then
-    local expires, last = expiry(key), expires_ms(ahead)
-    if expires == -1 or expires > tonumber(last) then
-      call('PEXPIREAT', key, last)
+    local expires, expected = expiry(key), expires_ms(ahead)
+    if expires == -1 or expires > tonumber(expected) then
+      call('PEXPIREAT', key, expected)
     end
   end
 end

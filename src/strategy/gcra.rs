@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy, TierRefills,
-    meter::{self, Meter},
+    rate::{self, RateParams},
     rule::try_charge,
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
@@ -36,7 +36,7 @@ impl Strategy for Gcra {
         quota: &Quota,
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(Cells(Meter::of(quota, refills)?)))
+        Ok(Arc::new(GcraRule(RateParams::new(quota, refills)?)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -46,37 +46,38 @@ impl Strategy for Gcra {
 
 /// GCRA for one quota.
 #[derive(Clone, Debug)]
-struct Cells(Meter);
+struct GcraRule(RateParams);
 
-/// The theoretical arrival time, in units of 50 ns since 1970.
+/// The theoretical arrival time, in ticks (50 ns) since 1970.
 #[derive(Debug, Default)]
 struct Tat(i64);
 
 impl State for Tat {
     fn expires_at(&self) -> Timestamp {
-        meter::timestamp(self.0)
+        rate::to_timestamp(self.0)
     }
 }
 
-impl Cells {
-    /// How far ahead of now the theoretical arrival time lies, in units of time.
+impl GcraRule {
+    /// How far ahead of now the theoretical arrival time lies, in ticks.
     fn ahead(&self, &Tat(tat): &Tat, now: Timestamp) -> u64 {
-        let ahead = tat.saturating_sub(meter::instant(now));
-        self.0.cut(u64::try_from(ahead).unwrap_or(0))
+        let ahead = tat.saturating_sub(rate::ticks_since_epoch(now));
+        self.0.capped(u64::try_from(ahead).unwrap_or(0))
     }
 
+    /// The theoretical arrival time that lies so far ahead of now.
     fn tat(&self, ahead: u64, now: Timestamp) -> Tat {
-        Tat(meter::instant(now).saturating_add_unsigned(ahead))
+        Tat(rate::ticks_since_epoch(now).saturating_add_unsigned(ahead))
     }
 }
 
-impl LocalRule for Cells {
+impl LocalRule for GcraRule {
     type State = Tat;
 
     fn available(&self, state: &mut Tat, now: Timestamp) -> i64 {
         let ahead = self.ahead(state, now);
         if ahead == self.0.tolerance {
-            // It may have been cut.
+            // The stored one may lie further ahead, and was capped.
             *state = self.tat(ahead, now);
         }
         self.0.available(ahead)
@@ -118,15 +119,15 @@ impl LocalRule for Cells {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let (back, given) = self
+        let (ticks, refunded) = self
             .0
-            .held(receipt.charged_at, receipt.remaining, now, want);
+            .refundable(receipt.charged_at, receipt.remaining, now, want);
         LocalRule::available(self, state, now);
         let ahead = self.ahead(state, now);
-        if back > 0 && ahead > 0 {
-            *state = self.tat(ahead.saturating_sub(back), now);
+        if ticks > 0 && ahead > 0 {
+            *state = self.tat(ahead.saturating_sub(ticks), now);
         }
-        given
+        refunded
     }
 
     fn snapshot(&self, state: &Tat, now: Timestamp, _cost: u64) -> Snapshot {
@@ -134,13 +135,13 @@ impl LocalRule for Cells {
     }
 }
 
-impl Rule for Cells {
+impl Rule for GcraRule {
     fn state_format(&self) -> &'static str {
         "g3"
     }
 
     fn units_in_use(&self, &Snapshot([ahead, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
-        Some(self.0.in_use(ahead))
+        Some(self.0.units_in_use(ahead))
     }
 
     fn snapshot_ignores_cost(&self) -> bool {
@@ -168,7 +169,7 @@ impl Rule for Cells {
     }
 
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
-        self.0.deepest_of_others()
+        self.0.max_debt_of_tiers()
     }
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {
@@ -182,30 +183,30 @@ mod tests {
     use proptest::prelude::*;
     use std::time::Duration;
 
-    const BY: Key = Key::global();
+    const CALLER: Key = Key::global();
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-    fn cells(quota: &str) -> Cells {
-        Cells(meter(quota).expect(quota))
+    fn gcra(quota: &str) -> GcraRule {
+        GcraRule(params(quota).expect(quota))
     }
 
-    fn meter(quota: &str) -> Result<Meter, InvalidValue> {
-        Meter::of(&quota.parse().expect(quota), &TierRefills::default())
+    fn params(quota: &str) -> Result<RateParams, InvalidValue> {
+        RateParams::new(&quota.parse().expect(quota), &TierRefills::default())
     }
 
     #[test]
     fn a_quota_that_cannot_be_counted_exactly_says_what_can() {
         for quota in ["1000001/s", "33333333/s"] {
-            let error = meter(quota).expect_err(quota);
+            let error = params(quota).expect_err(quota);
             let words = "at most 1,000,000 units per second";
             assert!(format!("{error:?}").contains(words), "{error:?}");
         }
         for quota in ["1/401days", "10/s burst 9000000000000", "1/month burst 15"] {
-            let error = meter(quota).expect_err(quota);
+            let error = params(quota).expect_err(quota);
             assert!(format!("{error:?}").contains("CalendarWindow"), "{error:?}");
         }
         for quota in ["1/400days", "1000000/s", "1/month burst 13"] {
-            assert!(meter(quota).is_ok(), "{quota}");
+            assert!(params(quota).is_ok(), "{quota}");
         }
     }
 
@@ -214,38 +215,38 @@ mod tests {
         let refills = TierRefills::default();
         let tier = |quota: &str| {
             let quota: Quota = quota.parse().expect(quota);
-            Cells(Meter::of(&quota, &refills).expect("a quota in range"))
+            GcraRule(RateParams::new(&quota, &refills).expect("a quota in range"))
         };
         let (large, small) = (tier("10000/day"), tier("10/min"));
         let mut state = Tat::default();
-        LocalRule::charge(&large, &mut state, NOW, 20_000, &BY);
+        LocalRule::charge(&large, &mut state, NOW, 20_000, &CALLER);
         assert!(LocalRule::available(&small, &mut state, NOW) < 0);
         assert_eq!(LocalRule::available(&large, &mut state, NOW), -10_000);
         // One unit more is no debt that any tier allows.
-        LocalRule::charge(&large, &mut state, NOW, 1, &BY);
+        LocalRule::charge(&large, &mut state, NOW, 1, &CALLER);
         assert_eq!(LocalRule::available(&small, &mut state, NOW), 0);
     }
 
     #[test]
     fn a_state_further_ahead_than_any_debt_is_one_burst_and_no_longer() {
         // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
-        let meter = cells("10/min");
+        let rule = gcra("10/min");
         let mut state = Tat::default();
         LocalRule::charge(
-            &meter,
+            &rule,
             &mut state,
             NOW + Duration::from_secs(3_600),
             10,
-            &BY,
+            &CALLER,
         );
-        let snapshot = LocalRule::snapshot(&meter, &state, NOW, 1);
+        let snapshot = LocalRule::snapshot(&rule, &state, NOW, 1);
         assert_eq!(
-            meter.status(&snapshot, NOW, 1).retry_after,
+            rule.status(&snapshot, NOW, 1).retry_after,
             RetryAfter::In(Duration::from_secs(6))
         );
     }
 
-    /// How much of a rate is promised.
+    /// The promised share of a rate.
     fn share(quota: &Quota) -> f64 {
         match quota.amount() as f64 / quota.period().as_secs_f64() {
             ..=2_000.0 => 0.9999,
@@ -254,22 +255,22 @@ mod tests {
         }
     }
 
-    /// Takes one unit whenever one is to be had, for `periods`; returns how many that were.
-    fn sustained(meter: &Cells, period: Duration, periods: u32) -> u64 {
+    /// Charges every unit as soon as it is available, for `periods`; returns how many these were.
+    fn sustained(rule: &GcraRule, period: Duration, periods: u32) -> u64 {
         let mut state = Tat::default();
         let (mut now, end) = (NOW, NOW + period * periods);
-        let mut taken = 0;
+        let mut charged = 0;
         while now < end {
-            let available = LocalRule::available(meter, &mut state, now).max(0) as u64;
-            LocalRule::charge(meter, &mut state, now, available, &BY);
-            taken += available;
-            let snapshot = LocalRule::snapshot(meter, &state, now, 1);
-            now = match meter.status(&snapshot, now, 1).retry_after {
+            let available = LocalRule::available(rule, &mut state, now).max(0) as u64;
+            LocalRule::charge(rule, &mut state, now, available, &CALLER);
+            charged += available;
+            let snapshot = LocalRule::snapshot(rule, &state, now, 1);
+            now = match rule.status(&snapshot, now, 1).retry_after {
                 RetryAfter::In(wait) => now + wait,
                 _ => now,
             };
         }
-        taken
+        charged
     }
 
     #[test]
@@ -286,14 +287,15 @@ mod tests {
             ("999999/s burst 3", 2),
         ] {
             let quota: Quota = quota.parse().expect(quota);
-            let meter =
-                Cells(Meter::of(&quota, &TierRefills::default()).expect("a quota in range"));
-            let taken = sustained(&meter, quota.period(), periods);
+            let rule = GcraRule(
+                RateParams::new(&quota, &TierRefills::default()).expect("a quota in range"),
+            );
+            let charged = sustained(&rule, quota.period(), periods);
             let most = quota.amount() * u64::from(periods) + quota.capacity();
             // What the first burst adds is no rate.
             let least = (quota.amount() * u64::from(periods)) as f64 * share(&quota) - 1.0;
-            assert!(taken <= most, "{quota}: {taken} > {most}");
-            assert!(taken as f64 >= least, "{quota}: {taken} < {least}");
+            assert!(charged <= most, "{quota}: {charged} > {most}");
+            assert!(charged as f64 >= least, "{quota}: {charged} < {least}");
         }
     }
 
@@ -303,9 +305,9 @@ mod tests {
             requests in 1_u64..=1_000_000, period in 1_000_000_u64..=30 * 86_400_000_000, burst in 1_u64..1_000,
         ) {
             let quota = Quota::requests(requests).per(Duration::from_micros(period)).burst(burst);
-            if let Ok(meter) = Meter::of(&quota, &TierRefills::default()) {
+            if let Ok(params) = RateParams::new(&quota, &TierRefills::default()) {
                 let exact = u128::from(period) * 20;
-                let ours = u128::from(meter.interval) * u128::from(requests);
+                let ours = u128::from(params.interval) * u128::from(requests);
                 prop_assert!(ours >= exact);
                 prop_assert!(exact as f64 >= ours as f64 * share(&quota));
             }
@@ -314,36 +316,36 @@ mod tests {
         #[test]
         fn a_rate_that_divides_20_million_is_exact(requests in 1_u64..=1_000_000) {
             if 20_000_000 % requests == 0 {
-                let meter = Meter::of(&Quota::requests(requests).per_second(), &TierRefills::default());
-                prop_assert_eq!(meter.expect("a quota in range").interval * requests, 20_000_000);
+                let params = RateParams::new(&Quota::requests(requests).per_second(), &TierRefills::default());
+                prop_assert_eq!(params.expect("a quota in range").interval * requests, 20_000_000);
             }
         }
 
         #[test]
-        fn at_a_glance_as_step_by_step(
+        fn one_step_charges_what_several_do(
             used in 0_u64..60, step in -30_000_000_i64..30_000_000, units in 0_u64..50, times in 0_u64..4,
         ) {
             // Debts, and states of a clock that stepped, included.
-            let meter = cells("10/min burst 20");
+            let rule = gcra("10/min burst 20");
             let mut state = Tat::default();
-            LocalRule::charge(&meter, &mut state, NOW, used, &BY);
+            LocalRule::charge(&rule, &mut state, NOW, used, &CALLER);
             let now = Timestamp::from_micros(NOW.as_micros() + step);
             let mut other = Tat(state.0);
-            let glance = LocalRule::try_charge(&meter, &mut state, now, times, units, &BY);
-            prop_assert_eq!(glance, try_charge(&meter, &mut other, now, times, units, &BY));
+            let fast = LocalRule::try_charge(&rule, &mut state, now, times, units, &CALLER);
+            prop_assert_eq!(fast, try_charge(&rule, &mut other, now, times, units, &CALLER));
             prop_assert_eq!(state.0, other.0);
         }
 
         #[test]
-        fn what_is_given_back_at_once_was_never_taken(used in 0_u64..20, units in 1_u64..20) {
-            let meter = cells("10/min burst 20");
+        fn a_charge_that_is_refunded_at_once_leaves_no_trace(used in 0_u64..20, units in 1_u64..20) {
+            let rule = gcra("10/min burst 20");
             let mut state = Tat::default();
-            LocalRule::charge(&meter, &mut state, NOW, used, &BY);
+            LocalRule::charge(&rule, &mut state, NOW, used, &CALLER);
             let before = state.0;
-            LocalRule::charge(&meter, &mut state, NOW, units, &BY);
+            LocalRule::charge(&rule, &mut state, NOW, units, &CALLER);
             let receipt = ChargeReceipt { charged_at: NOW, remaining: units, window_id: 0 };
-            prop_assert_eq!(LocalRule::refund(&meter, &mut state, NOW, &receipt, units, &BY), units);
-            prop_assert_eq!(LocalRule::available(&meter, &mut state, NOW), 20 - used as i64);
+            prop_assert_eq!(LocalRule::refund(&rule, &mut state, NOW, &receipt, units, &CALLER), units);
+            prop_assert_eq!(LocalRule::available(&rule, &mut state, NOW), 20 - used as i64);
             prop_assert!(before == 0 || state.0 == before);
         }
     }

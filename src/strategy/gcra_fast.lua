@@ -1,20 +1,20 @@
 -- The fast path of GCRA, run in the driver's main chunk: it makes no function. One INCRBY per policy charges a key and
--- returns what was there. All policies of an entry are charged before any is judged; then each charge is cut to the
--- requests that are admitted, and keys that are new, stale, capped or past the end of a lap are written. See gcra.lua for
--- the state.
+-- returns the result. All policies of an entry are charged before the first result is compared with its tolerance; then each
+-- charge is reduced to the requests that are admitted, and keys that are new, stale, capped or past the end of a lap are
+-- written. See gcra.lua for the state.
 --
--- Leaves to gcra.lua, uncharged: requests that cost nothing or more than a burst, values that it did not write, and
--- commands that are refused.
+-- Leaves to gcra.lua, uncharged: requests that cost nothing or more than a burst, keys with values of another program, and
+-- commands that the server rejects.
 -- luacheck: globals try tonumber type format now_s now_us now_ms KEYS args seg policy_count seg_first_key seg_last_key request_counts keys_done reply reply_len
 
 local round, lap = 4500000000000000, 1200000000
-local at, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
+local now_ticks, round_ms = now_s % 225000000 * 20000000 + now_us * 20, (now_s - now_s % 225000000) * 1000
 -- What is added to a key, as a number and as text, and its tolerance; under several policies, a list of each.
 local add, text, tolerance, adds, texts, tolerances
 if policy_count > 1 then
   adds, texts, tolerances = { 0, 0, 0 }, { 0, 0, 0 }, { 0, 0, 0 }
 end
--- How the key under a policy is to be written, if not by the INCRBY alone: 'capped', or 'new', which may be stale as well.
+-- How a policy's key has to be written, if the INCRBY alone is not enough: 'capped', or 'new', which includes stale.
 local rewrites
 -- How many requests the last entry stood for, and how many of them a full quota has units for.
 local requests, fitting
@@ -44,9 +44,9 @@ while keys_done < seg_last_key do
 
   -- Charges all policies, and finds for how many requests all of them have enough units. Keeps in `reply` how far ahead
   -- each TAT is.
-  local admitted, i, place, is_plain, failed = fitting, 0, reply_len + 1, true, nil
+  local admitted, i, index, is_plain, failed = fitting, 0, reply_len + 1, true, nil
   repeat
-    i, place = i + 1, place + 1
+    i, index = i + 1, index + 1
     if adds then
       add, text, tolerance = adds[i], texts[i], tolerances[i]
     end
@@ -55,8 +55,8 @@ while keys_done < seg_last_key do
       i, failed = i - 1, 0
       break
     end
-    local ahead = value - at
-    -- As a rule the key was there, has enough units, and stays in its lap.
+    local ahead = value - now_ticks
+    -- Most often the key existed, has enough units, and stays in its lap.
     if ahead <= add or ahead > tolerance or (value - 1) % lap < add then
       is_plain = false
       if value < add or value - add > round then
@@ -86,17 +86,17 @@ while keys_done < seg_last_key do
         end
       end
     end
-    reply[place] = ahead
+    reply[index] = ahead
   until i == policy_count
 
   if not is_plain and not failed then
     for j = 1, policy_count do
       local key, step = KEYS[keys_done + j], args[seg + 3 * j + 1] * args[args[seg + 3 * j] + 5]
       local net, before = admitted * step, reply[reply_len + 1 + j] - fitting * step
-      local tat, rewrite = at + before + net, rewrites and rewrites[j]
+      local tat, rewrite = now_ticks + before + net, rewrites and rewrites[j]
       local ends_lap = (tat - 1) % lap < net
       if rewrite == 'new' and admitted == 0 then
-        -- Nothing stays of what a rejected request made, also where the user may not DEL.
+        -- A rejected request leaves no key behind, also where the user may not DEL.
         if try('DEL', key) ~= 1 then
           try('PEXPIREAT', key, '1')
         end
@@ -114,7 +114,7 @@ while keys_done < seg_last_key do
           rewrite = 'lap'
         end
         if rewrite and not try('SET', key, format('%d', (tat - 1) % round + 1), 'PXAT', expires_at).ok then
-          -- What is left to be undone is the net, where the rest was undone already.
+          -- Keys before `failed` are charged the net by now, this one too if it ends a lap; the others are charged in full.
           failed = rewrite == 'lap' and j + 1 or j
           break
         end

@@ -3,7 +3,7 @@
 --
 -- p: 1 requests, 2 period in ms
 -- state: count, ends (of the window, in us since the epoch), fresh (1: no window is open, 2: one is, and its TTL has to be set,
---   3: one is over, and its list is still there)
+--    3: one has ended, and its list still exists)
 -- luacheck: read globals call format now now_ms next_ms ceil min max abs foreign expiry
 
 local header = '='
@@ -29,7 +29,7 @@ local function available(key, p)
   return p[1] - count, count, ends, 0
 end
 
--- When the key expires, in ms since the epoch. A TTL that is over would delete the key.
+-- When the key expires, in ms since the epoch. A TTL that has passed would delete the key.
 local function expires_ms(ends)
   return max(ends / 1000, now_ms + 1)
 end
@@ -56,7 +56,7 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
   if fresh > 0 then
     local ok, why = pcall(call, 'PEXPIREAT', key, format('%d', expires_ms(ends)))
     if not ok then
-      -- A list that never expires would lock its callers out.
+      -- A list that never expires would reject all requests.
       pcall(call, 'LTRIM', key, 0, -1 - units)
       error(why, 0)
     end
@@ -65,8 +65,8 @@ local function charge(key, p, count, ends, fresh, units, callers, each)
 end
 
 local function refund(key, p, count, ends, fresh, charged_at, window_id, remaining, want, caller)
-  -- A key that was moved expires a ms or two later. So a window that opens within 2 ms of one that was reset is taken for that
-  -- one: only its end names a window. No window_id means the current window.
+  -- A window is identified by its end. A key that was moved expires a ms or two later, so ends that are 2 ms apart are the
+  -- same window. No window_id means the current window.
   if fresh > 0 or window_id and abs(ends - window_id) > min(2000, p[2] * 250) then
     return 0, count, ends, fresh
   end

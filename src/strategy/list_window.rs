@@ -20,13 +20,13 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWindow;
 
-/// The most callers that are remembered.
-const MOST: u64 = 100_000;
+/// The largest quota: each unit is an entry of the list.
+const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for ListWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "list window", MOST)?;
-        Ok(Arc::new(Listed {
+        let period = window::validated_period_us(quota, "list window", MAX_ENTRIES)?;
+        Ok(Arc::new(ListWindowRule {
             requests: quota.amount(),
             period,
         }))
@@ -35,42 +35,42 @@ impl Strategy for ListWindow {
 
 /// A list window for one quota.
 #[derive(Clone, Debug)]
-struct Listed {
+struct ListWindowRule {
     requests: u64,
     /// In microseconds.
     period: i64,
 }
 
-/// Who called in a window, in order, and its end in microseconds since the epoch.
+/// The caller of each unit charged in a window, in order, and its end in microseconds since the epoch.
 #[derive(Debug, Default)]
-struct Callers {
-    list: Vec<Key>,
+struct CallerList {
+    callers: Vec<Key>,
     ends: i64,
 }
 
-impl State for Callers {
+impl State for CallerList {
     fn expires_at(&self) -> Timestamp {
         Timestamp::from_micros(self.ends)
     }
 }
 
-impl Listed {
-    /// The window as it stands at `now`, and whether it is yet to open.
-    fn current(&self, state: &Callers, now: Timestamp) -> (usize, i64, bool) {
+impl ListWindowRule {
+    /// The count of the current window, its end, and whether it is fresh: it opens with the next charge.
+    fn current(&self, state: &CallerList, now: Timestamp) -> (usize, i64, bool) {
         let (now, opened) = (now.as_micros(), now.as_micros() + self.period);
         if state.ends <= now {
             (0, opened, true)
         } else {
             // A window that would outlast its period, because the clock stepped back, ends one period from now.
-            (state.list.len(), state.ends.min(opened), false)
+            (state.callers.len(), state.ends.min(opened), false)
         }
     }
 }
 
-impl LocalRule for Listed {
-    type State = Callers;
+impl LocalRule for ListWindowRule {
+    type State = CallerList;
 
-    fn available(&self, state: &mut Callers, now: Timestamp) -> i64 {
+    fn available(&self, state: &mut CallerList, now: Timestamp) -> i64 {
         let (count, ends, fresh) = self.current(state, now);
         if !fresh {
             state.ends = ends;
@@ -78,20 +78,20 @@ impl LocalRule for Listed {
         self.requests as i64 - count as i64
     }
 
-    fn charge(&self, state: &mut Callers, now: Timestamp, units: u64, caller: &Key) {
+    fn charge(&self, state: &mut CallerList, now: Timestamp, units: u64, caller: &Key) {
         let (_, ends, fresh) = self.current(state, now);
         if fresh {
-            state.list.clear();
+            state.callers.clear();
         }
         state.ends = ends;
         state
-            .list
+            .callers
             .extend(std::iter::repeat_n(*caller, units as usize));
     }
 
     fn refund(
         &self,
-        state: &mut Callers,
+        state: &mut CallerList,
         now: Timestamp,
         receipt: &ChargeReceipt,
         want: u64,
@@ -101,28 +101,31 @@ impl LocalRule for Listed {
         if fresh || ends != receipt.window_id {
             return 0;
         }
-        let mut back = 0;
-        while back < want
-            && let Some(last) = state.list.iter().rposition(|recorded| recorded == caller)
+        let mut refunded = 0;
+        while refunded < want
+            && let Some(last) = state
+                .callers
+                .iter()
+                .rposition(|recorded| recorded == caller)
         {
-            state.list.remove(last);
-            back += 1;
+            state.callers.remove(last);
+            refunded += 1;
         }
-        back
+        refunded
     }
 
-    fn snapshot(&self, state: &Callers, now: Timestamp, _cost: u64) -> Snapshot {
+    fn snapshot(&self, state: &CallerList, now: Timestamp, _cost: u64) -> Snapshot {
         let (count, ends, fresh) = self.current(state, now);
         Snapshot::new([count as i64, ends, i64::from(fresh)])
     }
 
-    fn callers(&self, state: &Callers, now: Timestamp) -> Vec<Key> {
+    fn callers(&self, state: &CallerList, now: Timestamp) -> Vec<Key> {
         let (count, ..) = self.current(state, now);
-        state.list[..count].to_vec()
+        state.callers[..count].to_vec()
     }
 }
 
-impl Rule for Listed {
+impl Rule for ListWindowRule {
     fn state_format(&self) -> &'static str {
         "r1"
     }

@@ -48,7 +48,7 @@ mod fixed_window;
 pub(crate) mod format;
 mod gcra;
 mod list_window;
-mod meter;
+mod rate;
 pub(crate) mod rule;
 mod sliding_log;
 mod sliding_window;

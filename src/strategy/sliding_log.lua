@@ -29,7 +29,7 @@ local function available(key, p)
   return p[1] - (len - expired), len - expired, expired, ahead
 end
 
--- The clock stepped back: what would happen only later happened now.
+-- The clock stepped back: charges of a later time count as charges of now.
 local function end_at_now(key)
   local log = call('LRANGE', key, 0, -1)
   for i = #log, 1, -1 do
@@ -88,15 +88,15 @@ local function repair(key, p, _, _, ahead)
   -- The log expires with its newest entry, also where the period was another one when that was written.
   local newest = call('LINDEX', key, -1)
   if newest then
-    local last = max(ceil((tonumber(newest) + p[2]) / 1000), now_ms + 1)
+    local expected = max(ceil((tonumber(newest) + p[2]) / 1000), now_ms + 1)
     -- A key that was moved expires a ms or two later.
-    if abs(expiry(key) - last) > 2 then
-      call('PEXPIREAT', key, format('%d', last))
+    if abs(expiry(key) - expected) > 2 then
+      call('PEXPIREAT', key, format('%d', expected))
     end
   end
 end
 
--- The count, when so many entries have expired that `cost` fits, and when all have.
+-- The count, when enough entries will have expired for `cost`, and when all will have.
 local function snapshot(key, p, count, expired, ahead, cost)
   local len, fits_at, free_at = expired + count, 0, 0
   local function expires_at(index)

@@ -18,13 +18,13 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;
 
-/// The most instants that are kept.
-const MOST: u64 = 100_000;
+/// The largest quota: each unit is an entry of the log.
+const MAX_ENTRIES: u64 = 100_000;
 
 impl Strategy for SlidingLog {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "sliding log", MOST)?;
-        Ok(Arc::new(Log {
+        let period = window::validated_period_us(quota, "sliding log", MAX_ENTRIES)?;
+        Ok(Arc::new(SlidingLogRule {
             requests: quota.amount(),
             period,
         }))
@@ -33,16 +33,17 @@ impl Strategy for SlidingLog {
 
 /// A sliding log for one quota.
 #[derive(Clone, Debug)]
-struct Log {
+struct SlidingLogRule {
     requests: u64,
     /// In microseconds.
     period: i64,
 }
 
-/// The instants of the charged units in microseconds since the epoch, the oldest first, and when the last is gone.
+/// The instants of the charged units, in microseconds since the epoch, the oldest first.
 #[derive(Debug, Default)]
 struct Instants {
     log: VecDeque<i64>,
+    /// When the newest entry expires.
     expires_at: i64,
 }
 
@@ -52,31 +53,31 @@ impl State for Instants {
     }
 }
 
-impl Log {
-    /// How many entries no longer count.
+impl SlidingLogRule {
+    /// How many entries have expired.
     fn expired_len(&self, state: &Instants, now: Timestamp) -> usize {
         let oldest = now.as_micros() - self.period;
         state.log.partition_point(|at| *at <= oldest)
     }
 
-    /// When the entry at `index` is gone.
+    /// When the entry at `index` expires.
     fn entry_expires_at(&self, state: &Instants, index: usize, now: Timestamp) -> i64 {
         let at = state.log.get(index).copied().unwrap_or_default();
         at.min(now.as_micros()) + self.period
     }
 }
 
-impl LocalRule for Log {
+impl LocalRule for SlidingLogRule {
     type State = Instants;
 
     fn available(&self, state: &mut Instants, now: Timestamp) -> i64 {
         if state.log.back().is_some_and(|at| *at > now.as_micros()) {
-            // The clock stepped back: what would happen only later happened now.
+            // The clock stepped back: charges of a later time count as charges of now.
             for at in &mut state.log {
                 *at = (*at).min(now.as_micros());
             }
         }
-        // The period may have been another one when the last was charged.
+        // The period may have been another one when the newest entry was charged.
         state.expires_at = state.log.back().map_or(0, |at| at + self.period);
         let count = state.log.len() - self.expired_len(state, now);
         self.requests as i64 - count as i64
@@ -103,10 +104,10 @@ impl LocalRule for Log {
         }
         let first = state.log.partition_point(|entry| *entry < at);
         let end = state.log.partition_point(|entry| *entry <= at);
-        let back = want.min((end - first) as u64);
-        state.log.drain(first..first + back as usize);
+        let refunded = want.min((end - first) as u64);
+        state.log.drain(first..first + refunded as usize);
         state.expires_at = state.log.back().map_or(0, |at| at + self.period);
-        back
+        refunded
     }
 
     fn snapshot(&self, state: &Instants, now: Timestamp, cost: u64) -> Snapshot {
@@ -124,7 +125,7 @@ impl LocalRule for Log {
     }
 }
 
-impl Rule for Log {
+impl Rule for SlidingLogRule {
     fn state_format(&self) -> &'static str {
         "l1"
     }

@@ -1,20 +1,20 @@
 -- Sliding window. State: counters of the newest buckets, the newest first, behind their width in us and the number of the
--- newest since the epoch: "width@number:count,count,...". Buckets of another width, which the policy had before, count in
--- those of now in which they end.
+-- newest, counted from the epoch: "width@number:count,count,...". Buckets of another width, which the policy had before,
+-- count in the current ones in which they end.
 --
--- p: 1 requests, 2 buckets, 3 width of a bucket in units of time, 4 units of time per ms, 5 us per unit of time
+-- p: 1 requests, 2 buckets, 3 width of a bucket in ticks, 4 ticks per ms, 5 us per tick
 -- state: counts (the current bucket first), used, off (1: the buckets are of another width, 2: the newest lies ahead)
 -- luacheck: read globals call format now floor ceil min max match foreign expiry
 
--- The current bucket, and how far into it now is, rounded down to whole units of time.
+-- The number of the current bucket, and how many whole ticks of it have passed.
 local function current_bucket(p)
-  local units = floor(now / p[5])
-  local i = floor(units / p[3])
-  return i, units - i * p[3]
+  local ticks = floor(now / p[5])
+  local current = floor(ticks / p[3])
+  return current, ticks - current * p[3]
 end
 
--- How many units of the oldest bucket still count, rounded up. Its count may be that of a larger quota: more than any debt
--- of this one counts as twice the requests.
+-- How many units of the oldest bucket still count, rounded up, `into` ticks into the current one. Its count may be that of a
+-- larger quota: more than any debt of this one counts as twice the requests.
 local function weighed(p, count, into)
   local inside, max_debt = p[3] - into, 2 * p[1]
   if count > max_debt and inside > floor(max_debt * p[3] / count) then
@@ -24,8 +24,8 @@ local function weighed(p, count, into)
 end
 
 local function available(key, p)
-  local i, into = current_bucket(p)
-  local counts, off, own_width = {}, 0, p[3] * p[5]
+  local current, into = current_bucket(p)
+  local counts, off, width_us = {}, 0, p[3] * p[5]
   for j = 1, p[2] + 1 do
     counts[j] = 0
   end
@@ -36,17 +36,17 @@ local function available(key, p)
       foreign(key, 'not a row of buckets, "width@number:count,..."')
     end
     width, newest = tonumber(width), tonumber(newest)
-    if width ~= own_width then
+    if width ~= width_us then
       off = 1
-    elseif newest > i then
+    elseif newest > current then
       -- The clock stepped back: the newest bucket is the current one.
-      newest, off = i, 2
+      newest, off = current, 2
     end
     for count in string.gmatch(list, '%d+') do
       if #count > 16 then
         foreign(key, 'not a row of buckets, "width@number:count,..."')
       end
-      local j = 1 + i - (width == own_width and newest or min(i, floor(((newest + 1) * width - 1) / own_width)))
+      local j = 1 + current - (width == width_us and newest or min(current, floor(((newest + 1) * width - 1) / width_us)))
       if j > p[2] + 1 then
         break
       end
@@ -66,7 +66,7 @@ local function expires_ms(p, number)
 end
 
 local function write(key, p, counts)
-  local i = current_bucket(p)
+  local current = current_bucket(p)
   local last = #counts
   while last > 1 and counts[last] == 0 do
     last = last - 1
@@ -75,8 +75,8 @@ local function write(key, p, counts)
   for j = 1, last do
     list[j] = format('%d', counts[j])
   end
-  local head = format('%d@%d:', p[3] * p[5], i)
-  call('SET', key, head .. table.concat(list, ','), 'PXAT', format('%d', expires_ms(p, i)))
+  local head = format('%d@%d:', p[3] * p[5], current)
+  call('SET', key, head .. table.concat(list, ','), 'PXAT', format('%d', expires_ms(p, current)))
 end
 
 local function charge(key, p, counts, used, off, units)
@@ -98,13 +98,13 @@ local function refund(key, p, counts, used, off, charged_at, window_id, remainin
 end
 
 local function repair(key, p)
-  local ends = expiry(key)
-  if ends == -2 then
+  local expires = expiry(key)
+  if expires == -2 then
     return
   end
   -- A later entry of the call may have charged since.
   local _, counts, _, off = available(key, p)
-  local i, newest = current_bucket(p), 1
+  local current, newest = current_bucket(p), 1
   while newest <= p[2] and counts[newest] == 0 do
     newest = newest + 1
   end
@@ -113,48 +113,48 @@ local function repair(key, p)
     return
   end
   -- A key without a TTL, or with that of another number of buckets; one that was moved expires a ms or two later.
-  local last = expires_ms(p, i - newest + 1)
-  if ends < last or ends > expires_ms(p, i) + 2 then
-    call('PEXPIREAT', key, format('%d', last))
+  local expected = expires_ms(p, current - newest + 1)
+  if expires < expected or expires > expires_ms(p, current) + 2 then
+    call('PEXPIREAT', key, format('%d', expected))
   end
 end
 
--- After how many units of time no more than `most` are used, if there are no other requests.
-local function earliest(p, counts, most)
+-- After how many ticks no more than `max_used` units are used, if there are no other requests.
+local function earliest(p, counts, max_used)
   local _, into = current_bucket(p)
-  local b, width = p[2], p[3]
-  for step = 0, b do
+  local buckets, width = p[2], p[3]
+  for step = 0, buckets do
     local whole = 0
-    for j = 1, b - step do
+    for j = 1, buckets - step do
       whole = whole + counts[j]
     end
-    local count, rest = counts[b + 1 - step], most - whole
+    local count, rest = counts[buckets + 1 - step], max_used - whole
     local from = step == 0 and into or 0
     if rest >= 0 then
-      -- The first place in this bucket where the units that still count fit into the rest.
-      local place = from
+      -- How far into this bucket the units of the oldest that still count first fit into the rest.
+      local offset = from
       if count > rest then
-        place = max(from, width - floor(rest * width / count))
+        offset = max(from, width - floor(rest * width / count))
       end
-      if place < width then
-        return step * width - into + place
+      if offset < width then
+        return step * width - into + offset
       end
     end
   end
-  return (b + 1) * width - into
+  return (buckets + 1) * width - into
 end
 
 -- The units used, and after how many us `cost` fits and all is free.
 local function snapshot(key, p, counts, used, off, cost)
-  local part = now - floor(now / p[5]) * p[5]
-  local fits, free = 0, 0
+  local into_tick = now - floor(now / p[5]) * p[5]
+  local fits_after, free_after = 0, 0
   if used > p[1] - cost and cost <= p[1] then
-    fits = earliest(p, counts, p[1] - cost) * p[5] - part
+    fits_after = earliest(p, counts, p[1] - cost) * p[5] - into_tick
   end
   if used > 0 then
-    free = earliest(p, counts, 0) * p[5] - part
+    free_after = earliest(p, counts, 0) * p[5] - into_tick
   end
-  return used, fits, free
+  return used, fits_after, free_after
 end
 
 return { available = available, charge = charge, refund = refund, repair = repair, snapshot = snapshot }

@@ -3,7 +3,7 @@ use std::{borrow::Cow, collections::VecDeque, num::NonZeroU32, sync::Arc, time::
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, RetryAfter, Rule, Snapshot,
     State, Strategy,
-    window::{self, MOST},
+    window::{self, MAX_COUNT},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -25,8 +25,8 @@ pub struct SlidingWindow {
     buckets: NonZeroU32,
 }
 
-/// The most buckets: each request reads them all.
-const MOST_BUCKETS: u32 = 100;
+/// The largest number of buckets: each request reads them all.
+const MAX_BUCKETS: u32 = 100;
 
 impl SlidingWindow {
     /// A sliding window of one bucket: two counters.
@@ -54,12 +54,12 @@ impl Default for SlidingWindow {
 
 impl Strategy for SlidingWindow {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
-        let period = window::checked(quota, "sliding window", MOST)?;
+        let period = window::validated_period_us(quota, "sliding window", MAX_COUNT)?;
         let buckets = i64::from(self.buckets.get());
-        if self.buckets.get() > MOST_BUCKETS {
+        if self.buckets.get() > MAX_BUCKETS {
             return Err(InvalidValue::new(
                 format!("{buckets} buckets"),
-                format!("at most {MOST_BUCKETS}"),
+                format!("at most {MAX_BUCKETS}"),
             ));
         }
         let width = period / buckets;
@@ -69,47 +69,53 @@ impl Strategy for SlidingWindow {
                 "buckets of whole microseconds, at least 1 ms each",
             ));
         }
-        // A weight is count x width, where the count may be a debt's. Wider buckets are weighed by the millisecond,
-        // rounded up.
-        let fits = |width: i64| {
+        // The product of a bucket's width and its count, which may be a debt, must be exact in Lua. Buckets that are too wide
+        // for that are measured in milliseconds.
+        let is_exact = |width: i64| {
             let product = i128::from(width) * i128::from(quota.amount()) * 2;
             product < 1 << 53
         };
-        let grain = match width {
-            width if fits(width) => 1,
-            width if width % 1_000 == 0 && fits(width / 1_000) => 1_000,
+        let tick_us = match width {
+            width if is_exact(width) => 1,
+            width if width % 1_000 == 0 && is_exact(width / 1_000) => 1_000,
             _ => {
                 return Err(InvalidValue::new(
-                    format!("{quota} in {buckets} buckets, past what a sliding window weighs"),
+                    format!(
+                        "{quota} in {buckets} buckets, more than a sliding window can weigh exactly"
+                    ),
                     "requests x bucket in milliseconds below 4,500,000,000,000,000",
                 ));
             }
         };
-        Ok(Arc::new(Sliding {
+        Ok(Arc::new(SlidingWindowRule {
             requests: quota.amount(),
             buckets: buckets as usize,
-            width: width / grain,
-            grain,
+            width: width / tick_us,
+            tick_us,
         }))
     }
 }
 
-/// A sliding window for one quota, in units of `grain` microseconds.
+/// A sliding window for one quota.
 #[derive(Clone, Debug)]
-struct Sliding {
+struct SlidingWindowRule {
     requests: u64,
     buckets: usize,
-    /// Of a bucket.
+    /// The width of a bucket in ticks.
     width: i64,
-    grain: i64,
+    /// The length of a tick, the unit of time, in microseconds.
+    tick_us: i64,
 }
 
-/// Counters of the newest buckets, the newest first, their width in microseconds, and the newest's number since the
-/// epoch. Buckets of another width, which the policy had before, count in those at hand in which they end.
+/// The counts of the newest buckets. Buckets of another width, which the policy had before, count in the current ones in
+/// which they end.
 #[derive(Clone, Debug, Default)]
 struct Buckets {
+    /// In microseconds.
     width: i64,
+    /// The number of the newest bucket, counted from the epoch.
     newest: i64,
+    /// The newest first.
     counts: VecDeque<u64>,
     /// When the newest has left the window, in microseconds since the epoch.
     expires_at: i64,
@@ -121,52 +127,55 @@ impl State for Buckets {
     }
 }
 
-impl Sliding {
-    /// Where we are: the bucket at hand, and how far into it, rounded down to whole units of time.
+impl SlidingWindowRule {
+    /// The number of the current bucket, and how many whole ticks of it have passed.
     fn current_bucket(&self, now: Timestamp) -> (i64, i64) {
-        let units = now.as_micros().div_euclid(self.grain);
-        (units.div_euclid(self.width), units.rem_euclid(self.width))
+        let ticks = now.as_micros().div_euclid(self.tick_us);
+        (ticks.div_euclid(self.width), ticks.rem_euclid(self.width))
     }
 
-    /// The buckets as this quota counts them.
-    fn own<'a>(&self, state: &'a Buckets, now: Timestamp) -> Cow<'a, Buckets> {
-        let width = self.width * self.grain;
-        if state.width == width || state.counts.is_empty() {
+    /// The width of a bucket in microseconds.
+    fn width_us(&self) -> i64 {
+        self.width * self.tick_us
+    }
+
+    fn has_other_width(&self, state: &Buckets) -> bool {
+        state.width != self.width_us() && !state.counts.is_empty()
+    }
+
+    /// The state in buckets of this quota's width.
+    fn converted<'a>(&self, state: &'a Buckets, now: Timestamp) -> Cow<'a, Buckets> {
+        if !self.has_other_width(state) {
             return Cow::Borrowed(state);
         }
-        let mut own = state.clone();
-        let (current_bucket, _) = self.current_bucket(now);
-        (own.width, own.newest) = (width, current_bucket);
-        own.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
+        let width = self.width_us();
+        let mut converted = state.clone();
+        let (current, _) = self.current_bucket(now);
+        (converted.width, converted.newest) = (width, current);
+        converted.counts = std::iter::repeat_n(0, self.buckets + 1).collect();
         for (number, count) in (0..).map(|back| state.newest - back).zip(&state.counts) {
             let ends = (number + 1).saturating_mul(state.width) - 1;
-            let back = current_bucket - ends.div_euclid(width).min(current_bucket);
-            if let Some(place) = own
-                .counts
-                .get_mut(usize::try_from(back).unwrap_or(usize::MAX))
-            {
-                *place += count;
+            let back = current - ends.div_euclid(width).min(current);
+            let back = usize::try_from(back).unwrap_or(usize::MAX);
+            if let Some(sum) = converted.counts.get_mut(back) {
+                *sum += count;
             }
         }
-        Cow::Owned(own)
+        Cow::Owned(converted)
     }
 
-    /// Whether the buckets are of another width than this quota's, or the newest lies ahead: the clock stepped back.
+    /// Whether the buckets are of another width than this quota's, or the newest lies ahead, because the clock stepped back.
     fn is_off(&self, state: &Buckets, now: Timestamp) -> bool {
-        let (current_bucket, _) = self.current_bucket(now);
-        self.is_of_other_width(state) || state.newest > current_bucket
+        let (current, _) = self.current_bucket(now);
+        self.has_other_width(state) || state.newest > current
     }
 
-    fn is_of_other_width(&self, state: &Buckets) -> bool {
-        state.width != self.width * self.grain && !state.counts.is_empty()
-    }
-
-    /// The count of the bucket `back` before the one at hand. If the clock stepped back, the newest is the one at hand.
+    /// The count of the bucket `back` buckets before the current one. If the newest lies ahead, it is the current one.
     fn count(&self, state: &Buckets, now: Timestamp, back: usize) -> i64 {
         let behind = (self.current_bucket(now).0 - state.newest).max(0);
-        let place = (back as i64).checked_sub(behind).map(usize::try_from);
-        match place {
-            Some(Ok(place)) => state.counts.get(place).map_or(0, |count| *count as i64),
+        let index = (back as i64).checked_sub(behind).map(usize::try_from);
+        match index {
+            Some(Ok(index)) => state.counts.get(index).map_or(0, |count| *count as i64),
             _ => 0,
         }
     }
@@ -176,81 +185,84 @@ impl Sliding {
         let whole: i64 = (0..self.buckets)
             .map(|back| self.count(state, now, back))
             .sum();
-        whole + self.weighed(self.count(state, now, self.buckets), self.width - into)
+        whole + self.weighed(self.count(state, now, self.buckets), into)
     }
 
-    /// What a count weighs of which so much of the bucket is still inside the window, rounded up. A count may be that of a
-    /// larger quota: what would weigh more than any debt of this one weighs twice the requests.
-    fn weighed(&self, count: i64, inside: i64) -> i64 {
-        let most = 2 * self.requests as i64;
-        if count > most && inside > most * self.width / count {
-            return most;
+    /// How many units of the oldest bucket still count, rounded up, `into` ticks into the current one. Its count may be that of
+    /// a larger quota: more than any debt of this one counts as twice the requests.
+    fn weighed(&self, count: i64, into: i64) -> i64 {
+        let (inside, max_debt) = (self.width - into, 2 * self.requests as i64);
+        if count > max_debt && inside > max_debt * self.width / count {
+            return max_debt;
         }
         (count * inside + self.width - 1) / self.width
     }
 
-    /// After how many units of time no more than `most` are used, if there are no other requests.
-    fn earliest(&self, state: &Buckets, now: Timestamp, most: i64) -> i64 {
+    /// After how many ticks no more than `max_used` units are used, if there are no other requests.
+    fn earliest(&self, state: &Buckets, now: Timestamp, max_used: i64) -> i64 {
         let (_, into) = self.current_bucket(now);
         for step in 0..=self.buckets {
             let whole: i64 = (0..self.buckets - step)
                 .map(|back| self.count(state, now, back))
                 .sum();
-            let (count, rest) = (self.count(state, now, self.buckets - step), most - whole);
+            let (count, rest) = (
+                self.count(state, now, self.buckets - step),
+                max_used - whole,
+            );
             let from = if step == 0 { into } else { 0 };
             if rest < 0 {
                 continue;
             }
-            // The first place in this bucket where what is weighed fits into the rest.
-            let place = match count > rest {
+            // How far into this bucket the units of the oldest that still count first fit into the rest.
+            let offset = match count > rest {
                 true => from.max(self.width - rest * self.width / count),
                 false => from,
             };
-            if place < self.width {
-                return step as i64 * self.width - into + place;
+            if offset < self.width {
+                return step as i64 * self.width - into + offset;
             }
         }
         (self.buckets as i64 + 1) * self.width - into
     }
 
-    /// Makes the bucket at hand the newest.
-    fn turn(&self, state: &mut Buckets, now: Timestamp) {
-        let (current_bucket, _) = self.current_bucket(now);
-        for _ in 0..(current_bucket - state.newest).clamp(0, self.buckets as i64 + 1) {
+    /// Makes the current bucket the newest.
+    fn rotate(&self, state: &mut Buckets, now: Timestamp) {
+        let (current, _) = self.current_bucket(now);
+        for _ in 0..(current - state.newest).clamp(0, self.buckets as i64 + 1) {
             state.counts.push_front(0);
         }
-        state.newest = current_bucket;
-        state.width = self.width * self.grain;
+        state.newest = current;
+        state.width = self.width_us();
         state.counts.resize(self.buckets + 1, 0);
         state.expires_at = self.expires_at(state);
     }
 
     /// When the newest bucket has left the window.
     fn expires_at(&self, state: &Buckets) -> i64 {
-        (state.newest + self.buckets as i64 + 1) * self.width * self.grain
+        (state.newest + self.buckets as i64 + 1) * self.width_us()
     }
 }
 
-impl LocalRule for Sliding {
+impl LocalRule for SlidingWindowRule {
     type State = Buckets;
 
     fn available(&self, state: &mut Buckets, now: Timestamp) -> i64 {
         if self.is_off(state, now) {
-            if let Cow::Owned(own) = self.own(state, now) {
-                *state = own;
+            if let Cow::Owned(converted) = self.converted(state, now) {
+                *state = converted;
             }
-            self.turn(state, now);
+            self.rotate(state, now);
         }
-        // There may have been more or fewer buckets.
+        // The policy may have had another number of buckets.
         state.expires_at = self.expires_at(state);
-        self.requests as i64 - self.used(&self.own(state, now), now)
+        self.requests as i64 - self.used(&self.converted(state, now), now)
     }
 
     fn charge(&self, state: &mut Buckets, now: Timestamp, units: u64, _caller: &Key) {
-        if let Cow::Owned(own) = self.own(state, now) {
-            *state = own;
+        if let Cow::Owned(converted) = self.converted(state, now) {
+            *state = converted;
         }
-        self.turn(state, now);
+        self.rotate(state, now);
         if let Some(count) = state.counts.front_mut() {
             *count += units;
         }
@@ -264,40 +276,35 @@ impl LocalRule for Sliding {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let other = self.is_of_other_width(state);
         if receipt.window_id != self.current_bucket(now).0
-            || !other && state.newest != receipt.window_id
+            || !self.has_other_width(state) && state.newest != receipt.window_id
         {
             return 0;
         }
-        if let Cow::Owned(own) = self.own(state, now) {
-            *state = own;
+        if let Cow::Owned(converted) = self.converted(state, now) {
+            *state = converted;
         }
         let Some(count) = state.counts.front_mut() else {
             return 0;
         };
-        let back = want.min(*count);
-        *count -= back;
-        back
+        let refunded = want.min(*count);
+        *count -= refunded;
+        refunded
     }
 
     fn snapshot(&self, state: &Buckets, now: Timestamp, cost: u64) -> Snapshot {
-        let state = &*self.own(state, now);
-        let (used, part) = (
-            self.used(state, now),
-            now.as_micros().rem_euclid(self.grain),
-        );
-        let after = |most: i64| self.earliest(state, now, most) * self.grain - part;
-        let most = self.requests as i64 - cost.min(self.requests) as i64;
-        Snapshot::new([
-            used,
-            if used > most { after(most) } else { 0 },
-            if used > 0 { after(0) } else { 0 },
-        ])
+        let state = &*self.converted(state, now);
+        let used = self.used(state, now);
+        let into_tick = now.as_micros().rem_euclid(self.tick_us);
+        let after = |max_used: i64| self.earliest(state, now, max_used) * self.tick_us - into_tick;
+        let max_used = self.requests as i64 - cost.min(self.requests) as i64;
+        let fits_after = if used > max_used { after(max_used) } else { 0 };
+        let free_after = if used > 0 { after(0) } else { 0 };
+        Snapshot::new([used, fits_after, free_after])
     }
 }
 
-impl Rule for Sliding {
+impl Rule for SlidingWindowRule {
     fn state_format(&self) -> &'static str {
         "s1"
     }
@@ -312,7 +319,7 @@ impl Rule for Sliding {
 
     fn status(
         &self,
-        &Snapshot([used, fits, free]): &Snapshot,
+        &Snapshot([used, fits_after, free_after]): &Snapshot,
         _now: Timestamp,
         cost: u64,
     ) -> QuotaStatus {
@@ -323,9 +330,9 @@ impl Rule for Sliding {
             retry_after: match () {
                 () if cost > self.requests => RetryAfter::Never,
                 () if left >= cost as i64 => RetryAfter::Now,
-                () => RetryAfter::In(wait(fits)),
+                () => RetryAfter::In(wait(fits_after)),
             },
-            reset_after: wait(free),
+            reset_after: wait(free_after),
         }
     }
 
@@ -340,8 +347,8 @@ impl Rule for Sliding {
                 self.requests as i64,
                 self.buckets as i64,
                 self.width,
-                1_000 / self.grain,
-                self.grain,
+                1_000 / self.tick_us,
+                self.tick_us,
             ],
         ))
     }

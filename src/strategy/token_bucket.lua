@@ -1,9 +1,9 @@
--- Token bucket. State: the deficit, which is what a full bucket has more, in units of 50 ns of refilling, and when that was
--- so, in us since the epoch: "deficit:stamp". Both are one value, so that neither expires alone.
+-- Token bucket. State: the deficit, which is how much is missing of a full bucket, in ticks of 50 ns of refilling, and when
+-- that was so, in us since the epoch: "deficit:stamp". Both are one value, so that neither expires alone.
 --
--- p: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier of the policy, if that is
---    more than twice the tolerance
--- state: deficit; off (1: the stamp lies ahead, or the deficit is deeper than any debt)
+-- p, in ticks but for the burst: 1 burst, 2 emission interval, 3 tolerance (burst x interval), 4 the deepest debt of any tier
+--    of the policy, if that is more than twice the tolerance
+-- state: deficit, off (1: the stamp lies ahead, or the deficit is deeper than any debt)
 -- luacheck: read globals call format now now_s now_us next_ms floor ceil min max match foreign cap_ttl
 
 local function available(key, p)
@@ -12,7 +12,7 @@ local function available(key, p)
   if value then
     local value_deficit, stamp = match(value, '^(%d+):(%d+)$')
     if not value_deficit or #value_deficit > 16 or #stamp > 16 then
-      foreign(key, 'not a bucket, "missing:stamp"')
+      foreign(key, 'not a bucket, "deficit:stamp"')
     end
     local elapsed = now - tonumber(stamp)
     if elapsed < 0 then
@@ -38,14 +38,14 @@ local function charge(key, p, deficit, _, _, units)
   return deficit, 0
 end
 
--- Refunds what time has not, to the fraction of a unit.
+-- Refunds what time has not returned, to the fraction of a unit.
 local function refund(key, p, deficit, off, _, charged_at, _, remaining, want)
-  local refunded = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
-  if refunded > 0 and deficit > 0 then
-    deficit, off = max(0, deficit - refunded), 0
+  local ticks = max(0, min(want * p[2], remaining * p[2] - max(0, now - charged_at) * 20))
+  if ticks > 0 and deficit > 0 then
+    deficit, off = max(0, deficit - ticks), 0
     write(key, deficit)
   end
-  return ceil(refunded / p[2]), deficit, off
+  return ceil(ticks / p[2]), deficit, off
 end
 
 local function repair(key, p, deficit, off)

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::{
     ChargeReceipt, ErasedLocalRule, LocalRule, LuaScript, QuotaStatus, Rule, Snapshot, State,
     Strategy, TierRefills,
-    meter::{self, Meter},
+    rate::{self, RateParams},
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
@@ -29,7 +29,7 @@ impl Strategy for TokenBucket {
         quota: &Quota,
         refills: &TierRefills,
     ) -> Result<Arc<dyn Rule>, InvalidValue> {
-        Ok(Arc::new(Tokens(Meter::of(quota, refills)?)))
+        Ok(Arc::new(TokenBucketRule(RateParams::new(quota, refills)?)))
     }
 
     fn tiers_share_period(&self) -> bool {
@@ -39,9 +39,9 @@ impl Strategy for TokenBucket {
 
 /// A token bucket for one quota.
 #[derive(Clone, Debug)]
-struct Tokens(Meter);
+struct TokenBucketRule(RateParams);
 
-/// How much is missing of a full bucket, in units of 50 ns of refilling, and when that was so.
+/// How much is missing of a full bucket, in ticks (50 ns) of refilling, and when that was so.
 #[derive(Debug, Default)]
 struct Bucket {
     deficit: u64,
@@ -50,22 +50,22 @@ struct Bucket {
 
 impl State for Bucket {
     fn expires_at(&self) -> Timestamp {
-        self.stamp + meter::duration(self.deficit)
+        self.stamp + rate::to_duration(self.deficit)
     }
 }
 
-impl Tokens {
-    /// What is missing at `now`, in units of time, and whether that is to be written: where the clock stepped back it refills
-    /// from now on, and what no debt can be is cut.
+impl TokenBucketRule {
+    /// The deficit at `now` in ticks, and whether the state is off and has to be written: because the stamp lies ahead (the
+    /// clock stepped back, and the bucket refills from now on), or the deficit is deeper than any debt.
     fn deficit(&self, state: &Bucket, now: Timestamp) -> (u64, bool) {
-        let refilled = meter::units(now.since(state.stamp));
-        let deficit = state.deficit.saturating_sub(refilled);
-        let cut = self.0.cut(deficit);
-        (cut, state.stamp > now || cut < deficit)
+        let elapsed = rate::to_ticks(now.since(state.stamp));
+        let deficit = state.deficit.saturating_sub(elapsed);
+        let capped = self.0.capped(deficit);
+        (capped, state.stamp > now || capped < deficit)
     }
 }
 
-impl LocalRule for Tokens {
+impl LocalRule for TokenBucketRule {
     type State = Bucket;
 
     fn available(&self, state: &mut Bucket, now: Timestamp) -> i64 {
@@ -93,17 +93,17 @@ impl LocalRule for Tokens {
         want: u64,
         _caller: &Key,
     ) -> u64 {
-        let (back, given) = self
+        let (ticks, refunded) = self
             .0
-            .held(receipt.charged_at, receipt.remaining, now, want);
+            .refundable(receipt.charged_at, receipt.remaining, now, want);
         let (deficit, _) = self.deficit(state, now);
-        if back > 0 && deficit > 0 {
+        if ticks > 0 && deficit > 0 {
             *state = Bucket {
-                deficit: deficit.saturating_sub(back),
+                deficit: deficit.saturating_sub(ticks),
                 stamp: now,
             };
         }
-        given
+        refunded
     }
 
     fn snapshot(&self, state: &Bucket, now: Timestamp, _cost: u64) -> Snapshot {
@@ -111,13 +111,13 @@ impl LocalRule for Tokens {
     }
 }
 
-impl Rule for Tokens {
+impl Rule for TokenBucketRule {
     fn state_format(&self) -> &'static str {
         "t2"
     }
 
     fn units_in_use(&self, &Snapshot([deficit, ..]): &Snapshot, _now: Timestamp) -> Option<u64> {
-        Some(self.0.in_use(deficit))
+        Some(self.0.units_in_use(deficit))
     }
 
     fn snapshot_ignores_cost(&self) -> bool {
@@ -146,7 +146,7 @@ impl Rule for Tokens {
     }
 
     fn time_params(&self, _now: Timestamp) -> Vec<i64> {
-        self.0.deepest_of_others()
+        self.0.max_debt_of_tiers()
     }
 
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>> {

@@ -1,6 +1,13 @@
-//! What the strategies that count in windows share.
+//! What the strategies that count in windows share: which quotas they can count, which window an instant is in, and what a
+//! request may expect of one.
 
 use std::time::Duration;
+
+use jiff::{
+    ToSpan,
+    civil::{self, Date},
+    tz::TimeZone,
+};
 
 use super::{QuotaStatus, RetryAfter};
 use crate::{
@@ -9,28 +16,32 @@ use crate::{
     quota::{MAX_CAPACITY, Quota},
 };
 
-/// The most that is counted; twice that (a debt) is still exact in Lua.
-pub(super) const MOST: u64 = MAX_CAPACITY;
+/// The largest count; twice that, a debt, is still exact in Lua.
+pub(super) const MAX_COUNT: u64 = MAX_CAPACITY;
 
-/// The longest window. Times to live are milliseconds since the epoch.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// The longest window: its end is a number of milliseconds since the epoch, which Lua must hold exactly.
+const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// The period in microseconds of a quota that is counted in windows of at most `most` units.
-pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, InvalidValue> {
-    let period = quota.checked()?;
+/// The period, in microseconds, of a quota for windows of at most `max_count` units.
+pub(super) fn validated_period_us(
+    quota: &Quota,
+    kind: &str,
+    max_count: u64,
+) -> Result<i64, InvalidValue> {
+    let period = quota.validated_period_us()?;
     if quota.capacity() != quota.amount() {
         return Err(InvalidValue::new(
             format!("{quota}, a burst of its own for a {kind}"),
             "no burst, since a window's is its number of requests: leave it out",
         ));
     }
-    if quota.amount() > most {
+    if quota.amount() > max_count {
         return Err(InvalidValue::new(
-            format!("{quota}, past what a {kind} counts"),
-            format!("at most {most} requests"),
+            format!("{quota}, more than a {kind} can count"),
+            format!("at most {max_count} requests"),
         ));
     }
-    if period % 1_000 != 0 || quota.period() > LONGEST {
+    if period % 1_000 != 0 || quota.period() > MAX_PERIOD {
         return Err(InvalidValue::new(
             format!("{quota}, a period that a {kind} can't have"),
             "whole milliseconds, at most 100 years",
@@ -39,7 +50,75 @@ pub(super) fn checked(quota: &Quota, kind: &str, most: u64) -> Result<i64, Inval
     Ok(period as i64)
 }
 
-/// A window of which `count` of `requests` are used, and which ends at `ends` if it has begun.
+/// Windows that follow each other without a gap.
+#[derive(Clone, Debug)]
+pub(super) enum Windows {
+    /// Of equal length; one begins `offset` after the epoch. In microseconds.
+    Even { period: i64, offset: i64 },
+    /// Days, weeks or months.
+    Calendar { zone: TimeZone, unit: CalendarUnit },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CalendarUnit {
+    Day,
+    /// A week from this day on.
+    Week(civil::Weekday),
+    Month,
+}
+
+impl Windows {
+    /// When the window that contains `now` begins and ends, in microseconds since the epoch.
+    pub(super) fn window_at(&self, now: i64) -> (i64, i64) {
+        match self {
+            Self::Even { period, offset } => {
+                let start = offset + (now - offset).div_euclid(*period) * period;
+                (start, start + period)
+            }
+            Self::Calendar { zone, unit } => {
+                // Outside of the years that jiff supports there is one window that never ends.
+                unit.window_at(zone, now).unwrap_or((i64::MIN, i64::MAX))
+            }
+        }
+    }
+}
+
+impl CalendarUnit {
+    fn window_at(self, zone: &TimeZone, now: i64) -> Option<(i64, i64)> {
+        let instant = jiff::Timestamp::from_microsecond(now).ok()?;
+        let today = zone.to_datetime(instant).date();
+        let (starts, ends) = self.window_of(zone, today)?;
+        if now < ends {
+            return Some((starts, ends));
+        }
+        // The zone's clocks went back over midnight, so that this date comes twice: its window has ended.
+        self.window_of(zone, today.tomorrow().ok()?)
+    }
+
+    /// The window that contains a date.
+    fn window_of(self, zone: &TimeZone, date: Date) -> Option<(i64, i64)> {
+        let (first, next) = match self {
+            Self::Day => (date, date.tomorrow().ok()?),
+            Self::Week(start) => {
+                let since = date.weekday().since(start);
+                let first = date.checked_sub(i64::from(since).days()).ok()?;
+                (first, first.checked_add(7.days()).ok()?)
+            }
+            Self::Month => {
+                let first = date.first_of_month();
+                (first, first.checked_add(1.month()).ok()?)
+            }
+        };
+        // Where midnight doesn't exist, a day begins with its first instant.
+        let begins = |date: Date| {
+            let begins = date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
+            Some(begins.timestamp().as_microsecond())
+        };
+        Some((begins(first)?, begins(next)?))
+    }
+}
+
+/// A window of which `count` of `requests` units are used, and which ends at `ends` if it has begun.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub(super) requests: u64,
