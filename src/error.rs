@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_circuit_breaker_is_what_opened_it() {
+    fn an_open_circuit_breaker_is_classified_by_the_error_that_opened_it() {
         let open = |cause| StoreError::circuit_open(Duration::from_millis(50), cause);
         assert!(!open(None).is_misconfiguration());
         assert!(!open(Some(StoreError::Timeout)).is_misconfiguration());

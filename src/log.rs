@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_silent_after_it_has_spoken() {
+    fn an_event_is_logged_once_an_interval() {
         let seldom = Seldom::new();
         let mut said = Vec::new();
         for _ in 0..1_000 {

@@ -362,7 +362,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_quota_reads_the_way_people_write_it() {
+    fn quotas_are_parsed_as_people_write_them() {
         for (text, quota) in [
             ("100/min", Quota::requests(100).per_minute()),
             ("10/s burst 20", Quota::requests(10).per_second().burst(20)),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quota_is_an_error_that_shows_one() {
+    fn an_invalid_quota_is_an_error_that_shows_a_valid_one() {
         for text in [
             "",
             "100",
@@ -418,7 +418,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_reads_back(requests: u64, nanos in 0..u64::MAX, burst: Option<u64>) {
+        fn a_printed_quota_parses_to_itself(requests: u64, nanos in 0..u64::MAX, burst: Option<u64>) {
             let mut quota = Quota::requests(requests).per(Duration::from_nanos(nanos));
             quota.burst = burst;
             prop_assert_eq!(quota.to_string().parse::<Quota>(), Ok(quota));

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_on_cache_lines_of_their_own() {
+    fn adjacent_handles_are_on_different_cache_lines() {
         let bytes = [CachePadded::new(0_u8), CachePadded::new(1)];
         let [first, second] = bytes.each_ref().map(|byte| &raw const **byte as usize);
         assert_eq!(second - first, 128);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_has_the_same_one_each_time() {
+    fn a_thread_gets_the_same_handle_each_time() {
         let mut made = 0;
         let handles = Handles::new(|| {
             made += 1;

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_leaves_the_list_as_it_was() {
+    fn an_invalid_network_leaves_the_list_unchanged() {
         let list = AddressList::new(["192.0.2.1"]).expect("a list");
         let error = list.replace(["10.0.0.0/8", "ten"]).expect_err("a mistake");
         assert!(error.to_string().contains("\"ten\""), "{error}");
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_address_is_on_it_if_any_entry_contains_it(
+        fn an_address_is_listed_if_any_entry_contains_it(
             nets in prop::collection::vec((any::<u8>(), any::<u8>(), 6_u8..=32), 0..12),
             (a, b) in (any::<u8>(), any::<u8>()),
         ) {

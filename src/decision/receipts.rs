@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_is_made_by_the_first_clone_of_what_charged_something() {
+    fn the_first_clone_of_a_charge_allocates_the_shared_ledger() {
         let (charged, free) = (of(3), of(0));
         assert!(charged.ledger.get().is_none());
         let clones = (charged.clone(), free.clone());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn units_are_taken_off_all_clones() {
+    fn taking_units_takes_them_from_all_clones() {
         let mut charged = of(3);
         let mut clone = charged.clone();
         let piece = clone.take_piece(usize::MAX, 2).expect("a piece");
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_refunded_apart() {
+    fn parts_are_refunded_separately() {
         let charged = of(6);
         let part = charged.part(2);
         assert_eq!(part.take_piece(usize::MAX, 9).expect("a piece").units, 2);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_back_goes_to_the_receipt_that_it_came_from() {
+    fn units_are_put_back_into_the_receipt_they_came_from() {
         let mut charged = of(1);
         charged.add(ChargeReceipt {
             remaining: 2,

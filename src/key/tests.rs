@@ -9,7 +9,7 @@ fn ip(text: &str) -> Key {
 }
 
 #[test]
-fn short_harmless_text_stays_readable_and_all_else_is_hashed() {
+fn short_safe_text_stays_readable_and_other_text_is_hashed() {
     for text in ["alice", "bob@example.org", "/users/1", "a", "10.0.0.1"] {
         assert_eq!(Key::new(text).as_str(), text);
     }
@@ -43,7 +43,7 @@ fn a_secret_is_never_readable() {
 }
 
 #[test]
-fn an_address_is_counted_by_what_one_subscriber_has() {
+fn an_address_is_counted_by_the_network_of_one_subscriber() {
     assert_eq!(ip("192.0.2.1").as_str(), "192.0.2.1");
     assert_eq!(ip("255.255.255.255").as_str(), "255.255.255.255");
     assert_eq!(ip("100.10.9.0").as_str(), "100.10.9.0");
@@ -56,13 +56,13 @@ fn an_address_is_counted_by_what_one_subscriber_has() {
 }
 
 #[test]
-fn mapped_ipv4_is_ipv4_and_not_one_bucket_for_all() {
+fn mapped_ipv4_addresses_are_ipv4_and_do_not_share_one_bucket() {
     assert_eq!(ip("::ffff:192.0.2.1"), ip("192.0.2.1"));
     assert_ne!(ip("::ffff:192.0.2.1"), ip("::ffff:192.0.2.2"));
 }
 
 #[test]
-fn networks_of_other_sizes_never_meet() {
+fn networks_of_different_sizes_never_share_a_key() {
     let address = "2001:db8::1".parse().expect("an address");
     let mut keys: Vec<_> = (0..=128).map(|v6| Key::network(address, 32, v6)).collect();
     keys.sort();

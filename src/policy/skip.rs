@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_itself_and_a_star_all_beneath() {
+    fn a_path_matches_itself_and_a_star_all_paths_beneath() {
         for (name, path, expected) in [
             ("/health", "/health", true),
             ("/health", "/health/", false),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_lead_out_again_is_not_beneath() {
+    fn a_path_that_may_leave_the_prefix_is_not_beneath_it() {
         for rest in [
             "../admin",
             "a/../../admin",
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_read_as_the_named_path_is_there() {
+    fn a_path_that_may_be_read_as_the_named_one_matches_it() {
         for path in [
             "/login",
             "/%6Cogin",

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_all_that_was_written_however_long_it_is() {
+    fn a_line_keeps_all_that_was_written_however_long_it_is() {
         for first in [0, 1, NEAR - 1, NEAR, NEAR + 1] {
             for second in [0, 1, 2, NEAR, 2 * NEAR] {
                 let (a, b) = ("a".repeat(first), "b".repeat(second));

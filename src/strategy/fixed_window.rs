@@ -160,7 +160,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
     #[test]
-    fn a_quota_that_is_no_window_says_what_is() {
+    fn an_invalid_window_is_an_error_that_shows_a_valid_one() {
         for (quota, valid) in [
             ("10/s burst 20", "leave it out"),
             ("10/500us", "whole milliseconds"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_a_step_of_the_clock_made_too_long_ends_after_one_period() {
+    fn a_window_made_too_long_by_a_clock_step_ends_after_one_period() {
         let window = FixedWindowRule {
             requests: 1,
             period: 60_000_000,

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_built_in_format_has_a_letter_of_its_own_and_stands_in_the_operators_table() {
+    fn each_built_in_format_has_its_own_letter_and_is_in_the_operations_guide() {
         let table = include_str!("../../docs/operations.md");
         assert_eq!(BUILT_IN.len(), 9);
         for (place, Format { rule, text }) in BUILT_IN.iter().enumerate() {

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_cannot_be_counted_exactly_says_what_can() {
+    fn a_quota_that_cannot_be_counted_exactly_is_an_error_that_shows_one_that_can() {
         for quota in ["1000001/s", "33333333/s"] {
             let error = params(quota).expect_err(quota);
             let words = "at most 1,000,000 units per second";
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_further_ahead_than_any_debt_is_one_burst_and_no_longer() {
+    fn a_state_further_ahead_than_any_debt_is_cut_to_one_burst() {
         // The clock stepped back by an hour; an hour of waiting would be 60 times the period.
         let rule = gcra("10/min");
         let mut state = Tat::default();

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moves_both_ways_and_clones_are_one_clock() {
+    fn a_clock_moves_both_ways_and_clones_share_it() {
         let clock = Clock::at(5_000_000);
         let other = clock.clone();
         clock.advance(Duration::from_secs(2));
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the clock cannot go back to 1970")]
-    fn does_not_turn_into_the_real_time_on_its_way_back() {
+    fn a_clock_cannot_be_rewound_to_1970() {
         Clock::at(5).rewind(Duration::from_micros(5));
     }
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_kind_of_reply() {
+    fn every_kind_of_reply_is_read() {
         assert_eq!(answer(b"+PONG\r\n").unwrap(), Reply::Text("PONG".into()));
         assert_eq!(answer(b"-ERR no\r\n").unwrap().error(), "ERR no");
         assert_eq!(answer(b":-12\r\n").unwrap().int(), -12);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_a_cut_reply_from_a_wrong_one() {
+    fn truncated_replies_are_distinguished_from_invalid_ones() {
         assert_eq!(
             answer(b"").unwrap_err().kind(),
             io::ErrorKind::UnexpectedEof
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the server answered with an error: ERR no")]
-    fn ok_shows_the_error() {
+    fn ok_panics_with_the_error() {
         Reply::Error("ERR no".into()).ok();
     }
 }

@@ -34,7 +34,7 @@ fn time_in_script(server: &Server) -> u64 {
 }
 
 #[test]
-fn time_stands_still_and_follows_each_step() {
+fn the_servers_time_is_frozen_and_follows_each_step() {
     let (clock, server) = started();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(time(&server), START);
@@ -117,7 +117,7 @@ fn a_step_back_makes_lifetimes_longer() {
 }
 
 #[test]
-fn expired_keys_go_in_the_background_and_do_not_come_back() {
+fn expired_keys_are_deleted_in_the_background_and_stay_deleted() {
     let (clock, server) = started();
     for number in 0..1000 {
         server
@@ -136,7 +136,7 @@ fn expired_keys_go_in_the_background_and_do_not_come_back() {
 }
 
 #[test]
-fn a_script_that_waits_sees_a_step_of_the_clock() {
+fn a_waiting_script_sees_a_step_of_the_clock() {
     let (clock, server) = started();
     let stepper = std::thread::spawn({
         let clock = clock.clone();

@@ -56,7 +56,7 @@ fn a_program_ends_with_its_owner_and_so_does_what_it_has_started() {
 }
 
 #[test]
-fn a_program_that_ends_by_itself_says_how() {
+fn a_program_that_ends_by_itself_reports_its_status() {
     let mut program = Program::start(&["sh"], |command, _| {
         command.args(["-c", "echo bad luck >&2; exit 7"]);
     });

@@ -18,7 +18,7 @@ fn ping(connection: &mut Connection) -> io::Result<Reply> {
 }
 
 #[test]
-fn passes_everything_on_and_late_with_a_delay() {
+fn a_proxy_passes_everything_on_and_later_with_a_delay() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let mut connection = connect(&proxy, PATIENCE);
@@ -31,7 +31,7 @@ fn passes_everything_on_and_late_with_a_delay() {
 }
 
 #[test]
-fn holds_and_then_passes_on_what_it_held() {
+fn a_proxy_that_held_bytes_passes_them_on() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     proxy.hold();
@@ -60,7 +60,7 @@ fn holds_and_then_passes_on_what_it_held() {
 }
 
 #[test]
-fn cuts_what_is_open_and_what_comes() {
+fn a_cut_proxy_closes_open_and_new_connections() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let mut connection = connect(&proxy, PATIENCE);
@@ -73,7 +73,7 @@ fn cuts_what_is_open_and_what_comes() {
 }
 
 #[test]
-fn halves_replies() {
+fn a_halving_proxy_truncates_replies() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let mut connection = connect(&proxy, PATIENCE);

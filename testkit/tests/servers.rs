@@ -22,7 +22,7 @@ fn gone(pid: u32) -> bool {
 }
 
 #[test]
-fn a_server_answers_and_keeps_nothing_on_disk() {
+fn a_server_replies_and_keeps_nothing_on_disk() {
     let server = Server::start();
     assert_ne!(server.port(), 6379);
     assert_eq!(server.url(), format!("redis://127.0.0.1:{}", server.port()));
@@ -80,7 +80,7 @@ fn a_server_outlives_the_thread_that_started_it() {
 const HOLDS: &str = "TESTKIT_HOLDS_A_SERVER";
 
 #[test]
-fn hold_a_server() {
+fn child_process_that_holds_a_server() {
     if std::env::var_os(HOLDS).is_none() {
         return;
     }
@@ -94,7 +94,11 @@ fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
     let folder = folder();
     let here = std::env::current_exe().unwrap();
     let mut holder = std::process::Command::new(here)
-        .args(["--exact", "hold_a_server", "--nocapture"])
+        .args([
+            "--exact",
+            "child_process_that_holds_a_server",
+            "--nocapture",
+        ])
         .env(HOLDS, "1")
         .env("TMPDIR", folder.path())
         .stdout(std::process::Stdio::piped())
@@ -126,7 +130,7 @@ fn killing_the_test_process_ends_its_servers_and_removes_their_folders() {
 }
 
 #[test]
-fn a_killed_server_refuses_and_comes_back_empty_on_its_port() {
+fn a_killed_server_refuses_connections_and_comes_back_empty_on_its_port() {
     let server = Server::start();
     server.command(&["SET", "a", "1"]).ok();
     let first = server.pid();
@@ -144,7 +148,7 @@ fn a_killed_server_refuses_and_comes_back_empty_on_its_port() {
 }
 
 #[test]
-fn a_paused_server_accepts_and_answers_later() {
+fn a_paused_server_accepts_connections_and_replies_later() {
     let server = Server::start();
     server.pause();
     let mut client = Connection::open(server.addr(), Duration::from_millis(200)).unwrap();
@@ -206,7 +210,7 @@ fn a_password_is_needed_and_part_of_the_url() {
 }
 
 #[test]
-fn a_unix_socket_answers() {
+fn a_unix_socket_replies() {
     let server = Server::builder().unix_socket().start();
     let url = server.url();
     let mut client = UnixStream::connect(url.strip_prefix("redis+unix://").unwrap()).unwrap();

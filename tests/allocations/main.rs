@@ -63,14 +63,14 @@ fn each<F: Future>(runtime: &Runtime, what: &str, mut decide: impl FnMut() -> F)
 }
 
 #[test]
-fn a_known_key_is_judged_in_process_without_allocating() {
+fn a_known_key_is_evaluated_in_process_without_allocating() {
     let limiter = limiter(&["one"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
     assert_eq!(each(&runtime(), "in process, one policy", check), 0.0);
 }
 
 #[test]
-fn a_refusal_in_process_allocates_nothing_either() {
+fn a_rejection_in_process_allocates_nothing_either() {
     let limiter = limiter(&["one"], Quota::requests(1).per_week());
     let check = async || limiter.check(Key::new("alice")).await;
     let _ = runtime().block_on(check());
@@ -79,7 +79,7 @@ fn a_refusal_in_process_allocates_nothing_either() {
 }
 
 #[test]
-fn three_policies_by_one_key_allocate_next_to_nothing() {
+fn three_policies_with_one_key_allocate_next_to_nothing() {
     let limiter = limiter(&["one", "two", "three"], ample());
     let check = async || assert!(limiter.check(Key::new("alice")).await.is_admitted());
     let each = each(&runtime(), "in process, three policies", check);

@@ -144,7 +144,7 @@ async fn a_day_without_a_midnight_begins_with_its_first_instant() {
 }
 
 #[tokio::test]
-async fn a_day_that_is_nearly_over_twice_has_one_quota() {
+async fn a_day_with_a_repeated_hour_at_midnight_has_one_quota() {
     // At midnight clocks go back to 23:00 of the day that was over.
     let beirut = [
         1_792_789_200, // 2026-10-24 Sat 00:00 +03:00, 25 h
@@ -182,7 +182,7 @@ async fn a_day_that_begins_twice_begins_the_first_time() {
 
 /// No request came before that hour, so that the window is looked for in it.
 #[tokio::test]
-async fn in_the_hour_that_belongs_to_two_days_the_window_is_the_later_ones() {
+async fn an_hour_of_two_days_is_in_the_window_of_the_later_one() {
     for into in [30, 60, 61, 1_000, 3_599] {
         let now = (1_289_097_000 + into) * SECOND;
         for books in Books::both(now) {
@@ -203,7 +203,7 @@ async fn in_the_hour_that_belongs_to_two_days_the_window_is_the_later_ones() {
 
 /// Samoa had no December 30 in 2011.
 #[tokio::test]
-async fn a_day_that_a_zone_left_out_is_no_window() {
+async fn a_day_that_a_zone_skipped_is_no_window() {
     let apia = [
         1_325_066_400, // 2011-12-28 Wed 00:00 -10:00, 24 h
         1_325_152_800, // 2011-12-29 Thu 00:00 -10:00, 24 h

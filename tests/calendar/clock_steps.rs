@@ -157,7 +157,7 @@ impl Scene<'_> {
 }
 
 #[tokio::test]
-async fn a_step_back_gives_nothing_and_the_way_forth_again_one_extra_burst_at_most() {
+async fn a_step_back_gives_nothing_and_the_step_forward_again_one_extra_burst_at_most() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(-HOUR);
@@ -176,7 +176,7 @@ async fn a_step_back_gives_nothing_and_the_way_forth_again_one_extra_burst_at_mo
 }
 
 #[tokio::test]
-async fn a_step_forth_gives_one_burst_at_most_and_the_way_back_nothing() {
+async fn a_step_forward_gives_one_burst_at_most_and_the_step_back_nothing() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(HOUR);
@@ -193,7 +193,7 @@ async fn a_step_forth_gives_one_burst_at_most_and_the_way_back_nothing() {
 
 /// What was left before the step is left after it, and no more.
 #[tokio::test]
-async fn a_quota_used_in_part_before_a_step_back_has_its_rest_after_it() {
+async fn a_partly_used_quota_has_its_rest_after_a_step_back() {
     each(async |scene| {
         for _ in 0..4 {
             assert!(ask(&scene.limiter, scene.key).await, "{}", scene.place);
@@ -208,7 +208,7 @@ async fn a_quota_used_in_part_before_a_step_back_has_its_rest_after_it() {
 
 /// The wait from before the step is over by the new clock, or the wait that is returned then is no longer than the longest.
 #[tokio::test]
-async fn no_wait_from_the_step_on_is_longer_than_the_longest() {
+async fn no_wait_after_a_step_is_longer_than_the_longest_without_one() {
     each(async |scene| {
         assert_eq!(scene.exhaust().await.0, BURST, "{}", scene.place);
         scene.books.step(-HOUR);

@@ -15,7 +15,7 @@ fn mistake(quota: Quota, windows: CalendarWindow) -> ConfigError {
 }
 
 #[test]
-fn an_unknown_zone_is_named_in_the_error_and_a_valid_one_shown() {
+fn an_unknown_zone_is_an_error_that_names_it_and_shows_a_valid_one() {
     for name in [
         "Europe/Berlim",
         "",
@@ -33,7 +33,7 @@ fn an_unknown_zone_is_named_in_the_error_and_a_valid_one_shown() {
 }
 
 #[test]
-fn windows_that_a_zone_cannot_have_are_mistakes_that_say_which_it_can() {
+fn windows_that_a_zone_cannot_have_are_errors_that_list_those_it_can() {
     let quotas = [
         Quota::requests(1).per_second(),
         Quota::requests(1).per_minute(),
@@ -57,7 +57,7 @@ fn windows_that_a_zone_cannot_have_are_mistakes_that_say_which_it_can() {
 }
 
 #[test]
-fn days_weeks_and_months_are_what_a_zone_can_have() {
+fn a_zone_can_have_windows_of_days_weeks_and_months() {
     let requests = || Quota::requests(1);
     for quota in [
         requests().per_day(),
@@ -75,7 +75,7 @@ fn days_weeks_and_months_are_what_a_zone_can_have() {
 }
 
 #[test]
-fn an_offset_that_no_clock_has_is_a_mistake() {
+fn an_offset_out_of_range_is_a_config_error() {
     for offset in [Duration::from_secs(26 * 3_600), Duration::MAX] {
         for windows in [
             CalendarWindow::east_of_utc(offset),
@@ -88,7 +88,7 @@ fn an_offset_that_no_clock_has_is_a_mistake() {
 }
 
 #[test]
-fn a_window_has_no_burst_of_its_own_and_counts_no_requests_in_flight() {
+fn a_calendar_window_with_a_burst_or_in_flight_quota_is_a_config_error() {
     let error = mistake(Quota::requests(5).per_day().burst(9), CalendarWindow::utc());
     assert!(error.expected().contains("leave it out"), "{error}");
     let error = mistake(Quota::concurrent(5), CalendarWindow::utc());

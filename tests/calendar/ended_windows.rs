@@ -46,7 +46,7 @@ async fn up_to(limiter: &tollgate::Limiter, key: Key, most: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_window_that_was_used_up_is_so_after_a_step_back_over_its_end() {
+async fn a_used_up_window_stays_used_up_after_a_step_back_over_its_end() {
     let step = SECOND / 2;
     for (policy, ends) in windows() {
         for books in Books::both(ends * SECOND - step) {
@@ -84,7 +84,7 @@ async fn a_window_that_was_used_up_is_so_after_a_step_back_over_its_end() {
 }
 
 #[tokio::test]
-async fn a_clock_that_goes_to_and_fro_over_the_end_gives_two_windows_and_no_more() {
+async fn a_clock_that_steps_back_and_forth_over_the_end_gives_two_windows_and_no_more() {
     for (policy, ends) in windows() {
         for books in Books::both(ends * SECOND) {
             for step in [SECOND / 2, 1_000] {
@@ -106,7 +106,7 @@ async fn a_clock_that_goes_to_and_fro_over_the_end_gives_two_windows_and_no_more
 }
 
 #[tokio::test]
-async fn what_is_charged_after_a_step_back_is_refunded_into_the_window_that_took_it() {
+async fn a_charge_after_a_step_back_is_refunded_into_the_window_that_was_charged() {
     for (policy, ends) in windows() {
         for books in Books::both(ends * SECOND - 1_000) {
             let place = format!("{policy:?} {}", books.name());

@@ -77,7 +77,7 @@ async fn the_first_request_of_a_client_that_is_years_ahead_gets_the_right_window
 }
 
 #[tokio::test]
-async fn a_look_a_charge_and_a_reset_learn_the_time_like_a_request() {
+async fn peeks_charges_and_resets_learn_the_servers_time_like_a_request() {
     for first in 0..3 {
         let books = Books::redis(THEN);
         let limiter = books.limiter(policies().map(|(policy, _)| policy));
@@ -99,7 +99,7 @@ async fn a_look_a_charge_and_a_reset_learn_the_time_like_a_request() {
 }
 
 #[tokio::test]
-async fn what_was_charged_in_another_window_is_not_given_back_into_this_one() {
+async fn a_charge_in_another_window_is_not_refunded_into_this_one() {
     let books = Books::redis(THEN);
     let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
@@ -114,7 +114,7 @@ async fn what_was_charged_in_another_window_is_not_given_back_into_this_one() {
 
 /// The question that gives back is the first one after the clock moved on.
 #[tokio::test]
-async fn a_refund_learns_the_time_too() {
+async fn a_refund_learns_the_servers_time_too() {
     let books = Books::redis(THEN);
     let limiter = books.limiter([policies().map(|(policy, _)| policy)[0].clone()]);
     let mut charged = limiter.check(Key::new("key")).await;
@@ -158,7 +158,7 @@ async fn batches_of_many_keys_get_the_right_windows_at_once() {
 
 /// Some keys under one policy, some under all: one batch of several segments, part of which is asked again.
 #[tokio::test]
-async fn some_questions_of_a_batch_are_asked_again_and_others_are_answered() {
+async fn stale_requests_of_a_batch_are_sent_again_and_the_others_completed() {
     let books = Books::redis(THEN);
     let skipping = |(policy, _): (Policy, i64)| policy.missing_key(tollgate::MissingKey::Skip);
     let limiter = books.limiter(policies().map(skipping));

@@ -59,7 +59,7 @@ async fn wait(limiter: &Limiter) -> Duration {
 }
 
 #[tokio::test]
-async fn a_step_of_the_wall_clock_refills_no_rate_and_holds_no_caller() {
+async fn a_step_of_the_wall_clock_refills_no_rate_and_delays_no_caller() {
     for step in STEPS {
         for policy in rates() {
             let place = format!("{policy:?} {step}");
@@ -97,7 +97,7 @@ async fn a_ban_lasts_as_long_as_its_retry_after_wherever_the_wall_clock_steps() 
 }
 
 #[tokio::test]
-async fn calendar_windows_follow_the_wall_clock_and_no_other() {
+async fn calendar_windows_follow_only_the_wall_clock() {
     let clock = Hands::at(START);
     let limiter = limiter(&clock, [calendar()]);
     let left = 40 * 60 * SECOND;
@@ -149,7 +149,7 @@ async fn in_one_decision_each_policy_has_its_own_clock() {
 
 /// A full store drops the keys that are nearest to their full quota, by the clock that each is counted by.
 #[tokio::test]
-async fn a_full_store_drops_no_window_for_what_the_other_clock_shows() {
+async fn a_full_store_evicts_no_window_by_the_time_of_the_other_clock() {
     for step in STEPS {
         let clock = Hands::at(START);
         clock.step(step);
@@ -191,7 +191,7 @@ fn set_wall(micros: i64) {
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[tokio::test]
-async fn by_a_wall_clock_that_steps() {
+async fn child_process_with_a_stepping_wall_clock() {
     if env::var_os(CHILD).is_none() {
         return;
     }
@@ -229,12 +229,12 @@ async fn by_a_wall_clock_that_steps() {
 }
 
 #[test]
-fn the_machines_clock_counts_rates_by_time_that_passes_and_calendar_windows_by_the_wall() {
+fn the_system_clock_counts_rates_by_monotonic_time_and_calendar_windows_by_the_wall_clock() {
     let clock = testkit::Clock::at(1_000 * SECOND as u64);
     let mut child = Command::new(env::current_exe().expect("this test's program"));
     child.args([
         "--exact",
-        "wall_clock::by_a_wall_clock_that_steps",
+        "wall_clock::child_process_with_a_stepping_wall_clock",
         "--nocapture",
     ]);
     clock.put_in(child.env(CHILD, "1"));

@@ -80,7 +80,7 @@ pub(crate) async fn refuse(limiter: &Limiter, times: usize) {
 }
 
 #[tokio::test]
-async fn a_key_that_is_rejected_too_often_is_blocked_and_its_retry_after_says_for_how_long() {
+async fn a_key_rejected_too_often_is_blocked_for_its_retry_after() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "1/s"), abuse()].map(by_key));
         assert_eq!(wait(&limiter, KEY).await, None);
@@ -121,7 +121,7 @@ pub(crate) async fn refuse_after_one(limiter: &Limiter, times: usize) {
 }
 
 #[tokio::test]
-async fn asking_on_while_it_lasts_makes_no_ban_longer_and_writes_nothing() {
+async fn requests_during_a_ban_neither_extend_it_nor_write() {
     for world in World::both() {
         let counts = window("counts", "10/365days").charge_rejected(true);
         let limiter = world.limiter([counts, abuse()]);
@@ -145,7 +145,7 @@ async fn asking_on_while_it_lasts_makes_no_ban_longer_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn bans_double_up_to_a_bound_and_start_over_after_a_quiet_while() {
+async fn bans_double_up_to_a_maximum_and_start_over_after_a_quiet_period() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
@@ -172,7 +172,7 @@ async fn bans_double_up_to_a_bound_and_start_over_after_a_quiet_while() {
 
 /// How often a key was banned shares a number with its refusals in what the store returns.
 #[tokio::test]
-async fn a_key_that_is_banned_a_hundred_times_has_its_refusals_counted_as_before() {
+async fn a_key_that_was_banned_a_hundred_times_has_its_rejections_counted_as_before() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
@@ -187,7 +187,7 @@ async fn a_key_that_is_banned_a_hundred_times_has_its_refusals_counted_as_before
 }
 
 #[tokio::test]
-async fn a_short_ban_is_remembered_for_a_period() {
+async fn a_short_ban_counts_for_a_whole_period() {
     for world in World::both() {
         let ban = Policy::new("abuse", "3/min".parse::<Quota>().expect("a quota"));
         let ban = ban
@@ -205,7 +205,7 @@ async fn a_short_ban_is_remembered_for_a_period() {
 }
 
 #[tokio::test]
-async fn refusals_count_within_one_period_of_the_first() {
+async fn rejections_count_within_one_period_of_the_first() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
         refuse_after_one(&limiter, 2).await;
@@ -221,7 +221,7 @@ async fn refusals_count_within_one_period_of_the_first() {
 }
 
 #[tokio::test]
-async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
+async fn a_rejection_counts_once_whatever_its_cost_and_however_many_policies_reject() {
     for world in World::both() {
         let policies = [once(), window("q", "1/365days").charge_rejected(true)];
         let [p, q] = policies;
@@ -250,7 +250,7 @@ async fn a_refusal_counts_once_whatever_it_costs_and_however_many_refuse_it() {
 }
 
 #[tokio::test]
-async fn what_is_asked_at_once_counts_as_much_as_one_after_the_other() {
+async fn concurrent_requests_count_like_sequential_ones() {
     for world in World::both() {
         for (asked, expected) in [(6, Err(1)), (7, Ok(secs(600))), (40, Ok(secs(600)))] {
             let limiter = world.limiter([window("p", "4/365days"), abuse()]);
@@ -270,7 +270,7 @@ async fn what_is_asked_at_once_counts_as_much_as_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn the_refusals_of_a_ban_count_in_no_other() {
+async fn the_rejections_of_one_ban_count_in_no_other() {
     for world in World::both() {
         let other = abuse_named("other");
         let limiter = world.limiter([even("p", "1/s"), abuse(), other]);
@@ -291,7 +291,7 @@ async fn the_refusals_of_a_ban_count_in_no_other() {
 
 /// A call for many requests, and calls of their own that are sent together, are counted as those that are made one by one.
 #[tokio::test]
-async fn requests_at_once_make_no_debt_once_a_ban_begins() {
+async fn concurrent_requests_make_no_debt_once_a_ban_begins() {
     for world in World::both() {
         let limiter = world.limiter([
             even("debt", "8/hour").charge_rejected(true),
@@ -326,7 +326,7 @@ async fn requests_at_once_make_no_debt_once_a_ban_begins() {
 }
 
 #[tokio::test]
-async fn of_requests_at_once_no_ban_counts_those_after_another_one_began() {
+async fn of_concurrent_requests_no_ban_counts_those_after_another_one_began() {
     for world in World::both() {
         let longer = Policy::new("longer", "9/min".parse::<Quota>().expect("a quota"));
         let longer = longer.strategy(Ban::for_duration(secs(600)));
@@ -341,7 +341,7 @@ async fn of_requests_at_once_no_ban_counts_those_after_another_one_began() {
 
 /// A ban counts each of them, also where a policy records the callers of no more than its quota.
 #[tokio::test]
-async fn more_requests_at_once_than_a_list_holds_are_counted_by_a_ban() {
+async fn a_ban_counts_more_concurrent_requests_than_a_list_holds() {
     for world in World::both() {
         let limiter = world.limiter([together(By::List, "list", "1/365days"), abuse()]);
         assert_eq!(limiter.check(KEY).times(3).await.admitted(), 1);

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn all_processes_know_of_a_ban() {
+async fn a_ban_holds_in_all_processes() {
     let world = World::redis();
     let url = world.redis_server().expect("a server").url();
     let process = || {
@@ -32,7 +32,7 @@ async fn all_processes_know_of_a_ban() {
 }
 
 #[tokio::test]
-async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
+async fn a_manual_ban_lasts_as_long_as_configured_and_can_be_lifted() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "100/s"), abuse()].map(by_key));
         let (alice, bob) = (Key::new("alice"), Key::new("bob"));
@@ -79,7 +79,7 @@ async fn a_ban_by_hand_lasts_as_long_as_it_says_and_is_lifted() {
 }
 
 #[tokio::test]
-async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() {
+async fn a_manual_ban_does_not_lengthen_later_ones_and_lifting_it_forgets_them() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()]);
         assert_eq!(wait(&limiter, KEY).await, None);
@@ -98,7 +98,7 @@ async fn a_ban_by_hand_makes_later_ones_no_longer_and_lifting_it_forgets_them() 
 }
 
 #[tokio::test]
-async fn a_limiter_that_cannot_ban_returns_an_error() {
+async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
     for world in World::both() {
         let unsupported = |result: Result<(), CallError>| {
             let error = result.expect_err("an error");
@@ -136,7 +136,7 @@ async fn a_limiter_that_cannot_ban_returns_an_error() {
 }
 
 #[tokio::test]
-async fn a_block_list_counts_no_rejections_and_blocks_by_hand_until_it_is_lifted() {
+async fn a_block_list_counts_no_rejections_and_manual_blocks_last_until_lifted() {
     for world in World::both() {
         let list = Policy::block_list("locked").key(extract::global());
         let limiter = world.limiter([once(), list]);
@@ -171,7 +171,7 @@ async fn a_block_list_counts_no_rejections_and_blocks_by_hand_until_it_is_lifted
 }
 
 #[tokio::test]
-async fn refusals_that_were_made_elsewhere_are_charged_by_name_alone() {
+async fn rejections_elsewhere_are_charged_to_a_ban_only_by_its_name() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "100/h"), abuse()]);
         let _ = limiter.charge(KEY, 50).await.expect("an answer");

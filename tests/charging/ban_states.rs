@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn over_http_a_ban_is_a_429_and_clients_see_nothing_of_it_before() {
+async fn over_http_a_ban_is_a_429_and_is_invisible_before() {
     for world in World::both() {
         let layer = world.layer([even("p", "1/s"), abuse()]);
         let passed = answer(&layer, text(200)).await;
@@ -48,7 +48,7 @@ async fn over_http_a_ban_is_a_429_and_clients_see_nothing_of_it_before() {
 }
 
 #[tokio::test]
-async fn a_ban_adds_no_trip_and_a_request_that_passes_writes_nothing_to_it() {
+async fn a_ban_adds_no_round_trip_and_an_admitted_request_writes_nothing_to_it() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let limiter = world.limiter([window("p", "2/h"), abuse()]);
@@ -62,7 +62,7 @@ async fn a_ban_adds_no_trip_and_a_request_that_passes_writes_nothing_to_it() {
 }
 
 #[tokio::test]
-async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_it_was_to() {
+async fn when_the_clock_steps_back_a_ban_lasts_no_longer_than_before() {
     for world in World::both() {
         let limiter = world.limiter([once(), abuse()].map(by_key));
         refuse_after_one(&limiter, 3).await;
@@ -101,7 +101,7 @@ fn ban_key(world: &World) -> String {
 }
 
 #[tokio::test]
-async fn a_lost_time_to_live_comes_back_with_the_next_touch() {
+async fn a_lost_ttl_is_restored_by_the_next_operation() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let limiter = world.limiter([once(), abuse()].map(by_key));
@@ -127,7 +127,7 @@ async fn a_lost_time_to_live_comes_back_with_the_next_touch() {
 }
 
 #[tokio::test]
-async fn what_is_foreign_under_a_bans_key_is_left_alone() {
+async fn a_foreign_value_under_a_bans_key_is_left_alone() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let limiter = world.limiter([window("p", "1/h"), abuse()]);
@@ -203,7 +203,7 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
 }
 
 #[tokio::test]
-async fn a_ban_that_cannot_be_is_a_mistake() {
+async fn an_impossible_ban_is_a_config_error() {
     let quota = || "3/min".parse::<Quota>().expect("a quota");
     let build = |policy: Policy| Limiter::builder().policy(once()).policy(policy).build();
     let mistake = |policy: Policy, valid: &str| {
@@ -230,7 +230,7 @@ async fn a_ban_that_cannot_be_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn a_refusal_stays_one_where_redis_has_no_memory_left_to_count_it() {
+async fn a_rejection_stays_one_when_redis_has_no_memory_to_count_it() {
     let world = World::redis();
     let server = world.redis_server().expect("a server");
     let policies = [

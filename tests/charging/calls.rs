@@ -8,7 +8,7 @@ use tollgate::{Key, Limiter, RetryAfter, extract};
 use crate::support::{By, KEY, World, secs, together, used};
 
 #[tokio::test]
-async fn a_peek_a_charge_and_a_reset_return_how_the_key_stands() {
+async fn peek_charge_and_reset_return_the_status_of_the_key() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -45,7 +45,7 @@ async fn callers(limiter: &Limiter) -> Vec<Key> {
 }
 
 #[tokio::test]
-async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there() {
+async fn a_call_with_a_request_records_the_caller_that_the_policy_extracts() {
     for world in World::both() {
         let policy = together(By::List, "p", "5/min").caller(extract::header("x-user"));
         let limiter = world.limiter([policy]);
@@ -78,7 +78,7 @@ async fn a_call_with_its_request_records_the_caller_that_the_policy_finds_there(
 }
 
 #[tokio::test]
-async fn one_key_for_all_leaves_a_policy_that_counts_all_requests_together_its_own_key() {
+async fn a_key_for_all_policies_does_not_replace_the_key_of_a_global_policy() {
     for world in World::both() {
         let by_header = By::Gcra.policy("tokens", "100/day");
         let by_header = by_header.key(extract::header("x-user"));
@@ -125,7 +125,7 @@ async fn one_key_for_all_leaves_a_policy_that_counts_all_requests_together_its_o
 }
 
 #[tokio::test]
-async fn one_key_is_counted_together_where_one_policy_counts_all_requests() {
+async fn a_single_global_policy_counts_all_keys_together() {
     for world in World::both() {
         // The shortest way through a limiter.
         let limiter = world.limiter([together(By::Gcra, "all", "3/day")]);
@@ -139,7 +139,7 @@ async fn one_key_is_counted_together_where_one_policy_counts_all_requests() {
 }
 
 #[tokio::test]
-async fn a_ban_of_all_requests_has_to_be_named_to_be_put_on() {
+async fn a_ban_of_all_requests_is_only_imposed_by_name() {
     for world in World::both() {
         let ban = |name: &str| {
             let policy = tollgate::Policy::new(name, tollgate::Quota::requests(9).per_minute());

@@ -33,7 +33,7 @@ async fn hammer(limiter: &Limiter, times: u64) -> Vec<Duration> {
 }
 
 #[tokio::test]
-async fn a_client_that_keeps_retrying_waits_for_longer_up_to_one_more_capacity() {
+async fn charged_rejections_lengthen_the_wait_by_up_to_one_capacity() {
     for world in World::both() {
         let limiter = world.limiter([even("p", "5/min").charge_rejected(true)]);
         let retries = hammer(&limiter, 15).await;
@@ -55,7 +55,7 @@ async fn a_client_that_keeps_retrying_waits_for_longer_up_to_one_more_capacity()
 }
 
 #[tokio::test]
-async fn a_request_that_is_rejected_for_free_waits_no_longer_for_it() {
+async fn free_rejections_do_not_lengthen_the_wait() {
     for world in World::both() {
         for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy]);
@@ -120,7 +120,7 @@ async fn logs_and_lists_do_not_grow_past_the_limit() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() {
+async fn a_rejection_that_costs_more_than_is_left_uses_up_the_rest_of_a_log() {
     for world in World::both() {
         for policy in [By::List, By::Log].map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
@@ -135,7 +135,7 @@ async fn a_refusal_that_costs_more_than_is_left_uses_up_what_is_left_of_a_log() 
 }
 
 #[tokio::test]
-async fn only_the_policy_that_refuses_charges_it() {
+async fn only_the_policy_that_rejects_charges_a_rejection() {
     for world in World::both() {
         let limiter = world.limiter([
             even("counts", "5/min").charge_rejected(true),
@@ -152,7 +152,7 @@ async fn only_the_policy_that_refuses_charges_it() {
 }
 
 #[tokio::test]
-async fn a_policy_with_room_charges_nothing_that_another_refuses() {
+async fn a_policy_with_room_does_not_charge_what_another_rejects() {
     for world in World::both() {
         let limiter = world.limiter([
             even("full", "2/min"),
@@ -168,7 +168,7 @@ async fn a_policy_with_room_charges_nothing_that_another_refuses() {
 }
 
 #[tokio::test]
-async fn refusals_at_once_count_as_much_as_one_after_the_other() {
+async fn concurrent_rejections_count_like_sequential_ones() {
     for world in World::both() {
         for policy in By::ALL.map(of) {
             let limiter = world.limiter([policy.charge_rejected(true)]);
@@ -230,7 +230,7 @@ async fn both_stores_agree_on_a_client_that_keeps_retrying() {
 }
 
 #[tokio::test]
-async fn the_refusals_of_a_layer_tell_the_longer_wait() {
+async fn a_layers_rejections_report_the_longer_wait() {
     for world in World::both() {
         let layer = world.layer([even("p", "5/min").charge_rejected(true)]);
         for _ in 0..5 {
@@ -246,7 +246,7 @@ async fn the_refusals_of_a_layer_tell_the_longer_wait() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_of_a_reserved_charge_pays_no_refusal() {
+async fn refunding_a_reserved_charge_does_not_refund_charged_rejections() {
     for world in World::both() {
         let policy = window("p", "2/min").refund_unless(outcome::success);
         let layer = world.layer([policy.charge_rejected(true)]);
@@ -262,7 +262,7 @@ async fn what_is_given_back_of_a_reserved_charge_pays_no_refusal() {
 }
 
 #[tokio::test]
-async fn requests_in_flight_go_into_no_debt() {
+async fn in_flight_limits_have_no_debt() {
     for world in World::both() {
         let policy = Policy::new("p", Quota::concurrent(2)).key(extract::global());
         let limiter = world.limiter([policy.charge_rejected(true)]);
@@ -278,7 +278,7 @@ async fn requests_in_flight_go_into_no_debt() {
 }
 
 #[tokio::test]
-async fn refusals_that_count_and_charges_by_the_response_are_an_error() {
+async fn charged_rejections_with_charges_on_response_are_a_config_error() {
     let policy = window("p", "2/min").charge_after(outcome::failure);
     let limiter = Limiter::builder().policy(policy.charge_rejected(true));
     let error = limiter.build().expect_err("an error").to_string();
@@ -286,7 +286,7 @@ async fn refusals_that_count_and_charges_by_the_response_are_an_error() {
 }
 
 #[tokio::test]
-async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
+async fn a_policy_with_just_enough_room_counts_no_rejection_of_others() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?}");
@@ -328,7 +328,7 @@ async fn a_policy_that_has_just_enough_room_counts_no_refusal_of_others() {
 
 /// The callers of a list are sent one by one, and no more than it holds: the requests beyond are rejected too.
 #[tokio::test]
-async fn requests_beyond_a_list_of_callers_are_refusals_that_count_under_another_policy() {
+async fn requests_beyond_a_list_of_callers_count_as_rejections_of_another_policy() {
     for world in World::both() {
         let limiter = world.limiter([
             even("even", "4/min").charge_rejected(true),
@@ -346,7 +346,7 @@ async fn requests_beyond_a_list_of_callers_are_refusals_that_count_under_another
 }
 
 #[tokio::test]
-async fn a_list_of_callers_in_the_shadow_lets_all_pass_that_others_have_room_for() {
+async fn a_shadow_list_of_callers_rejects_nothing_that_others_admit() {
     for world in World::both() {
         let shadow = together(By::List, "list", "6/min").shadow();
         let limiter = world.limiter([window("window", "1000000/min"), shadow]);

@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_credit_gives_back_what_is_in_use_also_of_a_debt_and_no_more() {
+async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -121,7 +121,7 @@ async fn a_credit_under_a_policy_of_tiers_needs_a_quota_or_a_request() {
 }
 
 #[tokio::test]
-async fn a_candidate_in_the_shadow_of_a_policy_is_credited_with_it() {
+async fn a_shadow_candidate_is_credited_with_its_policy() {
     for world in World::both() {
         let next = together(By::Fixed, "next", "500/min").shadow_of("tokens");
         let limiter = world.limiter([together(By::Gcra, "tokens", "1000/min"), next]);

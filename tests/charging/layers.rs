@@ -24,7 +24,7 @@ async fn stacked(outer: &RateLimitLayer, inner: &RateLimitLayer, status: u16) ->
 }
 
 #[tokio::test]
-async fn stacked_layers_settle_each_for_itself() {
+async fn stacked_layers_settle_separately() {
     for world in World::both() {
         let outer = world.layer([
             window("outer", "9/min").refund_unless(outcome::success),
@@ -45,7 +45,7 @@ async fn stacked_layers_settle_each_for_itself() {
 }
 
 #[tokio::test]
-async fn what_a_layer_further_in_refuses_is_given_back_once() {
+async fn a_rejection_by_an_inner_layer_is_refunded_once() {
     for world in World::both() {
         let outer = world.layer([
             window("arrival", "9/min"),
@@ -63,7 +63,7 @@ async fn what_a_layer_further_in_refuses_is_given_back_once() {
 }
 
 #[tokio::test]
-async fn what_a_layer_further_in_refuses_is_no_failure_to_the_layer_around_it() {
+async fn a_rejection_by_an_inner_layer_is_no_failure_to_the_outer_one() {
     for world in World::both() {
         let outer = world.layer([
             window("response", "9/min").charge_after(outcome::failure),
@@ -81,7 +81,7 @@ async fn what_a_layer_further_in_refuses_is_no_failure_to_the_layer_around_it() 
 }
 
 #[tokio::test]
-async fn a_limiter_without_a_layer_only_checks_under_on_response() {
+async fn check_without_a_layer_charges_nothing_under_on_response() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "2/min").charge_after(outcome::failure)]);
         for _ in 0..5 {

@@ -67,7 +67,7 @@ async fn streaming(world: &World, pieces: usize) -> (Limiter, Answer) {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_read_to_its_end_is_charged_what_was_counted() {
+async fn a_stream_read_to_its_end_is_charged_what_its_meter_counted() {
     for world in World::both() {
         let (limiter, answer) = streaming(&world, 30).await;
         read(answer).await.expect("a body");
@@ -78,7 +78,7 @@ async fn a_stream_that_is_read_to_its_end_is_charged_what_was_counted() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_dropped_is_charged_what_was_counted_by_then() {
+async fn a_dropped_stream_is_charged_what_its_meter_had_counted() {
     for world in World::both() {
         let (limiter, answer) = streaming(&world, 30).await;
         let mut body = answer.into_body();
@@ -119,7 +119,7 @@ async fn finishing_a_meter_settles_once() {
 }
 
 #[tokio::test]
-async fn a_finish_that_is_dropped_half_way_settles_once() {
+async fn a_finish_cancelled_half_way_settles_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world).await;
         let mut meter = meter(&admission);
@@ -153,7 +153,7 @@ async fn a_meter_that_is_dropped_outside_a_runtime_settles() {
 
 /// Its runtime is gone, and nothing uses the store: the next runtime that does brings it there.
 #[test]
-fn a_meter_that_is_dropped_when_no_runtime_is_left_is_settled_by_the_next() {
+fn a_meter_dropped_without_a_runtime_is_settled_by_the_next_runtime() {
     let runtime = || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -173,7 +173,7 @@ fn a_meter_that_is_dropped_when_no_runtime_is_left_is_settled_by_the_next() {
 
 /// The stream's task is dropped with its runtime.
 #[test]
-fn a_meter_that_is_dropped_with_its_runtime_is_settled_by_the_next() {
+fn a_meter_dropped_with_its_runtime_is_settled_by_the_next_runtime() {
     for world in World::both() {
         // Of one thread: while another thread ends the connection, a settlement may be lost on its way.
         let runtime = || {
@@ -195,7 +195,7 @@ fn a_meter_that_is_dropped_with_its_runtime_is_settled_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_meter_of_a_store_that_fails_panics_nowhere() {
+async fn a_meter_does_not_panic_when_the_store_fails() {
     let store = RedisStore::open("redis://127.0.0.1:1").expect("a store");
     let limiter = Limiter::builder()
         .store(store)

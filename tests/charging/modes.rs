@@ -55,7 +55,7 @@ pub(crate) async fn cost(layer: &RateLimitLayer, response: Response<Body>) -> u6
 }
 
 #[tokio::test]
-async fn both_modes_charge_what_the_outcome_says_and_nothing_else() {
+async fn both_modes_charge_by_the_outcome_and_nothing_else() {
     for world in World::both() {
         for (judge, expected) in JUDGES {
             for layer in layers(&world, judge) {
@@ -98,7 +98,7 @@ async fn on_response_charges_nothing_on_arrival_and_reserve_charges_at_once() {
 }
 
 #[tokio::test]
-async fn a_full_policy_refuses_under_each_mode_and_the_handler_is_not_called() {
+async fn a_full_policy_rejects_in_each_mode_without_calling_the_handler() {
     for world in World::both() {
         for layer in layers(&world, outcome::success) {
             for _ in 0..5 {
@@ -116,7 +116,7 @@ async fn a_full_policy_refuses_under_each_mode_and_the_handler_is_not_called() {
 }
 
 #[tokio::test]
-async fn a_reserved_place_that_is_given_back_can_be_had_in_the_same_window() {
+async fn a_refunded_reservation_is_available_in_the_same_window() {
     for world in World::both() {
         let layer = world.layer([window("p", "1/min").refund_unless(outcome::success)]);
         for _ in 0..10 {
@@ -130,7 +130,7 @@ async fn a_reserved_place_that_is_given_back_can_be_had_in_the_same_window() {
 }
 
 #[tokio::test]
-async fn an_even_rate_in_use_gets_back_a_reserved_charge_to_the_fraction() {
+async fn an_even_rate_in_use_is_refunded_a_reservation_to_the_fraction() {
     for world in World::both() {
         let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let limiter = layer.limiter();
@@ -153,7 +153,7 @@ async fn an_even_rate_in_use_gets_back_a_reserved_charge_to_the_fraction() {
 }
 
 #[tokio::test]
-async fn an_even_rate_gets_a_whole_burst_back_but_for_the_time_that_passed() {
+async fn an_even_rate_is_refunded_a_whole_burst_less_what_has_refilled() {
     for world in World::both() {
         let layer = world.layer([even("p", "10/min").refund_unless(outcome::success)]);
         let mut under_way = Vec::new();
@@ -188,7 +188,7 @@ async fn an_even_rate_that_was_full_is_full_again_10_ms_later() {
 }
 
 #[tokio::test]
-async fn what_one_policy_refuses_is_settled_under_none() {
+async fn a_request_that_one_policy_rejects_is_settled_under_none() {
     for world in World::both() {
         let any: Says = |_| true;
         let layer = world.layer([
@@ -207,7 +207,7 @@ async fn what_one_policy_refuses_is_settled_under_none() {
 }
 
 #[tokio::test]
-async fn the_cost_of_a_request_is_what_is_charged_and_given_back() {
+async fn a_requests_cost_is_charged_and_refunded() {
     for world in World::both() {
         for layer in [
             window("on", "10/min")

@@ -47,7 +47,7 @@ async fn all_callers(layer: &RateLimitLayer, calls: &Arc<AtomicU64>) -> [u64; 3]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_64_callers_that_keep_retrying_exactly_5_succeed_in_a_window() {
+async fn exactly_5_of_64_retrying_callers_succeed_in_a_window() {
     for world in World::both() {
         let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         for _ in 0..3 {
@@ -73,7 +73,7 @@ async fn of_64_callers_that_keep_retrying_exactly_5_succeed_in_a_window() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checked_on_arrival_64_may_pass_and_the_debt_is_one_capacity_that_ends() {
+async fn checks_on_arrival_may_admit_64_and_the_debt_is_at_most_one_capacity() {
     for world in World::both() {
         let layer = world.layer([window("ocr", "5/min").charge_after(outcome::success)]);
         // The provider answers when all 64 are with it.
@@ -143,7 +143,7 @@ impl Slow {
 }
 
 #[tokio::test]
-async fn what_outlasts_its_window_gives_nothing_back_to_the_next() {
+async fn a_call_that_outlasts_its_window_refunds_nothing_to_the_next() {
     for world in World::both() {
         let layer = world.layer([window("ocr", "5/min").refund_unless(outcome::success)]);
         let slow = [
@@ -166,7 +166,7 @@ async fn what_outlasts_its_window_gives_nothing_back_to_the_next() {
 }
 
 #[tokio::test]
-async fn what_outlasts_its_window_leaves_no_key_where_there_is_none() {
+async fn a_call_that_outlasts_its_window_creates_no_key() {
     for world in World::both() {
         for policy in [window("window", "5/min"), even("even", "5/min")] {
             let name = policy.name().to_owned();
@@ -205,7 +205,7 @@ async fn a_key_that_ends_during_a_slow_call_locks_no_caller_out() {
 }
 
 #[tokio::test]
-async fn what_succeeds_after_its_window_is_counted_in_the_next_only_where_it_is_counted_then() {
+async fn a_success_after_its_window_counts_in_the_next_only_on_response() {
     for world in World::both() {
         let policies = both_modes(&window("ocr", "5/min"), outcome::success);
         for (policy, expected) in policies.into_iter().zip([1, 0]) {
@@ -222,7 +222,7 @@ async fn what_succeeds_after_its_window_is_counted_in_the_next_only_where_it_is_
 }
 
 #[tokio::test]
-async fn an_even_rate_gives_nothing_back_that_time_has_given_back() {
+async fn an_even_rate_refunds_nothing_that_has_refilled() {
     for world in World::both() {
         let layer = world.layer([even("ocr", "5/min").refund_unless(outcome::success)]);
         let slow = Slow::start(&layer, 502).await;

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_grpc_call_is_judged_by_its_trailers() {
+async fn a_grpc_calls_outcome_is_in_its_trailers() {
     for world in World::both() {
         for (trailer, success) in [("0", 1), ("14", 0), ("16", 0)] {
             for layer in layers(&world, outcome::success) {
@@ -28,7 +28,7 @@ async fn a_grpc_call_is_judged_by_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_that_fails_at_once_is_judged_by_its_head() {
+async fn the_outcome_of_a_grpc_call_that_fails_at_once_is_in_its_head() {
     for world in World::both() {
         for (head, success) in [("0", 1), ("7", 0)] {
             for layer in layers(&world, outcome::success) {
@@ -52,7 +52,7 @@ async fn a_grpc_call_that_ends_without_a_code_has_failed() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_whose_client_goes_before_the_trailers_is_a_dropped_one() {
+async fn a_grpc_call_whose_client_disconnects_before_the_trailers_is_dropped() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
             for judge in [outcome::success as Says, outcome::failure] {
@@ -68,7 +68,7 @@ async fn a_grpc_call_whose_client_goes_before_the_trailers_is_a_dropped_one() {
 }
 
 #[tokio::test]
-async fn an_outcome_is_judged_only_when_the_stream_ends_and_only_once() {
+async fn an_outcome_is_evaluated_only_when_the_stream_ends_and_only_once() {
     use std::sync::{Arc, Mutex};
     for world in World::both() {
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -97,7 +97,7 @@ async fn an_outcome_is_judged_only_when_the_stream_ends_and_only_once() {
 }
 
 #[tokio::test]
-async fn a_judge_sees_the_header_fields_of_the_response() {
+async fn an_outcome_closure_sees_the_responses_headers() {
     for world in World::both() {
         let cached: Says = |outcome| {
             outcome
@@ -115,7 +115,7 @@ async fn a_judge_sees_the_header_fields_of_the_response() {
 }
 
 #[tokio::test]
-async fn policies_of_every_mode_in_one_layer_settle_each_for_itself() {
+async fn policies_of_every_mode_in_one_layer_settle_separately() {
     for world in World::both() {
         let layer = world.layer([
             window("arrival", "9/min"),

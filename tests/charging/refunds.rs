@@ -30,7 +30,7 @@ fn pass_a_moment() {
 }
 
 #[tokio::test]
-async fn a_refund_gives_back_the_rest_of_a_unit_that_time_has_begun_to_give_back() {
+async fn a_refund_returns_the_rest_of_a_partly_refilled_unit() {
     for world in World::both() {
         for by in [By::Gcra, By::Bucket] {
             let limiter = world.limiter([together(by, "p", "10/min")]);
@@ -121,7 +121,7 @@ async fn copies_that_are_refunded_at_once_refund_each_unit_once() {
 }
 
 #[tokio::test]
-async fn decisions_of_an_admission_refund_what_the_admission_has_not() {
+async fn decisions_of_an_admission_refund_only_what_the_admission_has_not() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -155,7 +155,7 @@ async fn decisions_of_an_admission_refund_what_the_admission_has_not() {
 }
 
 #[tokio::test]
-async fn a_response_does_not_refund_what_the_handler_refunded_by_a_decision() {
+async fn a_response_does_not_refund_again_what_the_handler_refunded() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -212,7 +212,7 @@ async fn refunds_name_their_policies() {
 }
 
 #[tokio::test]
-async fn what_costs_nothing_waits_for_nothing_also_in_debt() {
+async fn a_free_request_does_not_wait_also_in_debt() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -255,8 +255,7 @@ async fn taken_by_a_refund_from_before_a_reset(world: &World, by: By) -> u64 {
 }
 
 #[tokio::test]
-async fn a_refund_of_what_was_charged_before_a_reset_takes_no_more_than_that_from_what_came_after()
-{
+async fn a_refund_of_a_charge_before_a_reset_takes_at_most_that_from_later_charges() {
     for world in World::both() {
         for by in By::ALL {
             let taken = taken_by_a_refund_from_before_a_reset(&world, by).await;

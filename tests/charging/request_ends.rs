@@ -66,7 +66,7 @@ async fn a_request_that_is_dropped_before_its_response_is_free_where_configured(
 }
 
 #[tokio::test]
-async fn hanging_up_does_not_evade_a_limit_on_failures() {
+async fn a_client_that_disconnects_does_not_evade_a_limit_on_failures() {
     for world in World::both() {
         let layer = world.layer([window("login", "3/min").charge_after(outcome::failure)]);
         for _ in 0..3 {
@@ -77,7 +77,7 @@ async fn hanging_up_does_not_evade_a_limit_on_failures() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_has_failed() {
+async fn a_service_error_is_a_failure() {
     for world in World::both() {
         for (judge, expected) in [
             (outcome::success as Says, 0),
@@ -99,7 +99,7 @@ async fn a_service_that_fails_has_failed() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_is_no_dropped_request() {
+async fn a_service_error_is_no_dropped_request() {
     for world in World::both() {
         let layer = world.layer([window("p", "5/min")
             .charge_after(outcome::failure)
@@ -111,7 +111,7 @@ async fn a_service_that_fails_is_no_dropped_request() {
 }
 
 #[tokio::test]
-async fn a_handler_that_panics_is_charged_as_one_that_was_dropped() {
+async fn a_handler_that_panics_is_charged_like_a_dropped_request() {
     for world in World::both() {
         for (dropped, expected) in [(true, 1), (false, 0)] {
             for policy in both_modes(&window("p", "5/min"), outcome::success) {
@@ -129,7 +129,7 @@ async fn a_handler_that_panics_is_charged_as_one_that_was_dropped() {
 }
 
 #[tokio::test]
-async fn a_service_that_panics_when_it_is_called_is_charged_too() {
+async fn a_service_that_panics_in_call_is_charged_too() {
     for world in World::both() {
         for layer in layers(&world, outcome::success) {
             let panics = service_fn(
@@ -145,7 +145,7 @@ async fn a_service_that_panics_when_it_is_called_is_charged_too() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_half_way_makes_its_response_a_failure() {
+async fn a_body_that_fails_half_way_is_a_failed_response() {
     for world in World::both() {
         for (judge, expected) in [
             (outcome::success as Says, 0),
@@ -172,7 +172,7 @@ pub(crate) async fn go_half_way(layer: &RateLimitLayer, response: Response<Body>
 }
 
 #[tokio::test]
-async fn a_success_whose_client_goes_half_way_stays_charged() {
+async fn a_success_whose_client_disconnects_half_way_stays_charged() {
     for world in World::both() {
         for (judge, expected) in [
             (outcome::success as Says, 1),
@@ -250,7 +250,7 @@ fn streamed_with(status: u16) -> Response<Body> {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_head_is_completed_though_its_body_is_never_sent() {
+async fn the_response_to_a_head_request_is_completed_though_its_body_is_never_sent() {
     for world in World::both() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             let mut head = request();
@@ -264,7 +264,7 @@ async fn the_answer_to_a_head_is_completed_though_its_body_is_never_sent() {
 }
 
 #[tokio::test]
-async fn a_connect_that_is_accepted_is_completed_though_its_answer_has_no_body() {
+async fn an_accepted_connect_request_is_completed_though_its_response_has_no_body() {
     for world in World::both() {
         for layer in layers(&world, |outcome| outcome.end() == RequestEnd::Completed) {
             // A tunnel, or a WebSocket over HTTP/2; one that is refused may have a body.
@@ -282,7 +282,7 @@ async fn a_connect_that_is_accepted_is_completed_though_its_answer_has_no_body()
 }
 
 #[tokio::test]
-async fn a_body_that_is_never_sent_keeps_its_place_until_it_is_dropped() {
+async fn a_body_that_is_never_sent_keeps_its_permit_until_it_is_dropped() {
     for world in World::both() {
         for charges in [false, true] {
             let place = Policy::new("place", Quota::concurrent(1)).key(extract::global());
@@ -302,7 +302,7 @@ async fn a_body_that_is_never_sent_keeps_its_place_until_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn axum_handlers_that_return_a_status_alone_are_judged_by_it() {
+async fn axum_handlers_that_return_only_a_status_are_charged_by_it() {
     use axum::{Router, routing::get};
     for world in World::both() {
         for layer in layers(&world, outcome::failure) {

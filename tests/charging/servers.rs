@@ -41,7 +41,7 @@ async fn over_a_socket(method: &str, path: &str) -> RequestEnd {
 }
 
 #[tokio::test]
-async fn what_a_server_has_sent_in_full_is_completed() {
+async fn a_response_that_the_server_sent_in_full_is_completed() {
     for method in ["GET", "HEAD"] {
         for path in ["/text", "/stream", "/status", "/none"] {
             let end = over_a_socket(method, path).await;

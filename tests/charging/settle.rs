@@ -126,7 +126,7 @@ async fn a_debt_is_waited_for_at_an_even_rate() {
 }
 
 #[tokio::test]
-async fn nothing_is_given_back_twice() {
+async fn nothing_is_refunded_twice() {
     for world in World::both() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
@@ -175,7 +175,7 @@ async fn nothing_is_given_back_twice() {
 }
 
 #[tokio::test]
-async fn refunds_at_once_give_back_once() {
+async fn concurrent_refunds_refund_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(2)).await;
         assert_eq!(limiter.check(KEY).times(2).await.admitted(), 2);
@@ -189,7 +189,7 @@ async fn refunds_at_once_give_back_once() {
 }
 
 #[tokio::test]
-async fn a_refund_that_is_dropped_half_way_strands_nothing() {
+async fn a_refund_cancelled_half_way_loses_no_units() {
     for world in World::both() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
@@ -220,7 +220,7 @@ async fn a_refund_that_is_dropped_half_way_strands_nothing() {
 }
 
 #[tokio::test]
-async fn a_charge_that_is_dropped_half_way_is_charged_once() {
+async fn a_charge_cancelled_half_way_is_charged_once() {
     for world in World::both() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());
@@ -247,7 +247,7 @@ async fn a_charge_that_is_dropped_half_way_is_charged_once() {
 }
 
 #[tokio::test]
-async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
+async fn a_response_does_not_charge_again_what_a_dropped_handler_was_charging() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let handler = |request: Request<()>| async move {
@@ -272,7 +272,7 @@ async fn a_response_does_not_charge_what_a_dropped_handler_was_charging() {
 }
 
 #[tokio::test]
-async fn settling_at_once_charges_once() {
+async fn concurrent_settlements_charge_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min")).await;
         let policy = admission.policy("p").expect("a policy");
@@ -314,7 +314,7 @@ async fn a_refund_never_lands_in_a_later_window() {
 }
 
 #[tokio::test]
-async fn a_true_cost_that_is_known_in_a_later_window_is_charged_what_is_missing() {
+async fn a_true_cost_known_in_a_later_window_charges_only_the_difference() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, window("p", "10/min").cost(5)).await;
         world.advance(secs(61));
@@ -330,7 +330,7 @@ async fn a_true_cost_that_is_known_in_a_later_window_is_charged_what_is_missing(
 }
 
 #[tokio::test]
-async fn units_whose_refund_came_too_late_are_not_charged_again() {
+async fn units_whose_refund_was_too_late_are_not_charged_again() {
     for world in World::both() {
         for by in By::ALL {
             let policy = together(by, "p", "10/min").cost(5);
@@ -407,7 +407,7 @@ async fn a_task_that_outlives_the_response_settles() {
 }
 
 #[tokio::test]
-async fn a_handler_in_a_stacked_layer_settles_what_each_layer_charged() {
+async fn a_handler_settles_the_charges_of_all_stacked_layers() {
     for world in World::both() {
         let outer = world.layer([window("outer", "10/min")]);
         let inner = world.layer([even("inner", "10/min")]);
@@ -483,7 +483,7 @@ async fn what_a_handler_has_settled_is_not_charged_again_by_the_response() {
 }
 
 #[tokio::test]
-async fn a_task_that_settles_after_an_on_response_charge_counts_that_in() {
+async fn a_settlement_after_an_on_response_charge_includes_that_charge() {
     for world in World::both() {
         let layer = world.layer([window("p", "10/min").cost(2).charge_after(outcome::success)]);
         let (send, receive) = std::sync::mpsc::channel();
@@ -509,7 +509,7 @@ async fn a_task_that_settles_after_an_on_response_charge_counts_that_in() {
 }
 
 #[tokio::test]
-async fn a_reserved_request_that_settles_and_then_fails_gets_all_of_it_back() {
+async fn a_reserved_request_that_settles_and_then_fails_is_refunded_in_full() {
     for world in World::both() {
         for policy in all() {
             let strategy = format!("{policy:?} on {}", world.name());

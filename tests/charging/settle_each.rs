@@ -35,7 +35,7 @@ fn calls(world: &World) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn policies_that_are_named_are_settled_in_one_round_trip_and_others_left_alone() {
+async fn named_policies_are_settled_in_one_round_trip_and_the_others_left_alone() {
     for world in World::both() {
         for by in By::ALL {
             let name = format!("{by:?} on {}", world.name());
@@ -130,7 +130,7 @@ async fn a_name_that_is_unknown_is_an_error_and_nothing_is_settled() {
 }
 
 #[tokio::test]
-async fn of_a_policy_that_is_named_twice_the_last_cost_counts() {
+async fn the_last_cost_of_a_policy_named_twice_counts() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, [By::Gcra; 3]).await;
         let costs = [("tokens", 500), ("cents", 3), ("tokens", 300)];
@@ -140,7 +140,7 @@ async fn of_a_policy_that_is_named_twice_the_last_cost_counts() {
 }
 
 #[tokio::test]
-async fn settling_at_once_settles_once() {
+async fn concurrent_settlements_of_several_policies_settle_once() {
     for world in World::both() {
         let (limiter, admission) = admitted(&world, [By::Gcra, By::Fixed, By::Bucket]).await;
         let all = || admission.settle_each([("tokens", 500), ("cents", 3)]);
@@ -152,7 +152,7 @@ async fn settling_at_once_settles_once() {
 }
 
 #[tokio::test]
-async fn settling_that_is_dropped_half_way_is_done_once() {
+async fn a_settlement_cancelled_half_way_is_made_once() {
     for world in World::both() {
         for by in By::ALL {
             let (limiter, admission) = admitted(&world, [By::Gcra, by, By::Fixed]).await;
@@ -168,7 +168,7 @@ async fn settling_that_is_dropped_half_way_is_done_once() {
 }
 
 #[tokio::test]
-async fn a_candidate_in_the_shadow_of_a_policy_is_settled_with_it_in_one_round_trip() {
+async fn a_shadow_candidate_is_settled_with_its_policy_in_one_round_trip() {
     for world in World::both() {
         let next = together(By::Fixed, "next", "500/min").cost(200);
         let limiter = world.limiter([

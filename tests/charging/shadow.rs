@@ -20,7 +20,7 @@ fn would_reject<'a>(mut shadows: impl Iterator<Item = PolicyDecision<'a>>) -> bo
 }
 
 #[tokio::test]
-async fn a_shadow_rejects_no_request_and_says_which_it_would_have() {
+async fn a_shadow_rejects_no_request_and_reports_which_it_would_have() {
     for world in World::both() {
         let limiter = world.limiter([window("live", "9/h"), window("new", "2/h").shadow()]);
         for refuses in [false, false, true, true] {
@@ -50,7 +50,7 @@ async fn a_shadow_rejects_no_request_and_says_which_it_would_have() {
 }
 
 #[tokio::test]
-async fn what_the_others_refuse_a_shadow_beside_them_does_not_charge() {
+async fn a_shadow_does_not_charge_what_other_policies_reject() {
     for world in World::both() {
         let limiter = world.limiter([window("new", "9/h").shadow(), window("live", "2/h")]);
         for admitted in [true, true, false, false] {
@@ -64,7 +64,7 @@ async fn what_the_others_refuse_a_shadow_beside_them_does_not_charge() {
 }
 
 #[tokio::test]
-async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
+async fn a_candidate_is_evaluated_in_place_of_the_live_policy() {
     for world in World::both() {
         let limiter = world.limiter([
             window("other", "6/h"),
@@ -109,7 +109,7 @@ async fn a_candidate_is_judged_as_if_it_stood_where_the_live_one_does() {
 }
 
 #[tokio::test]
-async fn what_is_asked_at_once_is_compared_as_one_after_the_other() {
+async fn concurrent_requests_are_compared_like_sequential_ones() {
     for world in World::both() {
         let limiter = world.limiter([
             window("live", "6/h"),
@@ -146,7 +146,7 @@ async fn what_is_asked_at_once_is_compared_as_one_after_the_other() {
 }
 
 #[tokio::test]
-async fn over_http_a_shadow_changes_no_answer_and_no_field() {
+async fn over_http_a_shadow_changes_no_response_and_no_header() {
     for world in World::both() {
         let shadows = [
             window("new", "1/h").shadow(),
@@ -174,7 +174,7 @@ async fn over_http_a_shadow_changes_no_answer_and_no_field() {
 }
 
 #[tokio::test]
-async fn both_stores_say_the_same_of_shadows() {
+async fn both_stores_report_the_same_of_shadows() {
     let mut said = Vec::new();
     for world in World::both() {
         let limiter = world.limiter([
@@ -213,7 +213,7 @@ async fn both_stores_say_the_same_of_shadows() {
 }
 
 #[tokio::test]
-async fn a_shadow_that_cannot_be_is_a_mistake() {
+async fn an_impossible_shadow_is_a_config_error() {
     let mistake = |policies: [Policy; 2], valid: &str| {
         let builder = policies
             .into_iter()

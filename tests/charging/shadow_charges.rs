@@ -8,7 +8,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_shadow_charges_when_it_says_and_gives_back_what_it_took() {
+async fn a_shadow_charges_by_its_mode_and_refunds_its_charges() {
     for world in World::both() {
         let reserve = window("reserve", "2/h").refund_unless(outcome::success);
         let response = window("response", "2/h").charge_after(outcome::success);
@@ -73,7 +73,7 @@ async fn a_candidate_that_charges_nothing_on_arrival_is_compared_like_any_other(
 }
 
 #[tokio::test]
-async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
+async fn a_shadow_is_settled_only_where_it_would_have_admitted() {
     for world in World::both() {
         let limiter = world.limiter([
             window("live", "100/h"),
@@ -95,7 +95,7 @@ async fn a_true_cost_is_settled_where_the_work_would_have_been_done() {
 }
 
 #[tokio::test]
-async fn in_flight_limits_in_the_shadow_hold_their_places_and_give_them_back() {
+async fn shadow_in_flight_limits_hold_and_release_permits() {
     for world in World::both() {
         let concurrent = |name: &str, n| {
             let policy = Policy::new(name, Quota::concurrent(n)).key(extract::global());
@@ -153,7 +153,7 @@ async fn named_keys_reach_a_candidate_through_the_live_policy() {
 }
 
 #[tokio::test]
-async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
+async fn bans_ignore_shadows_and_shadows_ignore_live_bans() {
     for world in World::both() {
         let ban = Policy::new("ban", "2/h".parse::<Quota>().expect("a quota"));
         let ban = ban
@@ -179,7 +179,7 @@ async fn a_ban_takes_no_notice_of_shadows_nor_they_of_the_live_ones_ban() {
 }
 
 #[tokio::test]
-async fn a_layer_further_in_that_refuses_gives_back_the_shadows_charges_too() {
+async fn a_rejection_by_an_inner_layer_refunds_the_charges_of_shadows_too() {
     for world in World::both() {
         let outer = world.layer([window("outer", "9/h"), window("shadow", "9/h").shadow()]);
         let inner = world.layer([window("inner", "1/h")]);

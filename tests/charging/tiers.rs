@@ -57,7 +57,7 @@ async fn passes(layer: &RateLimitLayer, n: usize, request: fn() -> Request<()>) 
 }
 
 #[tokio::test]
-async fn an_extension_says_whose_quota_it_is() {
+async fn an_extension_selects_the_quota() {
     for world in World::both() {
         let layer = world.layer([two_tiers("p")]);
         assert_eq!(passes(&layer, 9, request).await, 3, "{}", world.name());
@@ -69,7 +69,7 @@ async fn an_extension_says_whose_quota_it_is() {
 }
 
 #[tokio::test]
-async fn a_header_says_whose_quota_it_is() {
+async fn a_header_selects_the_quota() {
     let by_header = |parts: &Parts| {
         let tier = parts.headers.get("x-tier")?;
         (tier == "paid").then(|| quota("6/min"))
@@ -121,7 +121,7 @@ async fn a_change_of_tier_keeps_the_share_that_was_used_of_an_even_rate() {
 }
 
 #[tokio::test]
-async fn two_tiers_of_one_key_at_once_are_judged_each_by_its_own_quota() {
+async fn concurrent_requests_of_two_tiers_each_have_their_own_quota() {
     for world in World::both() {
         for name in ["window", "even"] {
             let policy = match name {
@@ -180,7 +180,7 @@ async fn a_quota_that_the_strategy_cannot_count_falls_back_to_the_policys() {
 }
 
 #[tokio::test]
-async fn a_look_up_says_whose_quota_it_is() {
+async fn a_look_up_selects_the_quota() {
     for world in World::both() {
         let policy = window("p", "3/min").quota_lookup(LONG, |parts: &Parts| {
             let paid = parts.extensions.get::<Paid>().is_some();
@@ -197,7 +197,7 @@ async fn a_look_up_says_whose_quota_it_is() {
 }
 
 #[tokio::test]
-async fn a_look_up_that_finds_none_leaves_the_policys_quota() {
+async fn a_look_up_that_finds_none_keeps_the_policys_quota() {
     for world in World::both() {
         let policy = window("p", "3/min").quota_lookup(LONG, |_| ready(None));
         let layer = world.layer([policy]);
@@ -208,7 +208,7 @@ async fn a_look_up_that_finds_none_leaves_the_policys_quota() {
 
 /// An instant past all time would end the request.
 #[tokio::test]
-async fn a_look_up_may_take_as_long_as_it_likes() {
+async fn a_look_up_timeout_past_all_time_is_accepted() {
     for world in World::both() {
         let policy = window("p", "3/min").quota_lookup(Duration::MAX, |_| ready(None));
         let layer = world.layer([policy]);
@@ -217,7 +217,7 @@ async fn a_look_up_may_take_as_long_as_it_likes() {
 }
 
 #[tokio::test]
-async fn a_look_up_past_its_deadline_leaves_the_policys_quota() {
+async fn a_look_up_past_its_deadline_keeps_the_policys_quota() {
     for world in World::both() {
         let deadline = Duration::from_millis(20);
         let policy = window("p", "3/min").quota_lookup(deadline, |_| pending());
@@ -229,7 +229,7 @@ async fn a_look_up_past_its_deadline_leaves_the_policys_quota() {
 }
 
 #[tokio::test]
-async fn a_look_up_that_fails_under_one_policy_is_none_of_the_others() {
+async fn a_failed_look_up_affects_only_its_own_policy() {
     for world in World::both() {
         let deadline = Duration::from_millis(20);
         let layer = world.layer([
@@ -245,7 +245,7 @@ async fn a_look_up_that_fails_under_one_policy_is_none_of_the_others() {
 }
 
 #[tokio::test]
-async fn look_ups_of_several_policies_run_side_by_side() {
+async fn look_ups_of_several_policies_run_concurrently() {
     for world in World::both() {
         // The first finds nothing before the second has begun.
         let begun = Arc::new(Notify::new());
@@ -326,7 +326,7 @@ async fn a_tiers_charge_is_settled_by_its_own_quota() {
 }
 
 #[tokio::test]
-async fn a_tiers_reserved_charge_is_given_back_by_its_own_quota() {
+async fn a_tiers_reserved_charge_is_refunded_by_its_own_quota() {
     for world in World::both() {
         for paid in [quota("6/min"), quota("600/min")] {
             let policy = even("p", "3/min").quota_with(move |_| Some(paid));
@@ -343,7 +343,7 @@ async fn a_tiers_reserved_charge_is_given_back_by_its_own_quota() {
 }
 
 #[tokio::test]
-async fn more_tiers_than_are_kept_share_one_count() {
+async fn tiers_beyond_the_cache_bound_share_one_count() {
     for world in World::both() {
         let limiter = world.limiter([window("p", "1/min")]);
         for n in 2..1_500 {

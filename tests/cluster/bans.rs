@@ -133,7 +133,7 @@ async fn the_rejection_with_which_one_ban_begins_counts_in_all_of_them() {
 }
 
 #[tokio::test]
-async fn no_ban_counts_while_another_one_lasts() {
+async fn no_ban_counts_while_another_one_is_in_force() {
     let policies = || {
         [
             By::Fixed.policy("a", "2/day"),
@@ -148,7 +148,7 @@ async fn no_ban_counts_while_another_one_lasts() {
 }
 
 #[tokio::test]
-async fn what_a_ban_in_another_slot_rejects_makes_no_debt() {
+async fn rejections_by_a_ban_in_another_slot_make_no_debt() {
     let policies = || {
         [
             By::Gcra.policy("a", "2/h").charge_rejected(true),
@@ -180,7 +180,7 @@ async fn only_rejections_before_a_ban_begins_make_a_debt() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_admitted_in_part_is_refunded_what_it_was_admitted() {
+async fn a_partly_admitted_call_is_refunded_the_admitted_part() {
     let policies = || {
         [
             By::Gcra.policy("a", "3/h").charge_rejected(true),
@@ -227,7 +227,7 @@ async fn rejections_of_requests_at_the_same_time_count_once_each() {
 }
 
 #[tokio::test]
-async fn a_shadow_is_judged_before_the_rejection_begins_a_ban() {
+async fn a_shadow_is_evaluated_before_the_rejection_begins_a_ban() {
     let policies = || {
         [
             By::Fixed.policy("a", "1/day"),

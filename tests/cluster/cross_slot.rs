@@ -35,7 +35,7 @@ fn all_used(used: &[u64], bys: [By; 3], each: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
+async fn no_more_than_the_smallest_quota_is_admitted_and_no_charge_is_left_over() {
     for (round, by) in By::ALL.into_iter().enumerate() {
         let places = Places::find(cluster(), &format!("quiet{round}-")).await;
         let bys = [by, By::ALL[(round + 3) % By::ALL.len()], By::Fixed];
@@ -64,7 +64,7 @@ async fn no_more_is_admitted_than_the_smallest_quota_and_nothing_is_stranded() {
 }
 
 #[tokio::test]
-async fn a_single_request_is_answered_as_on_one_server() {
+async fn a_single_request_is_decided_as_on_one_server() {
     let places = Places::find(cluster(), "alone").await;
     let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "2/h"), (By::Log, "9/h")]);
     let keys = places.apart();
@@ -90,7 +90,7 @@ async fn a_single_request_is_answered_as_on_one_server() {
 }
 
 #[tokio::test]
-async fn several_at_once_are_admitted_as_far_as_all_have_room() {
+async fn several_requests_at_once_are_admitted_as_far_as_all_policies_have_room() {
     let places = Places::find(cluster(), "several").await;
     let limiter = three([(By::Fixed, "50/h"), (By::List, "7/h"), (By::Log, "20/h")]);
     let decision = limiter.check(places.apart()).times(10).await;
@@ -101,7 +101,7 @@ async fn several_at_once_are_admitted_as_far_as_all_have_room() {
 }
 
 #[tokio::test]
-async fn a_cost_of_any_size_is_refused_everywhere_or_a_debt_of_one_capacity() {
+async fn a_huge_cost_is_rejected_in_all_slots_and_a_huge_charge_is_a_debt_of_one_capacity() {
     let places = Places::find(cluster(), "huge").await;
     let limiter = three([(By::Fixed, "5/h"), (By::Gcra, "5/h"), (By::List, "5/h")]);
     let keys = places.apart();
@@ -123,7 +123,7 @@ async fn a_cost_of_any_size_is_refused_everywhere_or_a_debt_of_one_capacity() {
 }
 
 #[tokio::test]
-async fn what_was_charged_everywhere_is_given_back_everywhere() {
+async fn a_charge_in_all_slots_is_refunded_in_all_slots() {
     for (round, by) in By::ALL.into_iter().enumerate() {
         let places = Places::find(cluster(), &format!("back{round}-")).await;
         let limiter = three([(by, "9/month"), (By::Gcra, "8/month"), (by, "7/month")]);
@@ -141,7 +141,7 @@ async fn what_was_charged_everywhere_is_given_back_everywhere() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_is_dropped_before_the_answer_costs_nothing_anywhere() {
+async fn a_request_dropped_before_its_result_costs_nothing_in_any_slot() {
     let places = Places::find(cluster(), "leave").await;
     let limiter = three([
         (By::Gcra, "1000/month"),
@@ -177,7 +177,7 @@ async fn a_request_that_is_dropped_before_the_answer_costs_nothing_anywhere() {
 }
 
 #[tokio::test]
-async fn places_in_flight_are_held_and_left_in_all_slots() {
+async fn permits_are_held_and_released_in_all_slots() {
     let places = Places::find(cluster(), "flight").await;
     let policies = [
         Policy::new("a", Quota::concurrent(2)).strategy(Concurrency::default()),
@@ -201,7 +201,7 @@ async fn places_in_flight_are_held_and_left_in_all_slots() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_counts_does_so_under_the_policy_that_refused_alone() {
+async fn a_charged_rejection_is_charged_only_to_the_policy_that_rejected() {
     let places = Places::find(cluster(), "counts").await;
     let policies = [
         By::Gcra.policy("a", "2/h").charge_rejected(true),
@@ -222,7 +222,7 @@ async fn a_refusal_that_counts_does_so_under_the_policy_that_refused_alone() {
 }
 
 #[tokio::test]
-async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
+async fn a_ban_counts_rejections_in_other_slots_and_holds_in_all_of_them() {
     let places = Places::find(cluster(), "ban").await;
     let ban = || {
         Policy::new("c", Quota::requests(3).per_hour())
@@ -261,7 +261,7 @@ async fn a_ban_counts_what_other_slots_refuse_and_holds_in_all_of_them() {
 }
 
 #[tokio::test]
-async fn what_a_ban_refuses_is_not_counted_by_another_one() {
+async fn rejections_by_one_ban_are_not_counted_by_another() {
     let places = Places::find(cluster(), "bans").await;
     let ban = |name| {
         let policy = Policy::new(name, Quota::requests(9).per_hour());
@@ -280,7 +280,7 @@ async fn what_a_ban_refuses_is_not_counted_by_another_one() {
 }
 
 #[tokio::test]
-async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
+async fn shadows_in_other_slots_are_compared_with_the_requests_decision() {
     let places = Places::find(cluster(), "shadow").await;
     let limiter = limiter(
         store(cluster()),
@@ -327,7 +327,7 @@ async fn shadows_in_other_slots_are_judged_by_what_became_of_the_request() {
 }
 
 #[tokio::test]
-async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
+async fn a_failure_in_one_slot_fails_the_request_and_refunds_the_other_slots() {
     let cluster = Cluster::start(3, 0);
     let places = Places::find(&cluster, "fails").await;
     let policies = [("a", "9/h"), ("b", "9/h"), ("c", "9/h")]
@@ -386,7 +386,7 @@ async fn one_part_that_fails_fails_the_request_and_the_others_are_given_back() {
 }
 
 #[tokio::test]
-async fn of_policies_in_several_slots_the_error_names_those_that_were_settled() {
+async fn the_error_of_a_settlement_in_several_slots_names_the_settled_policies() {
     let places = Places::find(cluster(), "settled").await;
     let limiter = three([
         (By::Fixed, "9/month"),

@@ -20,7 +20,7 @@ async fn sixty_four_tasks_over_two_stores_are_admitted_exactly_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policies_on_one_key_share_its_slot_and_are_judged_in_one_call() {
+async fn policies_on_one_key_share_its_slot_and_are_evaluated_in_one_call() {
     let policies = || {
         [
             By::Gcra.policy("whole-1", "200/month"),
@@ -68,7 +68,7 @@ async fn a_thousand_keys_spread_over_all_masters_and_each_has_its_own_quota() {
 }
 
 #[tokio::test]
-async fn nodes_that_forget_their_scripts_are_sent_them_again() {
+async fn scripts_are_sent_again_to_nodes_that_lost_them() {
     let cluster = Cluster::start(3, 0);
     let limiter = limiter(store(&cluster), [By::Gcra.policy("p", "9/month")]);
     for round in 1..=3 {
@@ -83,7 +83,7 @@ async fn nodes_that_forget_their_scripts_are_sent_them_again() {
 }
 
 #[tokio::test]
-async fn callers_are_listed_from_wherever_they_are() {
+async fn callers_are_listed_from_any_node() {
     let limiter = limiter(store(cluster()), [By::List.policy("list", "9/month")]);
     for key in ["one", "two", "three", "four"] {
         let key = Key::new(key);
@@ -102,7 +102,7 @@ async fn callers_are_listed_from_wherever_they_are() {
 }
 
 #[test]
-fn mistakes_are_found_when_a_store_is_built() {
+fn config_errors_are_found_when_a_store_is_built() {
     let build = |urls: &[&str], tags| {
         let store = RedisStore::builder().cluster(urls.iter().copied());
         store.hash_tags(tags).build().map(drop)

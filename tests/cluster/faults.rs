@@ -28,7 +28,7 @@ pub(crate) fn apart(node: Builder) -> Builder {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_question_whose_answer_is_lost_is_charged_once() {
+async fn a_request_whose_reply_is_lost_is_charged_once() {
     let cluster = Cluster::start_with(3, 0, apart);
     let places = Places::find(&cluster, "once").await;
     let limiter = one_policy(&cluster);
@@ -103,7 +103,7 @@ async fn behind_a_proxy(name: &str) -> (Cluster, Places, Proxy, Limiter) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_question_whose_answer_is_cut_is_not_asked_again() {
+async fn a_request_whose_reply_is_truncated_is_not_sent_again() {
     let (cluster, places, proxy, limiter) = behind_a_proxy("cut").await;
     let node = &cluster.nodes()[0];
     for round in 1..=10 {
@@ -125,7 +125,7 @@ async fn a_question_whose_answer_is_cut_is_not_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_question_whose_connection_breaks_is_not_asked_again() {
+async fn a_request_whose_connection_breaks_is_not_sent_again() {
     let (cluster, places, proxy, limiter) = behind_a_proxy("broken").await;
     let (node, key) = (&cluster.nodes()[0], places.key(0));
     let (mut charged, mut heard) = (0, 0);
@@ -172,7 +172,7 @@ async fn with_one_that_hangs(name: &str) -> (Cluster, Places, Limiter) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_shard_has_a_breaker_of_its_own() {
+async fn each_shard_has_its_own_circuit_breaker() {
     let (cluster, places, limiter) = with_one_that_hangs("own").await;
     until("nothing is asked there any more", async || {
         let decision = limiter.check(places.key(0)).await;
@@ -227,7 +227,7 @@ async fn a_node_that_hangs_delays_no_request_to_the_others() {
 
 /// Requests that share a connection don't wait for one that fails to reopen it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_drops_everything_keeps_no_request_past_its_deadline() {
+async fn no_request_waits_past_its_deadline_for_a_network_that_drops_everything() {
     let cluster = Cluster::start_with(3, 0, apart);
     let proxy = before(&cluster, 0).await;
     let deadline = Duration::from_secs(1);
@@ -277,7 +277,7 @@ async fn a_network_that_drops_everything_keeps_no_request_past_its_deadline() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_dies_is_followed_by_its_replica_while_the_others_go_on() {
+async fn a_failed_master_is_replaced_by_its_replica_while_the_others_go_on() {
     let cluster = Cluster::start_with(3, 1, apart);
     let places = Places::find(&cluster, "dies").await;
     let limiter = one_policy(&cluster);
@@ -320,7 +320,7 @@ async fn a_master_that_dies_is_followed_by_its_replica_while_the_others_go_on() 
 }
 
 #[tokio::test]
-async fn any_node_that_lives_leads_to_all_of_them() {
+async fn any_live_node_is_enough_to_find_all_of_them() {
     let cluster = Cluster::start(3, 0);
     let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
     let store = RedisStore::cluster([gone.clone(), cluster.nodes()[1].url()]).expect("a store");

@@ -41,7 +41,7 @@ fn refused_probes(node: &Server) -> u64 {
 
 /// When a master is gone, and none may take its place, the others serve nothing either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_that_is_down_is_not_taken_for_well() {
+async fn a_cluster_that_is_down_is_not_taken_for_healthy() {
     let cluster = Cluster::start(3, 0);
     let places = Places::find(&cluster, "down").await;
     let (limiter, key) = (of(&cluster), places.key(0));
@@ -90,7 +90,7 @@ fn probing(node: &Server) -> HashSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_probed_once_and_not_for_each_tag() {
+async fn a_node_is_probed_once_and_not_once_for_each_hash_tag() {
     let cluster = Cluster::start_with(3, 0, |node| node.arg("cluster-require-full-coverage", "no"));
     let limiter = of(&cluster);
     let keys: Vec<_> = (0..200).map(|key| Key::new(format!("k{key}"))).collect();

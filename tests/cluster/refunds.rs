@@ -98,7 +98,7 @@ impl Scene {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_again() {
+async fn a_refund_that_fails_is_made_when_its_node_is_back() {
     let scene = Scene::set(PATIENCE).await;
     let asked = scene.ask_and_be_charged(scene.ask()).await;
     scene.proxies[0].cut();
@@ -116,7 +116,7 @@ async fn what_cannot_be_given_back_at_once_is_given_back_when_its_node_is_there_
 
 /// Each is named in the store: a refund of some of them is of the same ones later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn permits_that_cannot_be_given_back_at_once_are_free_when_their_node_is_there_again() {
+async fn permits_whose_release_fails_are_free_when_their_node_is_back() {
     let scene = Scene::set(PATIENCE).await;
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
     let permits = |name, many| Policy::new(name, Quota::concurrent(many)).strategy(hour);
@@ -143,7 +143,7 @@ async fn permits_that_cannot_be_given_back_at_once_are_free_when_their_node_is_t
 
 /// A request to a node that is silent now has more time than the one whose charge is to be refunded there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_request_waits_past_its_deadline_for_others_on_the_node_of_its_refund() {
+async fn no_request_waits_past_its_deadline_behind_refunds_to_the_same_node() {
     const DEADLINE: Duration = Duration::from_secs(2);
     let scene = Scene::set(DEADLINE).await;
     let start = Instant::now();
@@ -169,7 +169,7 @@ async fn no_request_waits_past_its_deadline_for_others_on_the_node_of_its_refund
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_leaves_before_the_answer_is_counted_if_it_is_rejected() {
+async fn a_dropped_request_is_counted_if_it_is_rejected() {
     let scene = Scene::set(PATIENCE).await;
     let ban = Policy::new("ban", "3/month".parse().expect("a quota"));
     let policies = [

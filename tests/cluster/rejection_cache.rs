@@ -28,7 +28,7 @@ fn clock() -> ManualClock {
 }
 
 #[tokio::test]
-async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
+async fn a_rejection_in_one_slot_is_cached_for_the_bound() {
     let (clock, prefix) = (clock(), "td:");
     let [here, there] = [0, 1].map(|_| remembering(prefix, &clock, &[("shown", "3/month")]));
     let source = async |key| {
@@ -66,7 +66,7 @@ async fn a_rejection_in_one_slot_is_remembered_for_the_bound() {
 }
 
 #[tokio::test]
-async fn what_this_process_gives_back_on_a_cluster_ends_a_rejection_at_once() {
+async fn a_refund_by_this_process_on_a_cluster_ends_a_cached_rejection_at_once() {
     let limiter = remembering("tm:", &clock(), &[("mine", "3/month")]);
     for key in ["alice", "bob", "carol"].map(Key::new) {
         let decision = limiter.check(key).cost(3).await;
@@ -85,7 +85,7 @@ async fn what_this_process_gives_back_on_a_cluster_ends_a_rejection_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_refused_across_slots_is_not_remembered() {
+async fn a_rejection_across_slots_is_not_cached() {
     let places = Places::find(cluster(), "never").await;
     let limiter = remembering(
         "tg:",

@@ -48,7 +48,7 @@ async fn ask_all(limiter: &Limiter, keys: std::ops::Range<u64>) -> usize {
 }
 
 #[tokio::test]
-async fn keys_that_are_here_there_and_nowhere_yet_are_all_counted() {
+async fn keys_on_the_source_on_the_target_and_on_neither_are_all_counted() {
     let cluster = Cluster::start(3, 0);
     for by in [By::Gcra, By::Fixed, By::List] {
         cluster.nodes().iter().for_each(|node| node.flush());
@@ -74,7 +74,7 @@ async fn keys_that_are_here_there_and_nowhere_yet_are_all_counted() {
 }
 
 #[tokio::test]
-async fn a_request_whose_keys_have_moved_in_part_waits_for_the_rest() {
+async fn a_request_whose_keys_have_moved_in_part_waits_for_the_other_keys() {
     let cluster = Cluster::start(3, 0);
     let policies = || {
         [
@@ -102,7 +102,7 @@ async fn a_request_whose_keys_have_moved_in_part_waits_for_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_that_move_to_and_fro_under_load_admit_exactly_the_quota() {
+async fn slots_that_move_back_and_forth_under_load_admit_exactly_the_quota() {
     let cluster = Arc::new(Cluster::start(3, 0));
     for by in [By::Gcra, By::Log] {
         cluster.nodes().iter().for_each(|node| node.flush());
@@ -241,7 +241,7 @@ async fn a_request_for_a_slot_that_has_moved_is_redirected_once() {
 
 /// A node that is to get its first slots is not yet one of those that serve.
 #[tokio::test]
-async fn a_node_that_has_just_joined_is_not_connected_to_for_each_request() {
+async fn requests_do_not_each_connect_to_a_node_that_has_just_joined() {
     let cluster = Cluster::start(3, 0);
     let limiter = limiter(crowded(&cluster), [By::Gcra.policy("p", "3/month")]);
     assert_eq!(ask_all(&limiter, 0..10).await, 10);

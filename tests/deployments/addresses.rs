@@ -18,7 +18,7 @@ fn few(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn few_rights_are_enough_on_a_cluster_too_and_when_it_is_back() {
+async fn a_user_with_few_rights_suffices_on_a_cluster_also_after_an_outage() {
     let cluster = Cluster::start(3, 0);
     for node in cluster.nodes() {
         let rights = few(node) + " +cluster|slots +asking";
@@ -55,7 +55,7 @@ async fn few_rights_are_enough_on_a_cluster_too_and_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn a_password_and_a_user_with_few_rights() {
+async fn a_password_and_a_user_with_few_rights_suffice() {
     let server = Server::builder().password("p@ss/word").start();
     counts(&at(&server.url())).await;
     server.acl("limits", "s3cret", &few(&server));
@@ -71,7 +71,7 @@ async fn a_password_and_a_user_with_few_rights() {
 }
 
 #[tokio::test]
-async fn a_unix_socket() {
+async fn a_unix_socket_is_connected_to() {
     let server = Server::builder().unix_socket().start();
     let url = server.url();
     assert!(url.starts_with("redis+unix://"), "{url}");
@@ -82,7 +82,7 @@ async fn a_unix_socket() {
 }
 
 #[tokio::test]
-async fn a_database_of_its_own() {
+async fn the_configured_database_is_used() {
     let server = Server::start();
     counts(&at(&server.url())).await;
     // Another database, other counts.
@@ -100,7 +100,7 @@ async fn a_database_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_prefix_of_its_own() {
+async fn the_configured_prefix_is_used() {
     let server = Server::start();
     for prefix in ["a:", "b:", ""] {
         let store = RedisStore::builder()
@@ -116,7 +116,7 @@ async fn a_prefix_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_master_behind_sentinels_is_connected_to_as_is_said() {
+async fn a_master_behind_sentinels_is_connected_to_as_configured() {
     let group = Sentinel::start();
     for server in group.servers() {
         server.acl("limits", "s3cret", "~* +@all");

@@ -34,7 +34,7 @@ fn at(url: &str) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_server_that_is_well_has_no_problems_and_keeps_no_key() {
+async fn a_healthy_server_has_no_problems_and_is_left_without_a_key() {
     let server = Server::builder()
         .arg("maxmemory-policy", "allkeys-lru")
         .start();
@@ -75,7 +75,7 @@ async fn lacking(server: &Server, command: &str) -> Vec<String> {
 
 /// Such as those that only refunds, renewals and mending need.
 #[tokio::test]
-async fn a_right_that_is_needed_now_and_then_is_missed_at_once() {
+async fn a_missing_right_that_is_rarely_needed_is_reported_at_once() {
     let server = Server::start();
     // `SET` with the words of all others.
     let set = [
@@ -109,7 +109,7 @@ async fn a_right_that_is_needed_now_and_then_is_missed_at_once() {
 
 /// By which processes know that what they have cached still holds.
 #[tokio::test]
-async fn an_epoch_that_may_not_be_read_is_missed() {
+async fn a_missing_right_to_read_the_epoch_is_reported() {
     let server = Server::start();
     server.acl("keys", "pw", "~tg:??:* +@all");
     let health = at(&server.url_as("keys", "pw")).health_check().await;
@@ -158,7 +158,7 @@ async fn a_right_that_is_missing_is_named_for_each_policy_that_needs_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_would_forget_counts_is_found() {
+async fn a_server_that_may_lose_counts_is_reported() {
     let server = Server::builder()
         .arg("maxmemory", "100mb")
         .arg("maxmemory-policy", "volatile-ttl")
@@ -171,7 +171,7 @@ async fn a_server_that_would_forget_counts_is_found() {
 }
 
 #[tokio::test]
-async fn a_replica_is_found() {
+async fn a_replica_is_reported() {
     let master = Server::start();
     let replica = Server::builder().replica_of(&master).start();
     let health = at(&replica.url()).health_check().await;
@@ -190,7 +190,7 @@ async fn a_replica_is_found() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_far_off_is_found() {
+async fn a_clock_that_is_far_off_is_reported() {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .expect("after the epoch");
@@ -211,7 +211,7 @@ async fn a_clock_that_is_far_off_is_found() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_is_found() {
+async fn a_server_that_is_down_is_reported() {
     let port = testkit::free_port();
     let health = at(&format!("redis://gate:hush@127.0.0.1:{port}/1"))
         .health_check()
@@ -227,7 +227,7 @@ async fn a_server_that_is_gone_is_found() {
 }
 
 #[tokio::test]
-async fn each_master_of_a_cluster_is_looked_at() {
+async fn each_master_of_a_cluster_is_checked() {
     let cluster = Cluster::start(3, 1);
     let store = RedisStore::builder()
         .cluster(cluster.urls())
@@ -255,7 +255,7 @@ async fn each_master_of_a_cluster_is_looked_at() {
 
 /// A ping waits for longer than requests do. None of them is to wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
+async fn a_ping_that_waits_for_a_silent_server_delays_no_request() {
     let server = Server::start();
     // By now the server has the script, which is all that this user may run that writes.
     let known = counts_at(&server.url());
@@ -288,7 +288,7 @@ async fn a_ping_that_waits_for_a_silent_server_holds_no_request_up() {
 }
 
 #[tokio::test]
-async fn what_counts_in_process_has_no_problems() {
+async fn a_store_in_process_has_no_problems() {
     let policy = Policy::new("p", Quota::requests(9).per_week());
     let limiter = Limiter::builder()
         .policy(policy)

@@ -51,7 +51,7 @@ async fn counting(group: &Sentinel, admitted: u64) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted() {
+async fn a_failed_master_is_replaced_and_replicated_counts_stay() {
     let group = Sentinel::start();
     let limiter = counting(&group, 10).await;
     let old = group.master();
@@ -84,7 +84,7 @@ async fn a_master_that_dies_is_replaced_and_what_its_replicas_knew_stays_counted
 }
 
 #[tokio::test]
-async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
+async fn a_demoted_master_is_left_at_its_first_error() {
     let group = Sentinel::start();
     let limiter = counting(&group, 10).await;
     let old = group.master();
@@ -122,7 +122,7 @@ async fn a_master_that_is_demoted_is_left_at_its_first_word_of_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_named_and_no_master_is_not_even_looked_into() {
+async fn a_reported_server_that_is_no_master_is_not_used() {
     let group = Sentinel::start();
     let master = group.master();
     let port = group.servers()[1].port().to_string();
@@ -138,7 +138,7 @@ async fn a_server_that_is_named_and_no_master_is_not_even_looked_into() {
 
 /// Writes that no replica had heard of are lost with their master: so many more are admitted, and not one more.
 #[tokio::test]
-async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
+async fn charges_that_were_not_replicated_may_be_admitted_once_more() {
     let group = Sentinel::start();
     let limiter = counting(&group, 300).await;
     let replicas = || group.servers()[1..].iter();
@@ -168,7 +168,7 @@ async fn what_no_replica_had_heard_of_may_be_admitted_once_more() {
 
 /// The replica has the key of the epoch, which was copied before, and not the counts.
 #[tokio::test]
-async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() {
+async fn a_cached_rejection_does_not_outlive_a_failover_to_a_replica_with_older_counts() {
     const BOUND: Duration = Duration::from_secs(60);
     let group = Sentinel::start();
     let clock = ManualClock::at(Timestamp::from_micros(1_800_000_000_000_000));
@@ -237,7 +237,7 @@ async fn a_rejection_does_not_outlive_a_failover_to_a_replica_that_knows_less() 
 }
 
 #[tokio::test]
-async fn a_sentinel_that_is_gone_or_knows_nothing_is_no_hindrance() {
+async fn a_sentinel_that_is_down_or_does_not_know_the_master_is_skipped() {
     let group = Sentinel::start();
     let gone = format!("redis://127.0.0.1:{}", testkit::free_port());
     let mut urls = vec![gone.clone()];

@@ -142,7 +142,7 @@ async fn a_cluster_is_encrypted_throughout() {
 }
 
 #[test]
-fn mistakes_are_found_when_a_store_is_built() {
+fn config_errors_are_found_when_a_store_is_built() {
     let signed = signed();
     let [certificate, own] = signed.client;
     let plain = RedisStore::builder()

@@ -31,7 +31,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
-fn both_stores_and_the_model_answer_alike() {
+fn both_stores_and_the_model_decide_alike() {
     let steps = number("TOLLGATE_DIFFERENTIAL_STEPS", 20_000);
     let first = number("TOLLGATE_DIFFERENTIAL_SEED", 1);
     println!("seed {first}, {steps} steps");

@@ -14,7 +14,7 @@ fn tell(history: &History) {
 }
 
 #[test]
-fn a_refund_of_what_time_gave_back_changes_nothing_if_the_clock_steps_back() {
+fn a_refund_of_refilled_units_changes_nothing_if_the_clock_steps_back() {
     for (by, back) in [(Gcra, -2), (Bucket, -840_000_000)] {
         tell(&History {
             start: 1799929353577105,
@@ -59,7 +59,7 @@ fn a_bucket_that_is_used_up_refills_as_fast_after_a_rejection_and_a_step_back() 
 }
 
 #[test]
-fn a_peek_under_a_small_tier_of_a_sliding_window_gives_a_large_one_nothing_back() {
+fn a_peek_under_a_small_tier_of_a_sliding_window_refunds_nothing_to_a_large_one() {
     tell(&History {
         start: 1800000000000000,
         grain: 1000,
@@ -89,7 +89,7 @@ fn a_peek_under_a_small_tier_of_a_sliding_window_gives_a_large_one_nothing_back(
 }
 
 #[test]
-fn a_refund_under_a_tier_of_another_period_finds_what_a_peek_would() {
+fn a_refund_under_a_tier_of_another_period_sees_the_same_state_as_a_peek() {
     tell(&History {
         start: 1799913600000028,
         grain: 1,
@@ -165,7 +165,7 @@ fn a_sliding_window_whose_key_is_repaired_stays_as_it_is() {
 }
 
 #[test]
-fn a_ban_that_was_looked_at_lasts_as_long_if_the_clock_steps_back() {
+fn a_ban_that_was_peeked_at_lasts_as_long_if_the_clock_steps_back() {
     tell(&History {
         start: 1800000000000000,
         grain: 1,
@@ -191,7 +191,7 @@ fn a_ban_that_was_looked_at_lasts_as_long_if_the_clock_steps_back() {
 }
 
 #[test]
-fn a_charge_of_a_banned_key_makes_no_ban_longer_after_the_clock_stepped_back() {
+fn a_charge_of_a_banned_key_extends_no_ban_after_the_clock_stepped_back() {
     tell(&History {
         start: 1800000000000000,
         grain: 1,
@@ -218,7 +218,7 @@ fn a_charge_of_a_banned_key_makes_no_ban_longer_after_the_clock_stepped_back() {
 }
 
 #[test]
-fn a_cached_rejection_says_no_more_that_a_policy_rejects_whose_own_wait_has_passed() {
+fn a_cached_rejection_does_not_name_a_policy_whose_own_wait_has_passed() {
     tell(&History {
         start: 1800000000000000,
         grain: 1,
@@ -242,7 +242,7 @@ fn a_cached_rejection_says_no_more_that_a_policy_rejects_whose_own_wait_has_pass
 }
 
 #[test]
-fn permits_of_what_was_rejected_are_not_given_back_with_those_that_are_held() {
+fn a_refund_releases_no_permits_of_a_rejected_request() {
     tell(&History {
         start: 2550328346080000,
         grain: 1000,
@@ -293,7 +293,7 @@ fn a_window_that_outlasts_a_shorter_period_by_a_millisecond_is_cut() {
 }
 
 #[test]
-fn a_week_that_was_taken_over_from_a_day_lasts_for_a_week_if_the_clock_steps_back() {
+fn a_window_changed_from_a_day_to_a_week_lasts_a_week_if_the_clock_steps_back() {
     // A Monday's first microsecond in New York.
     let week = vec![Per(12, 604800000000), Per(9, 86400000000)];
     tell(&History {
@@ -322,7 +322,7 @@ fn a_week_that_was_taken_over_from_a_day_lasts_for_a_week_if_the_clock_steps_bac
 }
 
 #[test]
-fn bans_and_shadows_hear_of_all_of_many_requests_that_are_signed() {
+fn bans_and_shadows_count_all_of_many_requests_with_callers() {
     for (other, role) in [(Ban(86, 688), Live), (Fixed, ShadowOf(0))] {
         for signed in [Permits(1918218), List] {
             let quota = match signed {

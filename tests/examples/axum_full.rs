@@ -29,7 +29,7 @@ fn each_store(test: impl Fn(&Example, bool)) {
 }
 
 #[test]
-fn axum_full_lets_each_address_burst_on_all_routes_together() {
+fn axum_full_shares_each_addresss_burst_among_all_routes() {
     each_store(|example, _| {
         let passed = ask_until_refused(|_| example.get("/api/items", &[]));
         assert_quota(&passed, 20, Duration::from_millis(500));
@@ -83,7 +83,7 @@ fn ask_until_used_up(policy: &str, quota: u64, lost: u64, ask: impl Fn() -> Answ
 }
 
 #[test]
-fn axum_full_limits_a_nested_route_besides() {
+fn axum_full_also_limits_a_nested_route() {
     let example = Example::start("axum_full", &[]);
     let answer = example.get("/api/search", &[]);
     assert_eq!(answer.body, "nothing found; 4 searches left\n");
@@ -102,7 +102,7 @@ fn axum_full_limits_a_nested_route_besides() {
 }
 
 #[test]
-fn axum_full_charges_nothing_around_a_route_that_refuses() {
+fn axum_full_charges_nothing_in_the_outer_layer_for_a_rejection_by_a_route() {
     let example = Example::start("axum_full", &[]);
     let search = || example.get("/api/search", &[]);
     ask_until_used_up("searches", 5, 0, search);
@@ -117,7 +117,7 @@ fn axum_full_charges_nothing_around_a_route_that_refuses() {
 }
 
 #[test]
-fn axum_full_counts_reports_for_each_key_and_only_those_that_were_made() {
+fn axum_full_counts_successful_reports_by_key() {
     each_store(|example, may_be_late| {
         let report = |ms: u64, key: &str| {
             let path = format!("/api/reports?ms={ms}");
@@ -137,7 +137,7 @@ fn axum_full_counts_reports_for_each_key_and_only_those_that_were_made() {
 }
 
 #[test]
-fn axum_full_tells_pages_of_other_origins_how_they_stand() {
+fn axum_full_exposes_its_headers_to_pages_of_other_origins() {
     let example = Example::start("axum_full", &[]);
     let exposed = |answer: &Answer| {
         let names = list(answer, "access-control-expose-headers").join(",");

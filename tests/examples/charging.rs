@@ -43,7 +43,7 @@ pub(crate) fn each_store(name: &str, variables: &[(&str, &str)], test: impl Fn(&
 }
 
 #[test]
-fn ocr_that_reserves_never_has_more_than_five_successes_and_gives_failures_back() {
+fn ocr_that_reserves_never_exceeds_five_successes_and_refunds_failures() {
     each_store("ocr", &[("RESERVE", "1")], |ocr| {
         // Eight failures at once hold at most five places, and give them all back.
         let failures = at_once(8, |_| ocr.post("/ocr?user=alice&ms=50&fail=1", ""));
@@ -63,7 +63,7 @@ fn ocr_that_reserves_never_has_more_than_five_successes_and_gives_failures_back(
 }
 
 #[test]
-fn ocr_that_checks_counts_successes_and_admits_too_many_that_come_together() {
+fn ocr_that_checks_counts_successes_and_admits_too_many_concurrent_requests() {
     each_store("ocr", &[], |ocr| {
         for _ in 0..6 {
             assert_eq!(ocr.post("/ocr?user=alice&fail=1", "").status, 502);
@@ -108,7 +108,7 @@ fn llm_tokens_are_settled_when_the_stream_has_ended() {
 }
 
 #[test]
-fn llm_tokens_are_those_of_an_account_and_a_stranger_has_none() {
+fn llm_tokens_belong_to_an_account_and_an_unknown_caller_has_none() {
     each_store("llm_tokens", &[], |llm| {
         let chat = |key: &str| llm.get("/chat?estimate=5000&tokens=5000", &[("x-api-key", key)]);
         let stranger = chat("guess");
@@ -124,7 +124,7 @@ fn llm_tokens_are_those_of_an_account_and_a_stranger_has_none() {
 }
 
 #[test]
-fn llm_tokens_that_are_estimated_at_any_number_cost_at_least_one_and_give_none_back() {
+fn llm_token_estimates_of_any_number_cost_at_least_one_and_refund_none() {
     each_store("llm_tokens", &[], |llm| {
         let chat = |estimate: u64, tokens: u64| {
             let path = format!("/chat?estimate={estimate}&tokens={tokens}");
@@ -158,7 +158,7 @@ fn llm_tokens_that_are_estimated_at_any_number_cost_at_least_one_and_give_none_b
 }
 
 #[test]
-fn tiers_have_quotas_of_their_own_and_a_stuck_look_up_makes_a_free_caller() {
+fn tiers_have_their_own_quotas_and_a_look_up_that_hangs_falls_back_to_the_free_tier() {
     each_store("tiers", &[], |tiers| {
         let ask = |key: &str, n: usize| -> Vec<u16> {
             let ask = |_| tiers.get("/", &[("x-api-key", key)]).status;

@@ -99,7 +99,7 @@ fn assert_refused(status: &Status) {
 }
 
 #[tokio::test]
-async fn five_greetings_pass_for_each_peer() {
+async fn each_peer_is_admitted_five_greetings() {
     let example = Example::start("tonic_greeter", &[]);
     for last in [1, 2] {
         let start = Instant::now();
@@ -125,7 +125,7 @@ async fn two_greeters_on_one_redis_share_the_count() {
 }
 
 #[tokio::test]
-async fn messages_of_a_stream_count_as_calls_do_and_the_one_that_is_refused_ends_it() {
+async fn messages_of_a_stream_count_like_calls_and_a_rejected_one_ends_it() {
     let example = Example::start("tonic_greeter", &[]);
     let start = Instant::now();
     let mut client = client(&example).await;
@@ -159,7 +159,7 @@ async fn messages_of_a_stream_count_as_calls_do_and_the_one_that_is_refused_ends
 }
 
 #[tokio::test]
-async fn the_loop_that_it_prints_names_files_that_exist() {
+async fn the_printed_shell_loop_names_files_that_exist() {
     let example = Example::start("tonic_greeter", &[]);
     let output = example.output_until("done");
     assert!(output.contains(&example.address().to_string()), "{output}");
@@ -177,7 +177,7 @@ fn grpcio(scenario: &str, variables: &[(&str, &str)]) {
 }
 
 #[test]
-fn grpcs_own_client_reads_googles_details_in_a_refusal() {
+fn grpcs_own_client_reads_googles_details_in_a_rejection() {
     grpcio("details", &[]);
     let server = Server::start();
     grpcio("details", &[("REDIS_URL", &server.url())]);
@@ -189,6 +189,6 @@ fn grpcs_own_client_retries_after_the_pushback_if_it_may_retry() {
 }
 
 #[test]
-fn grpcs_own_client_reads_the_refusal_of_a_message() {
+fn grpcs_own_client_reads_the_rejection_of_a_message() {
     grpcio("stream", &[]);
 }

@@ -50,7 +50,7 @@ fn login_rejects_no_right_password_however_many_are_being_checked() {
 }
 
 #[test]
-fn login_rejects_all_while_redis_is_down() {
+fn login_rejects_every_attempt_while_redis_is_down() {
     let server = Server::start();
     let login = Example::start("login", &[("REDIS_URL", &server.url())]);
     assert_eq!(login.post("/login", RIGHT).status, 200);
@@ -65,7 +65,7 @@ fn login_rejects_all_while_redis_is_down() {
 }
 
 #[test]
-fn login_lets_operators_look_at_an_account_block_it_and_lift_the_block() {
+fn login_lets_operators_inspect_block_and_unblock_an_account() {
     each_store("login", &[], |login| {
         let operators = login.output_until("Operators on http://");
         let (_, address) = operators

@@ -72,7 +72,7 @@ fn assert_quota(passed: &Passed, quota: u64, regained_every: Duration) {
 }
 
 #[test]
-fn quickstart_lets_ten_in_and_tells_the_others_when_to_come_back() {
+fn quickstart_admits_ten_and_rejects_the_others_with_a_retry_after() {
     let example = Example::start("quickstart", &[]);
     let passed = ask_until_refused(|n| {
         let answer = example.get("/", &[]);
@@ -102,7 +102,7 @@ fn quickstart_lets_ten_in_and_tells_the_others_when_to_come_back() {
 }
 
 #[test]
-fn quickstart_prints_the_loop_to_try() {
+fn quickstart_prints_a_shell_loop_to_try() {
     let example = Example::start("quickstart", &[]);
     let address = example.address();
     let the_loop = format!(
@@ -132,7 +132,7 @@ fn two_quickstarts_on_one_redis_share_the_count() {
 }
 
 #[test]
-fn quickstart_says_that_it_limits_no_client_while_redis_is_down() {
+fn quickstart_logs_that_it_limits_no_client_while_redis_is_down() {
     let url = format!("redis://127.0.0.1:{}", testkit::free_port());
     let example = Example::start("quickstart", &[("REDIS_URL", &url)]);
     let answer = example.get("/", &[]);

@@ -70,7 +70,7 @@ fn outgoing_shares_the_five_with_another_process_on_redis() {
 }
 
 #[test]
-fn outgoing_answers_requests_that_would_wait_for_too_long_with_a_retry_after() {
+fn outgoing_rejects_requests_that_would_wait_for_too_long_with_a_retry_after() {
     let example = Example::start("outgoing", &[QUIET, ("TIMEOUT", "0")]);
     let answers: Vec<_> = thread::scope(|scope| {
         let asking: Vec<_> = (0..12)

@@ -175,7 +175,7 @@ fn assert_untouched(client: Ipv4Addr, server: SocketAddr) {
 }
 
 #[test]
-fn behind_nginx_no_client_chooses_the_key_it_is_counted_by() {
+fn behind_nginx_no_client_can_choose_its_key() {
     let example = Example::start("behind_proxy", &TRUSTED);
     let nginx = Nginx::before(example.address());
     // Among others in the other's name.
@@ -184,7 +184,7 @@ fn behind_nginx_no_client_chooses_the_key_it_is_counted_by() {
 }
 
 #[test]
-fn behind_nginx_what_is_answered_is_what_is_counted() {
+fn behind_nginx_forged_headers_create_no_keys() {
     let server = Server::start();
     let url = server.url();
     let example = Example::start("behind_proxy", &[TRUSTED[0], ("REDIS_URL", &url)]);
@@ -208,7 +208,7 @@ fn a_client_that_bypasses_the_proxy_is_counted_by_its_own_address() {
 }
 
 #[test]
-fn without_trusted_proxies_the_proxy_is_the_client() {
+fn without_trusted_proxies_the_proxy_is_counted_as_the_client() {
     let example = Example::start("behind_proxy", &[]);
     let nginx = Nginx::before(example.address());
     use_up(BOB, nginx.address, PROXY);
@@ -222,7 +222,7 @@ fn without_trusted_proxies_the_proxy_is_the_client() {
 }
 
 #[test]
-fn what_the_proxy_asks_for_itself_counts_as_its_own() {
+fn the_proxys_own_requests_count_under_its_own_address() {
     let example = Example::start("behind_proxy", &TRUSTED);
     let proxy: Ipv4Addr = PROXY.parse().expect("an address");
     // A health check, which names no client.

@@ -102,7 +102,7 @@ fn assert_five(echoed: u64, within: Duration) {
 }
 
 #[tokio::test]
-async fn websocket_echoes_five_messages_and_tells_of_the_others_when_to_come_back() {
+async fn websocket_echoes_five_messages_and_rejects_the_others_with_a_retry_after() {
     let example = Example::start("websocket", &[]);
     let start = Instant::now();
     let mut sockets = [
@@ -147,7 +147,7 @@ async fn websocket_closes_a_connection_that_keeps_sending() {
 }
 
 #[tokio::test]
-async fn websocket_has_three_places_and_keeps_them_for_the_sockets_lives() {
+async fn websocket_has_three_permits_that_sockets_hold_until_they_close() {
     let example = Example::start("websocket", &[]);
     let mut sockets = Vec::new();
     for _ in 0..3 {
@@ -176,7 +176,7 @@ async fn websocket_has_three_places_and_keeps_them_for_the_sockets_lives() {
 }
 
 #[tokio::test]
-async fn two_websocket_servers_on_one_redis_share_messages_and_places() {
+async fn two_websocket_servers_on_one_redis_share_messages_and_permits() {
     let server = Server::start();
     let url = server.url();
     let examples = [(); 2].map(|()| Example::start("websocket", &[("REDIS_URL", &url)]));

@@ -38,7 +38,7 @@ fn calls(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn while_it_is_open_no_request_waits_and_nothing_is_asked() {
+async fn while_open_no_request_waits_and_redis_is_not_called() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     resumed(&limiter).await;
@@ -57,7 +57,7 @@ async fn while_it_is_open_no_request_waits_and_nothing_is_asked() {
 
 /// A server that is paused answers `PING`, and holds what may write: a probe has to do what requests do.
 #[tokio::test]
-async fn no_request_waits_out_a_deadline_to_find_that_it_is_not_over_yet() {
+async fn no_request_waits_until_its_deadline_for_a_probe_that_fails() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     resumed(&limiter).await;
@@ -74,7 +74,7 @@ async fn no_request_waits_out_a_deadline_to_find_that_it_is_not_over_yet() {
 }
 
 #[tokio::test]
-async fn three_calls_in_a_row_that_fail_open_it_and_two_do_not() {
+async fn three_consecutive_failures_open_it_and_two_do_not() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).build().expect("a store");
@@ -100,7 +100,7 @@ async fn three_calls_in_a_row_that_fail_open_it_and_two_do_not() {
 }
 
 #[tokio::test]
-async fn refusals_and_what_is_wrong_with_one_key_do_not_open_it() {
+async fn rejections_and_errors_of_one_key_do_not_open_it() {
     let server = Server::start();
     let limiter = limiter(store(&server), 1, OnStoreError::Reject);
     let check = async |key: &str| limiter.check(Key::new(key)).await;
@@ -181,7 +181,7 @@ async fn a_request_that_is_sent_with_little_time_left_does_not_open_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_probe_at_a_time_goes_however_many_ask() {
+async fn one_probe_at_a_time_is_sent_whatever_the_number_of_requests() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).build().expect("a store");
@@ -209,7 +209,7 @@ async fn one_probe_at_a_time_goes_however_many_ask() {
 }
 
 #[tokio::test]
-async fn a_store_is_in_use_again_though_no_request_came_meanwhile() {
+async fn a_store_is_used_again_although_no_request_came_meanwhile() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     server.kill();
@@ -230,7 +230,7 @@ async fn a_store_is_in_use_again_though_no_request_came_meanwhile() {
 }
 
 #[test]
-fn probes_go_on_when_the_runtime_ends_that_saw_to_them() {
+fn probing_continues_when_the_runtime_that_probed_ends() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     let runtime = || {
@@ -249,7 +249,7 @@ fn probes_go_on_when_the_runtime_ends_that_saw_to_them() {
 
 /// Such as one that is driven now and then, or whose thread is busy with something else.
 #[test]
-fn a_runtime_that_stands_still_keeps_no_other_from_probing() {
+fn a_stalled_runtime_keeps_no_other_from_probing() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     let runtime = || {
@@ -264,7 +264,7 @@ fn a_runtime_that_stands_still_keeps_no_other_from_probing() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_dropped_while_it_is_open_is_probed_no_more() {
+async fn a_store_dropped_while_open_is_not_probed_any_more() {
     let limiter = refusing(nowhere());
     opened(&limiter).await;
     drop(limiter);
@@ -278,7 +278,7 @@ async fn a_store_that_is_dropped_while_it_is_open_is_probed_no_more() {
 }
 
 #[tokio::test]
-async fn without_a_breaker_each_request_asks() {
+async fn without_a_breaker_each_request_calls_redis() {
     let store = builder("redis://127.0.0.1:1").no_circuit_breaker();
     let limiter = refusing(store.build().expect("a store"));
     for _ in 0..20 {
@@ -288,7 +288,7 @@ async fn without_a_breaker_each_request_asks() {
 }
 
 #[test]
-fn a_breaker_that_opens_after_nothing_is_a_mistake() {
+fn a_breaker_threshold_of_zero_is_a_config_error() {
     let error = builder("redis://127.0.0.1")
         .circuit_breaker_threshold(0)
         .build()
@@ -297,7 +297,7 @@ fn a_breaker_that_opens_after_nothing_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn a_request_rejected_for_it_has_a_retry_after_of_a_second() {
+async fn a_request_rejected_while_open_has_a_retry_after_of_a_second() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(policy(1).key(extract::global()))
@@ -313,7 +313,7 @@ async fn a_request_rejected_for_it_has_a_retry_after_of_a_second() {
 }
 
 #[tokio::test]
-async fn a_refund_while_it_is_open_fails_at_once() {
+async fn a_refund_while_open_fails_at_once() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     let charged = limiter.check(Key::new("key")).cost(5).await;

@@ -32,7 +32,7 @@ fn answers() -> [OnStoreError; 3] {
 }
 
 #[tokio::test]
-async fn no_call_by_hand_succeeds_while_the_store_is_down() {
+async fn no_direct_call_succeeds_while_the_store_is_down() {
     for answer in answers() {
         let limiter = limiter(nowhere(), answer);
         let [p, list, ban] = ["p", "list", "ban"].map(|name| limiter.policy(name).expect(name));
@@ -66,7 +66,7 @@ async fn no_call_by_hand_succeeds_while_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn a_charge_a_refund_and_a_settlement_say_that_the_store_is_down() {
+async fn charges_refunds_and_settlements_report_that_the_store_is_down() {
     for answer in answers() {
         let server = Server::start();
         let limiter = limiter(store(&server), answer);

@@ -45,7 +45,7 @@ fn connections(server: &Server) -> Vec<i64> {
 
 /// Each request opens another one, which may bring the right password by then.
 #[tokio::test]
-async fn a_connection_that_brought_no_password_is_dropped() {
+async fn an_unauthenticated_connection_is_dropped() {
     let server = Server::start();
     // The test's own connection is open before, and stays so.
     server.command(&["PING"]).ok();

@@ -79,7 +79,7 @@ async fn a_requests_own_quota_is_shared_like_the_policys() {
 }
 
 #[tokio::test]
-async fn in_flight_limits_are_shared_and_their_places_are_given_back_in_process() {
+async fn in_flight_limits_are_shared_and_their_permits_released_in_process() {
     let policy = Policy::new("p", Quota::concurrent(5));
     let limiter = falling_back(policy, 2);
     for _ in 0..3 {
@@ -111,7 +111,7 @@ async fn bans_are_shared_too() {
 }
 
 #[tokio::test]
-async fn several_at_once_are_admitted_as_far_as_the_share_goes() {
+async fn several_requests_at_once_are_admitted_up_to_the_share() {
     let limiter = sharing(nowhere(), 10, 2);
     let decision = limiter.check(KEY).times(8).await;
     assert_eq!(
@@ -121,7 +121,7 @@ async fn several_at_once_are_admitted_as_far_as_the_share_goes() {
 }
 
 #[tokio::test]
-async fn a_request_that_costs_more_than_the_share_is_to_retry_when_the_store_may_be_back() {
+async fn a_request_that_exceeds_the_share_has_a_retry_after_of_a_second() {
     let limiter = sharing(nowhere(), 10, 4);
     let decision = limiter.check(KEY).cost(5).await;
     assert!(!decision.is_admitted());
@@ -135,7 +135,7 @@ async fn a_request_that_costs_more_than_the_share_is_to_retry_when_the_store_may
 }
 
 #[tokio::test]
-async fn what_is_used_in_process_is_forgotten_with_the_rest() {
+async fn a_reset_forgets_what_was_used_in_process_too() {
     let limiter = sharing(nowhere(), 4, 2);
     assert_eq!(admitted_in_process(&limiter, KEY, 5).await, 2);
     // The store has to be there.
@@ -157,7 +157,7 @@ async fn what_is_used_in_process_is_forgotten_with_the_rest() {
 }
 
 #[tokio::test]
-async fn a_refusal_by_the_store_is_no_fault() {
+async fn a_rejection_by_the_store_is_no_failure() {
     let server = Server::start();
     let limiter = sharing(store(&server), 2, 2);
     for admitted in [true, true, false, false, false] {
@@ -168,7 +168,7 @@ async fn a_refusal_by_the_store_is_no_fault() {
 }
 
 #[tokio::test]
-async fn what_counts_in_process_anyway_never_falls_back() {
+async fn a_store_in_process_never_falls_back() {
     let limiter = Limiter::builder()
         .store(MemoryStore::new())
         .policy(policy(4))
@@ -183,7 +183,7 @@ async fn what_counts_in_process_anyway_never_falls_back() {
 }
 
 #[tokio::test]
-async fn behind_a_layer_it_is_a_429_that_tells_of_the_share() {
+async fn behind_a_layer_a_local_rejection_is_a_429_that_reports_the_share() {
     let layer = RateLimitLayer::builder()
         .store(nowhere())
         .policy(Policy::new("p", Quota::requests(4).per_hour()).key(extract::global()))
@@ -205,7 +205,7 @@ async fn behind_a_layer_it_is_a_429_that_tells_of_the_share() {
 }
 
 #[test]
-fn a_fallback_across_no_processes_is_a_mistake() {
+fn a_fallback_shared_by_no_processes_is_a_config_error() {
     let build = |policy: Policy, answer: OnStoreError| {
         let limiter = Limiter::builder().policy(policy);
         limiter.on_store_error(answer).build()

@@ -78,7 +78,7 @@ async fn a_handler_settles_in_process_what_was_charged_there() {
 }
 
 #[tokio::test]
-async fn what_a_response_decides_is_settled_in_process() {
+async fn charges_by_outcome_are_settled_in_process() {
     let policy = || Policy::new("p", quota(8)).key(extract::global());
     for (policy, ok, teapot) in [
         (
@@ -127,7 +127,7 @@ async fn what_a_response_decides_is_settled_in_process() {
 
 /// A permit that is held in process is renewed there, and one on Redis is not given back twice.
 #[tokio::test]
-async fn places_in_flight_live_where_they_were_taken() {
+async fn permits_are_released_where_they_were_acquired() {
     let life = Duration::from_millis(600);
     let server = Server::start();
     let policy = Policy::new("p", Quota::concurrent(4)).strategy(Concurrency::with_ttl(life));

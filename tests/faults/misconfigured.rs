@@ -169,7 +169,7 @@ async fn a_server_without_a_command_that_scripts_need_rejects_every_request() {
 }
 
 #[tokio::test]
-async fn a_clusters_node_that_is_used_as_a_single_server_rejects_what_is_in_several_slots() {
+async fn a_cluster_node_used_as_a_single_server_rejects_requests_across_slots() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
     give_all_slots(&server);
     let limiter = Limiter::builder()
@@ -268,7 +268,7 @@ async fn an_outage_admits_by_default() {
 
 /// Both the default and each answer to an outage, where it was asked to answer alike.
 #[tokio::test]
-async fn it_is_answered_like_an_outage_where_the_limiter_is_configured_so() {
+async fn misconfiguration_is_handled_like_an_outage_where_configured() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     for (answer, admitted) in [
@@ -300,7 +300,7 @@ async fn it_is_answered_like_an_outage_where_the_limiter_is_configured_so() {
 }
 
 #[tokio::test]
-async fn policies_in_the_shadow_reject_nothing_for_it() {
+async fn shadow_policies_reject_nothing_on_misconfiguration() {
     let policy = Policy::new("p", quota(4)).shadow();
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
@@ -313,7 +313,7 @@ async fn policies_in_the_shadow_reject_nothing_for_it() {
 
 /// Also where it is configured to admit.
 #[tokio::test]
-async fn outgoing_calls_do_not_wait_for_it() {
+async fn outgoing_calls_do_not_wait_on_misconfiguration() {
     let server = Server::start();
     server.acl("gate", "secret", "~* +@all -evalsha -eval");
     let limiter = plain(as_user(&server, "secret"));
@@ -325,7 +325,7 @@ async fn outgoing_calls_do_not_wait_for_it() {
 }
 
 #[tokio::test]
-async fn the_log_has_an_error_with_the_remedy_once_in_ten_seconds() {
+async fn misconfiguration_is_logged_with_its_remedy_once_in_ten_seconds() {
     let log = Log::get();
     let server = Server::start();
     let limiter = plain(store(&server));
@@ -354,7 +354,7 @@ async fn the_log_has_an_error_with_the_remedy_once_in_ten_seconds() {
 }
 
 #[tokio::test]
-async fn the_log_has_a_warning_for_an_outage_once_in_ten_seconds() {
+async fn an_outage_is_logged_as_a_warning_once_in_ten_seconds() {
     let log = Log::get();
     let port = testkit::free_port();
     let limiter = plain(

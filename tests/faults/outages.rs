@@ -172,7 +172,7 @@ async fn bad_weather(worsen: impl FnOnce(&Proxy)) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_network_that_swallows_everything() {
+async fn behind_a_network_that_drops_all_packets() {
     bad_weather(Proxy::hold).await;
 }
 

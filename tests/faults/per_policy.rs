@@ -29,7 +29,7 @@ fn names(decision: &Decision) -> Vec<&str> {
 const HALF: LocalFallback = LocalFallback::shared_by(2);
 
 #[tokio::test]
-async fn the_limiters_answer_goes_for_those_that_have_none() {
+async fn policies_without_an_action_use_the_limiters() {
     for (general, admits) in [(OnStoreError::Admit, true), (OnStoreError::Reject, false)] {
         let limiter = of(general, [Policy::new("p", quota(4))]);
         let decision = limiter.check(Key::new("key")).await;
@@ -64,7 +64,7 @@ async fn a_login_stays_closed_while_a_read_stays_open() {
 }
 
 #[tokio::test]
-async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_in_process() {
+async fn one_policy_that_rejects_rejects_for_all_and_nothing_is_charged_in_process() {
     let policies = [named("shared", HALF), named("closed", OnStoreError::Reject)];
     let limiter = of(OnStoreError::Admit, policies);
     let key = Key::new("key");
@@ -77,7 +77,7 @@ async fn one_that_refuses_refuses_for_all_and_nothing_is_charged_in_process() {
 }
 
 #[tokio::test]
-async fn those_that_fall_back_are_judged_and_those_that_admit_are_not_asked() {
+async fn policies_that_fall_back_are_evaluated_and_those_that_admit_are_not() {
     let policies = [named("open", OnStoreError::Admit), named("shared", HALF)];
     let limiter = of(OnStoreError::Reject, policies);
     let check = || limiter.check(Key::new("key"));
@@ -94,7 +94,7 @@ async fn those_that_fall_back_are_judged_and_those_that_admit_are_not_asked() {
 }
 
 #[tokio::test]
-async fn several_that_fall_back_are_all_charged_or_none() {
+async fn several_policies_that_fall_back_are_all_charged_or_none() {
     let policies = [
         named("two", HALF),
         Policy::new("one", quota(1)).on_store_error(LocalFallback::shared_by(9)),
@@ -111,7 +111,7 @@ async fn several_that_fall_back_are_all_charged_or_none() {
 }
 
 #[tokio::test]
-async fn a_shadow_has_no_say() {
+async fn a_shadows_action_is_ignored() {
     for answer in [OnStoreError::Reject, HALF.into()] {
         let policies = [
             named("live", OnStoreError::Admit),
@@ -126,7 +126,7 @@ async fn a_shadow_has_no_say() {
 }
 
 #[test]
-fn a_share_that_cannot_be_counted_is_a_mistake_of_that_policy() {
+fn a_share_that_cannot_be_counted_is_a_config_error_of_its_policy() {
     // What fits into a whole quota fits into its share; what doesn't is a mistake anyway.
     let quota = Quota::requests(u64::MAX).per_second();
     let limiter = Limiter::builder().policy(Policy::new("p", quota).on_store_error(HALF));

@@ -52,7 +52,7 @@ async fn stays_open(limiter: &Limiter, server: &Server) {
 }
 
 #[tokio::test]
-async fn a_replica_is_not_taken_for_a_server_that_counts() {
+async fn a_replica_is_not_taken_for_healthy() {
     let server = Server::start();
     let limiter = refusing(store(&server));
     resumed(&limiter).await;
@@ -65,7 +65,7 @@ async fn a_replica_is_not_taken_for_a_server_that_counts() {
 }
 
 #[tokio::test]
-async fn a_node_that_has_no_slots_is_not_taken_for_a_server_that_counts() {
+async fn a_node_without_slots_is_not_taken_for_healthy() {
     let server = Server::builder().arg("cluster-enabled", "yes").start();
     let limiter = refusing(store(&server));
     stays_open(&limiter, &server).await;
@@ -79,7 +79,7 @@ async fn a_node_that_has_no_slots_is_not_taken_for_a_server_that_counts() {
 
 /// It rejects a key whose quota is used up.
 #[tokio::test]
-async fn a_server_that_is_full_is_asked_nevertheless() {
+async fn a_full_server_is_used_nevertheless() {
     let server = Server::builder()
         .arg("maxmemory-policy", "noeviction")
         .start();
@@ -123,7 +123,7 @@ async fn a_probe_needs_no_more_rights_than_counting_and_leaves_nothing_behind() 
 
 /// Each reply takes longer than a probe is waited for before the next one goes, and there are two.
 #[tokio::test]
-async fn a_server_that_is_far_away_is_found() {
+async fn a_server_with_a_slow_network_is_found() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).timeout(Duration::from_secs(10));
@@ -136,7 +136,7 @@ async fn a_server_that_is_far_away_is_found() {
 
 /// Between the first probe, which is waited for no longer, and the second, which isn't due yet, the time stands still.
 #[tokio::test(start_paused = true)]
-async fn the_late_answer_to_a_probe_closes_the_breaker_before_the_next_probe() {
+async fn a_late_reply_to_a_probe_closes_the_breaker_before_the_next_probe() {
     let server = Server::start();
     let store = builder(server.url()).timeout(Duration::from_secs(10));
     let limiter = refusing(store.build().expect("a store"));
@@ -226,7 +226,7 @@ impl Hole {
 
 /// What was asked of a server that has gone is never answered by the one that comes in its place.
 #[tokio::test]
-async fn a_probe_that_is_never_answered_keeps_no_request_waiting_for_its_deadline() {
+async fn no_request_waits_until_its_deadline_for_a_probe_without_a_reply() {
     let server = Server::start();
     let deadline = Duration::from_secs(30);
     let store = builder(server.url()).timeout(deadline);

@@ -48,7 +48,7 @@ async fn left(limiter: &Limiter) -> u64 {
 
 /// Requests that were dropped meanwhile lock no other out.
 #[tokio::test]
-async fn places_that_are_left_during_an_outage_are_free_after_it() {
+async fn permits_released_during_an_outage_are_free_after_it() {
     let (_server, proxy, store) = network();
     let limiter = places(store, 300);
     let held = take(&limiter, 300).await;
@@ -62,7 +62,7 @@ async fn places_that_are_left_during_an_outage_are_free_after_it() {
 
 /// Another process finds them free, though this one asks nothing more.
 #[tokio::test]
-async fn they_are_refunded_though_no_request_comes() {
+async fn permits_are_released_although_no_request_comes() {
     let (server, proxy, store) = network();
     let limiter = places(store, 3);
     let other = places(crate::support::store(&server), 3);
@@ -77,7 +77,7 @@ async fn they_are_refunded_though_no_request_comes() {
 
 /// They are in a batch that is never answered, or in the queue behind it.
 #[tokio::test]
-async fn places_that_are_left_as_the_network_goes_are_free_after_it() {
+async fn permits_released_as_the_network_fails_are_free_after_it() {
     let (_server, proxy, store) = network();
     let limiter = places(store, 20);
     let held = take(&limiter, 20).await;
@@ -95,7 +95,7 @@ async fn places_that_are_left_as_the_network_goes_are_free_after_it() {
 
 /// The server took them, and its answer was lost: the requests will never hold them, nor renew them.
 #[tokio::test]
-async fn permits_whose_answer_was_lost_are_free_after_the_outage() {
+async fn permits_whose_reply_was_lost_are_free_after_the_outage() {
     let (server, proxy, store) = network();
     let limiter = places(store, 4);
     let other = places(crate::support::store(&server), 4);
@@ -111,7 +111,7 @@ async fn permits_whose_answer_was_lost_are_free_after_the_outage() {
 }
 
 #[tokio::test]
-async fn without_a_breaker_they_are_free_with_the_next_answer() {
+async fn without_a_breaker_permits_are_free_after_the_next_reply() {
     let server = Server::start();
     let proxy = Proxy::to(server.addr());
     let store = builder(url(proxy.addr())).no_circuit_breaker();
@@ -163,7 +163,7 @@ async fn reserve_and_give_back(
 }
 
 #[tokio::test]
-async fn what_was_not_sent_is_given_back_later() {
+async fn a_refund_that_was_not_sent_is_made_later() {
     let (_server, proxy, store) = network();
     let other = places(store.clone(), 1);
     let (network, asking) = (proxy.clone(), other.clone());
@@ -182,7 +182,7 @@ async fn what_was_not_sent_is_given_back_later() {
 
 /// The server had it, and its answer was lost: given back again, it would be ten.
 #[tokio::test]
-async fn what_may_have_been_given_back_is_not_given_back_again() {
+async fn a_refund_that_may_have_run_is_not_made_again() {
     let (_server, proxy, store) = network();
     let other = places(store.clone(), 1);
     let network = proxy.clone();
@@ -203,7 +203,7 @@ async fn what_may_have_been_given_back_is_not_given_back_again() {
 
 /// One call that fails opens no breaker, so nothing probes the server either.
 #[tokio::test]
-async fn a_permit_is_free_after_its_refund_failed_though_nothing_else_is_asked() {
+async fn a_permit_is_free_after_its_release_failed_although_nothing_else_is_sent() {
     let (server, proxy, store) = network();
     let limiter = places(store, 1);
     let other = places(crate::support::store(&server), 1);
@@ -220,7 +220,7 @@ async fn a_permit_is_free_after_its_refund_failed_though_nothing_else_is_asked()
 
 /// The caller that asked for it hears nothing any more.
 #[tokio::test]
-async fn a_refund_whose_caller_left_before_it_was_sent_is_given_back_later() {
+async fn a_refund_cancelled_before_it_was_sent_is_made_later() {
     let (_server, proxy, store) = network();
     let windows = Policy::new("p", quota(100)).strategy(FixedWindow);
     let limiter = Limiter::builder().store(store).policy(windows);
@@ -285,7 +285,7 @@ async fn opened_by_peeks(limiter: &Limiter) {
 
 /// Refunds of windows' units, whose responses come during an outage.
 #[tokio::test]
-async fn refunds_that_are_dropped_are_counted_and_logged_once_an_episode() {
+async fn dropped_refunds_are_counted_and_logged_once_an_outage() {
     const MANY: usize = 10_007;
     let log = Log::get();
     let (_server, proxy, store) = network();

@@ -87,7 +87,7 @@ async fn a_meter_whose_settlement_was_not_sent_before_the_outage_is_settled_afte
 }
 
 #[tokio::test]
-async fn a_settlement_that_was_sent_and_not_answered_is_counted_and_logged_as_uncertain() {
+async fn a_settlement_without_a_reply_is_counted_and_logged_as_uncertain() {
     let log = Log::get();
     let (server, network) = network();
     let (limiter, other) = (limiter(through(&network)), limiter(store(&server)));

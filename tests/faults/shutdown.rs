@@ -53,7 +53,7 @@ async fn held(limiter: &Limiter, many: usize) -> Vec<Admission> {
 }
 
 #[tokio::test]
-async fn permits_that_were_dropped_right_before_are_free() {
+async fn permits_dropped_right_before_a_shutdown_are_free() {
     let (server, network) = network();
     let (limiter, other) = (permits(through(&network)), permits(store(&server)));
     // More than one call takes.
@@ -64,7 +64,7 @@ async fn permits_that_were_dropped_right_before_are_free() {
 }
 
 #[tokio::test]
-async fn refunds_that_were_kept_during_an_outage_are_made() {
+async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     let (server, network) = network();
     let (limiter, other) = (permits(through(&network)), permits(store(&server)));
     let held = held(&limiter, 200).await;
@@ -94,7 +94,7 @@ async fn refunds_that_were_kept_during_an_outage_are_made() {
 }
 
 #[tokio::test]
-async fn what_was_charged_in_process_is_written_back() {
+async fn charges_in_process_are_written_back_by_a_shutdown() {
     let (server, network) = network();
     let (limiter, other) = (
         writing_back(through(&network)),
@@ -113,7 +113,7 @@ async fn what_was_charged_in_process_is_written_back() {
 }
 
 #[tokio::test]
-async fn what_a_meter_settles_in_the_background_is_settled() {
+async fn background_settlements_of_meters_are_made_by_a_shutdown() {
     let server = Server::start();
     let counting = || {
         let limiter = Limiter::builder().store(store(&server)).policy(policy(100));
@@ -134,7 +134,7 @@ async fn what_a_meter_settles_in_the_background_is_settled() {
 }
 
 #[tokio::test]
-async fn where_nothing_is_queued_it_is_done_at_once() {
+async fn with_nothing_queued_a_shutdown_is_done_at_once() {
     let (_server, network) = network();
     let limiter = writing_back(through(&network));
     assert!(limiter.check(KEY).await.is_admitted());
@@ -143,7 +143,7 @@ async fn where_nothing_is_queued_it_is_done_at_once() {
 }
 
 #[test]
-fn in_process_nothing_is_queued_and_no_runtime_is_needed() {
+fn a_shutdown_in_process_needs_no_runtime() {
     let limiter = Limiter::builder().policy(policy(9)).build();
     let limiter = limiter.expect("a limiter");
     assert_eq!(limiter.shutdown(PATIENCE).now_or_never(), Some(Ok(())));

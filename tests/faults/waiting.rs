@@ -25,7 +25,7 @@ fn limiter(store: tollgate::RedisStore, answer: impl Into<OnStoreError>) -> Limi
 }
 
 #[tokio::test]
-async fn turns_come_as_often_as_the_share_has_it() {
+async fn waiters_are_admitted_at_the_rate_of_the_share() {
     let limiter = limiter(nowhere(), LocalFallback::shared_by(2));
     let start = Instant::now();
     for _ in 0..5 {

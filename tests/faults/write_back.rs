@@ -54,7 +54,7 @@ async fn three_and_four(network: &Proxy, limiter: &Limiter) {
 }
 
 #[tokio::test]
-async fn by_every_strategy_it_is_charged_once() {
+async fn local_charges_are_written_back_once_by_every_strategy() {
     let (server, network) = network();
     let policy = || Policy::new("p", quota(100));
     for policy in [
@@ -86,7 +86,7 @@ async fn by_every_strategy_it_is_charged_once() {
 }
 
 #[tokio::test]
-async fn unless_it_is_wished_for_it_is_not() {
+async fn local_charges_are_not_written_back_unless_configured() {
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100));
     let limiter = limiter(through(&network), policy, false);
@@ -98,7 +98,7 @@ async fn unless_it_is_wished_for_it_is_not() {
 }
 
 #[tokio::test]
-async fn what_was_given_back_by_then_is_not_charged() {
+async fn local_charges_refunded_before_are_not_written_back() {
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
@@ -115,7 +115,7 @@ async fn what_was_given_back_by_then_is_not_charged() {
 }
 
 #[tokio::test]
-async fn of_many_keys_each_is_written_back() {
+async fn local_charges_of_many_keys_are_all_written_back() {
     let (server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
@@ -159,7 +159,7 @@ fn every(network: &Proxy, units: u64) -> Vec<(Policy, Limiter)> {
 }
 
 #[tokio::test]
-async fn however_often_the_store_fails_a_process_admits_its_share_once() {
+async fn a_process_admits_its_share_once_however_often_the_store_fails() {
     let (_server, network) = network();
     let limiters = every(&network, 100);
     let mut admitted = vec![0; limiters.len()];
@@ -189,7 +189,7 @@ async fn however_often_the_store_fails_a_process_admits_its_share_once() {
 }
 
 #[tokio::test]
-async fn what_is_refunded_of_a_later_outage_is_not_written_back() {
+async fn charges_of_a_later_outage_that_are_refunded_are_not_written_back() {
     let (_server, network) = network();
     for (policy, limiter) in every(&network, 100) {
         for (cost, back, total) in [(9, 5, 4), (8, 6, 6)] {
@@ -212,7 +212,7 @@ async fn what_is_refunded_of_a_later_outage_is_not_written_back() {
 }
 
 #[tokio::test]
-async fn what_is_settled_in_process_after_the_outage_is_written_back_too() {
+async fn settlements_in_process_after_the_outage_are_written_back_too() {
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);
     let limiter = limiter(through(&network), policy, true);
@@ -239,7 +239,7 @@ async fn what_is_settled_in_process_after_the_outage_is_written_back_too() {
 }
 
 #[tokio::test]
-async fn what_is_reset_is_not_written_back() {
+async fn charges_that_were_reset_are_not_written_back() {
     let (_server, network) = network();
     let tier = quota(1_000);
     for own_quota in [None, Some(tier)] {
@@ -281,7 +281,7 @@ async fn what_is_reset_is_not_written_back() {
 }
 
 #[tokio::test]
-async fn what_a_tier_is_charged_is_written_back_to_the_tier() {
+async fn charges_of_a_tier_are_written_back_to_the_tier() {
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(Gcra);
     let limiter = limiter(through(&network), policy, true);
@@ -361,7 +361,7 @@ async fn permits_and_bans_are_not_written_back() {
 
 /// Two episodes, of which each has more keys than are noted.
 #[tokio::test]
-async fn write_backs_that_are_dropped_are_counted_and_logged_once_an_episode() {
+async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
     let log = Log::get();
     let (_server, network) = network();
     let policy = Policy::new("p", quota(100)).strategy(FixedWindow);

@@ -107,7 +107,7 @@ async fn calls_of_operators_need_no_address_and_log_nothing() {
 }
 
 #[tokio::test]
-async fn an_allowed_client_passes_uncounted_also_where_nothing_is_left() {
+async fn an_allowed_client_passes_uncounted_also_when_nothing_is_left() {
     let list = AddressList::new(["192.0.2.7"]).expect("a list");
     let missing = shared("key", "9/h").key(extract::header("x-key"));
     let missing = missing.missing_key(MissingKey::Reject);
@@ -140,7 +140,7 @@ async fn an_allowed_client_passes_uncounted_also_where_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_client_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
+async fn a_client_on_allow_and_deny_lists_is_denied_also_on_skipped_paths_and_preflights() {
     let (store, _) = store();
     let deny = AddressList::new(["192.0.2.7"]).expect("a list");
     let allow = AddressList::new(["192.0.2.0/24"]).expect("a list");
@@ -167,7 +167,7 @@ async fn a_client_on_both_kinds_of_list_is_denied_and_nothing_evades_it() {
 }
 
 #[tokio::test]
-async fn a_header_changes_nothing_unless_its_proxy_is_trusted() {
+async fn a_header_affects_lists_only_if_its_proxy_is_trusted() {
     let (store, _) = store();
     let behind = client_ip().trusted_proxies(["198.51.100.0/24"]);
     let list = AddressList::new(["192.0.2.7"])
@@ -191,7 +191,7 @@ async fn a_header_changes_nothing_unless_its_proxy_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
+async fn a_list_of_keys_matches_only_keys_of_its_policy() {
     let deny = KeyList::new("api", [Key::secret("stolen")]);
     let allow = KeyList::new("api", [Key::secret("monitoring")]);
     let build = |b: LimiterBuilder| {
@@ -223,7 +223,7 @@ async fn a_list_of_keys_is_of_its_policys_keys_and_no_others() {
 }
 
 #[tokio::test]
-async fn a_list_is_replaced_at_run_time_for_all_its_clones() {
+async fn replacing_a_list_at_run_time_replaces_it_for_all_clones() {
     let (store, _) = store();
     let list = AddressList::new([""; 0]).expect("a list");
     let keys = KeyList::new("p", []);
@@ -246,7 +246,7 @@ async fn a_list_is_replaced_at_run_time_for_all_its_clones() {
 }
 
 #[test]
-fn while_a_list_is_replaced_readers_see_one_or_the_other() {
+fn readers_see_the_old_or_the_new_list_while_it_is_replaced() {
     let list = AddressList::new(["192.0.2.0/24"]).expect("a list");
     let done = AtomicBool::new(false);
     let address = IpAddr::from([192, 0, 2, 70]);
@@ -281,7 +281,7 @@ impl File {
 }
 
 #[test]
-fn a_file_has_one_entry_a_line_and_comments() {
+fn a_list_file_has_one_entry_per_line_and_comments() {
     let text = "\u{feff}# the office\n10.0.0.0/8\n\n  192.0.2.7\t# a guest\r\n2001:db8::/32\n";
     let file = File::new("addresses.txt", text);
     let list = AddressList::from_file(&file.0).expect("a list");
@@ -306,7 +306,7 @@ fn a_file_has_one_entry_a_line_and_comments() {
 }
 
 #[test]
-fn a_file_of_keys_holds_what_the_policy_makes_keys_of_or_their_hashes() {
+fn a_key_list_file_holds_values_or_their_hashes() {
     let hash = Key::secret("third").as_str()[1..].to_owned();
     let text = format!("# stolen\nfirst\nsecond # last week\nhash:{hash}\n");
     let file = File::new("keys.txt", &text);
@@ -327,7 +327,7 @@ fn a_file_of_keys_holds_what_the_policy_makes_keys_of_or_their_hashes() {
 }
 
 #[test]
-fn a_list_that_can_match_no_client_is_a_mistake() {
+fn a_list_that_can_match_no_client_is_a_config_error() {
     let policy = || Policy::new("p", "1/h".parse().expect("a quota"));
     let keys = KeyList::new("q", [Key::global()]);
     let builder = Limiter::builder().policy(policy()).allow(keys);
@@ -340,7 +340,7 @@ fn a_list_that_can_match_no_client_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn a_list_that_cannot_see_the_address_is_an_error_in_the_log() {
+async fn a_list_without_a_client_address_to_match_logs_an_error() {
     let log = Log::default();
     let _guard = log.errors();
     let build = |allows: bool| {
@@ -397,7 +397,7 @@ async fn a_list_that_cannot_see_the_address_is_an_error_in_the_log() {
 }
 
 #[tokio::test]
-async fn an_address_that_no_list_can_see_is_rejected_where_the_builder_says_so() {
+async fn a_request_without_an_address_for_lists_is_rejected_if_configured() {
     let list = || AddressList::new(["192.0.2.0/24"]).expect("a list");
     let keys = || KeyList::new("p", [Key::secret("sk")]);
     let build = |builder: LimiterBuilder<RateLimitLayer>| {

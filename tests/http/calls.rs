@@ -36,7 +36,7 @@ async fn a_request_is_admitted_until_its_quota_is_used_up_and_then_rejected() {
 }
 
 #[tokio::test]
-async fn a_rejection_tells_its_policies_apart_and_has_the_key_of_each() {
+async fn a_rejection_lists_its_policies_with_the_key_of_each() {
     let hourly = |name| Policy::new(name, Quota::requests(1).per_hour());
     let limiter = limiter([hourly("per ip"), hourly("per minute")]);
     let alice = [
@@ -59,7 +59,7 @@ async fn a_rejection_tells_its_policies_apart_and_has_the_key_of_each() {
 }
 
 #[tokio::test]
-async fn texts_numbers_and_addresses_are_keys() {
+async fn strings_numbers_and_addresses_convert_to_keys() {
     async fn used_up(limiter: &Limiter, keys: impl Into<Keys>) -> bool {
         limiter.admit(keys).await.is_err()
     }
@@ -83,7 +83,7 @@ async fn texts_numbers_and_addresses_are_keys() {
 }
 
 #[tokio::test]
-async fn keys_of_policies_are_texts_too_in_lists_in_pairs_and_by_handle() {
+async fn keys_by_policy_may_be_strings_in_lists_pairs_and_by_handle() {
     let limiter = limiter([
         Policy::new("a", Quota::requests(9).per_hour()),
         Policy::new("b", Quota::requests(9).per_hour()),
@@ -107,7 +107,7 @@ async fn keys_of_policies_are_texts_too_in_lists_in_pairs_and_by_handle() {
 }
 
 #[tokio::test]
-async fn a_policy_by_hand_applies_to_calls_by_hand_alone_and_builds_their_keys() {
+async fn a_manual_policy_applies_only_to_direct_calls_and_builds_their_keys() {
     let limiter = limiter([
         Policy::new("address", Quota::requests(99).per_hour()).key(extract::global()),
         Policy::new("account", Quota::requests(2).per_hour()).by_hand(),
@@ -156,7 +156,7 @@ async fn no_call_but_a_check_reports_success_while_the_store_is_down() {
 }
 
 #[tokio::test]
-async fn a_peek_a_charge_and_a_reset_say_how_a_request_stands() {
+async fn peek_charge_and_reset_return_the_status_of_a_request() {
     let limiter = limiter([Policy::new("p", Quota::requests(5).per_hour())]);
     let seen = limiter.peek("alice").await.expect("an answer");
     assert!(seen.would_admit());
@@ -187,7 +187,7 @@ async fn a_peek_a_charge_and_a_reset_say_how_a_request_stands() {
 
 /// The next probe is no time for clients, which would come back within milliseconds.
 #[tokio::test]
-async fn a_failed_store_tells_no_wait_whatever_its_error_is() {
+async fn a_failed_store_reports_no_wait_whatever_its_error() {
     let open = StoreError::circuit_open(Duration::from_millis(4), None);
     for error in [StoreError::Timeout, open] {
         let limiter = Limiter::builder()
@@ -208,7 +208,7 @@ async fn a_failed_store_tells_no_wait_whatever_its_error_is() {
 
 /// What is shown of a key by each method of its status agrees.
 #[tokio::test]
-async fn a_status_says_the_same_of_a_key_by_each_of_its_methods() {
+async fn the_methods_of_a_status_agree_with_each_other() {
     let limiter = limiter([
         Policy::new("p", Quota::requests(1).per_hour()),
         Policy::new("ban", Quota::requests(9).per_hour())
@@ -256,7 +256,7 @@ fn two() -> Limiter {
 }
 
 #[tokio::test]
-async fn a_name_that_no_policy_has_rejects_the_call_and_is_logged_once_in_ten_seconds() {
+async fn an_unknown_policy_name_rejects_the_call_and_is_logged_once_in_ten_seconds() {
     let limiter = two();
     let log = Log::default();
     let _guard = log.errors();
@@ -359,7 +359,7 @@ fn head(path: &str, quota: &str, cost: &str) -> Parts {
 }
 
 #[tokio::test]
-async fn a_call_with_its_request_goes_by_what_policies_take_from_requests() {
+async fn a_call_with_a_request_uses_the_policies_extractors() {
     let limiter = limiter([by_request()]);
     let paid = head("/", "100", "30");
     let seen = limiter.peek("alice").parts(&paid).await.expect("an answer");
@@ -398,7 +398,7 @@ async fn a_call_with_its_request_goes_by_what_policies_take_from_requests() {
 }
 
 #[tokio::test]
-async fn conditions_of_the_whole_limiter_hold_for_calls_with_a_request() {
+async fn the_limiters_conditions_apply_to_calls_with_a_request() {
     let limiter = Limiter::builder()
         .policy(Policy::new("p", Quota::requests(1).per_hour()))
         .skip_method(Method::GET)
@@ -415,7 +415,7 @@ async fn conditions_of_the_whole_limiter_hold_for_calls_with_a_request() {
 }
 
 #[tokio::test]
-async fn a_call_without_its_request_is_an_error_where_a_policy_takes_settings_from_requests() {
+async fn a_call_without_a_request_is_an_error_if_a_policy_needs_one() {
     let limiter = limiter([by_request()]);
     let log = Log::default();
     let _guard = log.errors();
@@ -478,7 +478,7 @@ async fn errors_of_calls_are_responses_and_never_500() {
 
 /// A handler's call and a layer's check meet the same store.
 #[tokio::test]
-async fn a_failed_store_is_waited_for_alike_by_layers_and_handlers() {
+async fn layers_and_handlers_report_the_same_retry_after_for_a_failed_store() {
     for (pause, seconds) in [(50, 1), (2_500, 3)] {
         let error = StoreError::circuit_open(Duration::from_millis(pause), None);
         let layer = RateLimitLayer::builder()
@@ -507,7 +507,7 @@ async fn a_failed_store_is_waited_for_alike_by_layers_and_handlers() {
 
 #[cfg(feature = "tonic")]
 #[test]
-fn errors_of_calls_are_statuses_that_say_unavailable() {
+fn errors_of_calls_are_grpc_statuses_of_unavailable() {
     use tonic::{Code, Status};
     use tonic_types::StatusExt;
 
@@ -524,7 +524,7 @@ fn errors_of_calls_are_statuses_that_say_unavailable() {
 }
 
 #[tokio::test]
-async fn a_handle_makes_the_keys_that_its_policys_requests_are_counted_by() {
+async fn a_policy_handle_builds_the_keys_that_its_policy_extracts() {
     let key = |extractor: Arc<dyn KeyExtractor>, texts: &[&str]| {
         let policy = Policy::new("p", Quota::requests(1).per_hour()).key(extractor);
         let handle = limiter([policy]).policy("p").expect("a policy");
@@ -582,7 +582,7 @@ async fn a_handle_makes_the_keys_that_its_policys_requests_are_counted_by() {
 
 /// The same text, in a request and by hand.
 #[test]
-fn a_handle_makes_the_key_that_a_request_with_the_text_has() {
+fn a_policy_handle_builds_the_key_of_a_request_with_the_same_text() {
     let with = |uri: &str, name: &'static str, value: &str| {
         let request = Request::get(uri).header(name, value);
         request.body(()).expect("a request").into_parts().0
@@ -696,7 +696,7 @@ fn a_handle_makes_the_key_that_a_request_with_the_text_has() {
 }
 
 #[tokio::test]
-async fn a_handle_does_to_its_policy_alone_what_a_limiter_does() {
+async fn a_policy_handle_operates_on_its_policy_only() {
     let limiter = two();
     let [account, abuse] = ["account", "abuse"].map(|name| limiter.policy(name).expect(name));
     let alice = Key::new("alice");

@@ -51,7 +51,7 @@ async fn a_candidate_takes_key_cost_strategy_and_conditions_from_the_live_policy
 }
 
 #[tokio::test]
-async fn what_is_set_on_a_candidate_is_its_own() {
+async fn settings_of_a_candidate_override_the_live_policys() {
     let own = candidate()
         .key(extract::header("x-tenant"))
         .cost(100)
@@ -77,7 +77,7 @@ async fn what_is_set_on_a_candidate_is_its_own() {
 }
 
 #[tokio::test]
-async fn a_call_by_hand_says_for_the_live_policy_what_it_says_for_its_candidate() {
+async fn settings_of_a_call_for_the_live_policy_apply_to_its_candidate() {
     for (limiter, _server) in on_each_store(|b| b.policy(tokens()).policy(candidate())) {
         let alice = Key::new("alice");
         let admission = limiter.admit([("tokens", alice)]).cost_for("tokens", 50);

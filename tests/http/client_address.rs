@@ -71,7 +71,7 @@ fn no_proxy_is_trusted_unless_named() {
 }
 
 #[test]
-fn a_proxy_is_one_whether_it_comes_over_ipv4_or_ipv6() {
+fn a_trusted_proxy_is_recognised_over_ipv4_and_ipv6() {
     let named_as_ipv6 = extract::client_ip().trusted_proxies(["::ffff:10.0.0.0/104"]);
     for extractor in [trusting(), named_as_ipv6] {
         for peer in ["10.0.0.1", "::ffff:10.0.0.1"] {
@@ -93,7 +93,7 @@ fn a_proxy_is_one_whether_it_comes_over_ipv4_or_ipv6() {
 }
 
 #[test]
-fn a_proxy_that_says_nothing_is_counted_itself() {
+fn a_proxy_that_forwards_no_address_is_counted_itself() {
     counts(&trusting(), "10.0.0.1", &[], "10.0.0.1");
     // One header is read, and no other: the proxy passes on what clients make of those.
     let others = [
@@ -166,7 +166,7 @@ fn hops_need_no_peer_and_so_serve_unix_sockets() {
 }
 
 #[tokio::test]
-async fn a_client_counts_by_as_much_of_its_address_as_is_asked_for() {
+async fn a_client_is_counted_by_the_configured_prefix_of_its_address() {
     let from = |address: &str| {
         let request = Request::get("/").header(XFF, address);
         let peer = PeerAddr("10.0.0.1:80".parse().expect("an address"));
@@ -224,7 +224,7 @@ fn mistake(extractor: ClientIp) -> ConfigError {
 }
 
 #[test]
-fn mistakes_are_found_when_the_limiter_is_built() {
+fn config_errors_are_found_when_the_limiter_is_built() {
     let client = extract::client_ip;
     for (extractor, value, valid) in [
         (

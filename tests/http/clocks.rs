@@ -19,7 +19,7 @@ fn on(clock: impl Clock, policy: Policy) -> Limiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_paused_time_waits_end_on_tokios_clock() {
+async fn under_paused_time_waits_follow_tokios_clock() {
     let limiter = on(TokioClock::new(), policy());
     let start = Instant::now();
     for seconds in 0..5 {
@@ -62,7 +62,7 @@ async fn a_manual_clock_begins_where_every_strategy_counts() {
 }
 
 #[test]
-fn an_instant_of_the_system_is_one_of_a_store() {
+fn a_system_time_converts_to_a_stores_timestamp() {
     let day = Duration::from_secs(86_400);
     assert_eq!(
         Timestamp::from(UNIX_EPOCH + day).as_micros(),
@@ -78,7 +78,7 @@ fn an_instant_of_the_system_is_one_of_a_store() {
 
 /// rustdoc shows a bare `pub use` of what is public elsewhere too, unless an attribute makes it write it out.
 #[test]
-fn each_type_on_the_crates_front_page_has_its_summary_there() {
+fn each_type_on_the_crates_front_page_has_a_summary() {
     let source = include_str!("../../src/lib.rs");
     let lines: Vec<_> = source.lines().collect();
     let modules = lines

@@ -42,7 +42,7 @@ fn unfit(quota: Quota, strategy: impl Strategy, value: &str, valid: &str) {
 }
 
 #[test]
-fn a_quota_that_is_none_is_a_mistake_under_every_strategy() {
+fn an_invalid_quota_is_a_config_error_under_every_strategy() {
     let ten = Quota::requests(10);
     for (quota, value, valid) in [
         (ten.per(Duration::ZERO), "a period of 0ns", "at least 1 µs"),
@@ -76,7 +76,7 @@ fn a_quota_that_is_none_is_a_mistake_under_every_strategy() {
 }
 
 #[test]
-fn a_quota_past_what_gcra_counts_is_a_mistake() {
+fn a_quota_beyond_the_range_of_gcra_is_a_config_error() {
     for quota in [
         Quota::requests(7_000_000_000).per_second(),
         Quota::requests(u64::MAX).per_second(),
@@ -98,7 +98,7 @@ fn a_quota_past_what_gcra_counts_is_a_mistake() {
 }
 
 #[test]
-fn a_quota_past_what_a_fixed_window_counts_is_a_mistake() {
+fn a_quota_beyond_the_range_of_a_fixed_window_is_a_config_error() {
     let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
     for (quota, valid) in [
         (Quota::requests(u64::MAX).per(second), "requests"),
@@ -114,7 +114,7 @@ fn a_quota_past_what_a_fixed_window_counts_is_a_mistake() {
 }
 
 #[test]
-fn a_name_that_cannot_stand_in_a_header_is_a_mistake() {
+fn a_name_that_is_no_valid_header_text_is_a_config_error() {
     let long = "n".repeat(65);
     for name in [
         "",
@@ -148,7 +148,7 @@ fn a_name_that_cannot_stand_in_a_header_is_a_mistake() {
 }
 
 #[test]
-fn a_name_that_is_used_twice_is_a_mistake() {
+fn a_name_used_twice_is_a_config_error() {
     let of = |quota: &str| Policy::new("burst", quota.parse::<Quota>().expect(quota));
     let error = mistake([of("1/s"), of("100/day").strategy(FixedWindow)]);
     assert_eq!(error.policy(), Some("burst"));
@@ -160,7 +160,7 @@ fn a_name_that_is_used_twice_is_a_mistake() {
 }
 
 #[test]
-fn no_policy_is_a_mistake_of_the_whole() {
+fn a_limiter_without_a_policy_is_a_config_error() {
     let error = mistake([]);
     assert_eq!(error.policy(), None);
     assert!(error.value().contains("without a policy"), "{error}");
@@ -168,7 +168,7 @@ fn no_policy_is_a_mistake_of_the_whole() {
 }
 
 #[test]
-fn an_extractor_that_can_find_nothing_is_a_mistake() {
+fn an_extractor_that_can_never_find_a_key_is_a_config_error() {
     let of = || Policy::new("keyed", Quota::requests(1).per_second());
     for (policy, value) in [
         (of().key(extract::header("x key")), "x key"),
@@ -201,7 +201,7 @@ fn an_extractor_that_can_find_nothing_is_a_mistake() {
 }
 
 #[test]
-fn a_cost_above_the_capacity_is_a_mistake_unless_a_tier_has_room_for_it() {
+fn a_cost_above_the_capacity_is_a_config_error_unless_a_tier_has_room() {
     let costly = || Policy::new("costly", "1/min".parse().expect("a quota")).cost(5);
     let error = mistake([costly()]);
     assert_eq!(error.policy(), Some("costly"));

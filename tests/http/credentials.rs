@@ -33,7 +33,7 @@ fn is_hashed(name: &str) -> bool {
 }
 
 #[test]
-fn what_looks_like_a_credential_is_hashed() {
+fn a_value_that_looks_like_a_credential_is_hashed() {
     for name in [
         "authorization",
         "Proxy-Authorization",
@@ -78,7 +78,7 @@ fn what_looks_like_a_credential_is_hashed() {
 }
 
 #[tokio::test]
-async fn what_is_given_twice_is_no_key() {
+async fn a_value_given_twice_is_no_key() {
     let head = "x-tenant";
     has_no_key(extract::header(head), lines(head, &["a", "b"])).await;
     has_no_key(extract::header(head), lines(head, &["a", "a"])).await;
@@ -107,7 +107,7 @@ async fn what_is_given_twice_is_no_key() {
 }
 
 #[tokio::test]
-async fn what_is_given_twice_is_named_as_such() {
+async fn a_value_given_twice_is_reported_as_such() {
     let layer = counted_by(extract::query("tenant"));
     let answer = send(&hello(&layer), to("/?tenant=a&tenant=b")).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);

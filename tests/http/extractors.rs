@@ -66,7 +66,7 @@ pub(crate) fn ip(text: &str) -> Key {
 }
 
 #[tokio::test]
-async fn a_header_counts_by_its_value_of_any_bytes() {
+async fn a_header_is_a_key_by_its_value_of_any_bytes() {
     each_counts_as(
         extract::header("X-Tenant"),
         vec![
@@ -93,7 +93,7 @@ async fn no_header_and_an_empty_one_are_no_key() {
 }
 
 #[tokio::test]
-async fn no_header_names_the_global_key_or_that_of_missing_keys() {
+async fn no_header_value_is_the_global_key_or_that_of_missing_keys() {
     let layer = counted_by(extract::header("x-tenant"));
     let app = hello(&layer);
     for value in ["*", "?", "#", "global", "missing"] {
@@ -122,7 +122,7 @@ async fn a_secret_header_counts_by_its_hash() {
 }
 
 #[tokio::test]
-async fn what_looks_like_a_credential_and_is_none_stays_readable_if_asked() {
+async fn a_value_that_looks_like_a_credential_stays_readable_if_configured() {
     let [alice, hashed] = [Key::new("alice"), Key::secret("alice")];
     let readable = extract::header("x-key-id").readable();
     each_counts_as(readable, vec![(with("x-key-id", "alice"), alice)]).await;
@@ -174,7 +174,7 @@ async fn a_bearer_token_counts_under_the_applications_own_hash_key() {
 }
 
 #[tokio::test]
-async fn what_is_no_bearer_token_is_no_key() {
+async fn an_invalid_bearer_token_is_no_key() {
     has_no_key(extract::bearer(), to("/")).await;
     for value in [
         &b""[..],
@@ -216,7 +216,7 @@ async fn all_clients_count_together() {
 }
 
 #[tokio::test]
-async fn a_closure_finds_what_a_middleware_left() {
+async fn a_closure_reads_what_a_middleware_set() {
     #[derive(Clone)]
     struct User(u64);
 
@@ -238,7 +238,7 @@ async fn a_closure_finds_what_a_middleware_left() {
 }
 
 #[tokio::test]
-async fn a_type_of_ones_own_and_an_extractor_in_an_arc_count() {
+async fn a_custom_extractor_and_one_in_an_arc_count() {
     #[derive(Debug)]
     struct Host;
 
@@ -292,7 +292,7 @@ async fn a_tuple_counts_by_all_of_its_parts() {
 }
 
 #[tokio::test]
-async fn no_choice_of_header_makes_two_tuples_meet() {
+async fn no_header_values_make_two_tuples_equal() {
     let layer = counted_by((extract::header("x-a"), extract::header("x-b")));
     let app = hello(&layer);
     for (a, b) in [("x+y", "z"), ("x", "y+z"), ("x", "yz"), ("xy", "z")] {
@@ -307,7 +307,7 @@ async fn no_choice_of_header_makes_two_tuples_meet() {
 }
 
 #[test]
-fn a_header_value_is_a_key_as_it_is() {
+fn a_header_value_converts_to_a_key_unchanged() {
     let value = HeaderValue::from_static("alice");
     assert_eq!(Key::new(&value), Key::new("alice"));
 }

@@ -54,7 +54,7 @@ async fn through(
 }
 
 #[tokio::test]
-async fn an_upstreams_lists_stay_and_ours_are_added() {
+async fn an_upstreams_lists_are_kept_and_ours_appended() {
     const UPSTREAM: &[(&str, &str)] = &[
         ("ratelimit", r#""theirs";r=1;t=2"#),
         ("ratelimit-policy", r#""theirs";q=3;w=4"#),
@@ -77,7 +77,7 @@ async fn an_upstreams_lists_stay_and_ours_are_added() {
 }
 
 #[tokio::test]
-async fn an_upstreams_triple_stays_and_ours_is_not_added() {
+async fn an_upstreams_triple_is_kept_and_ours_not_added() {
     const DRAFT_06: &[(&str, &str)] = &[
         ("ratelimit-limit", "100, 100;w=60"),
         ("ratelimit-remaining", "7"),
@@ -136,7 +136,7 @@ async fn an_upstreams_triple_stays_and_ours_is_not_added() {
 }
 
 #[tokio::test]
-async fn an_upstreams_fields_of_another_dialect_change_nothing() {
+async fn an_upstreams_headers_of_another_format_change_nothing() {
     const THEIRS: &[(&str, &str)] = &[("x-rate-limit-limit", "60"), ("retry-after", "120")];
     for headers in DIALECTS {
         let answer = through(headers, false, THEIRS).await;
@@ -156,7 +156,7 @@ async fn an_upstreams_fields_of_another_dialect_change_nothing() {
 }
 
 #[tokio::test]
-async fn the_closest_policy_of_all_layers_has_its_say() {
+async fn the_policy_with_the_least_left_of_all_layers_is_reported() {
     for headers in [
         RateLimitHeaders::draft().closest(),
         RateLimitHeaders::draft_06(),
@@ -182,7 +182,7 @@ async fn the_closest_policy_of_all_layers_has_its_say() {
 }
 
 #[tokio::test]
-async fn the_refusal_of_a_layer_further_in_is_the_closest() {
+async fn the_rejection_of_an_inner_layer_is_reported() {
     for headers in [
         RateLimitHeaders::draft().closest(),
         RateLimitHeaders::draft_06(),
@@ -211,7 +211,7 @@ async fn the_refusal_of_a_layer_further_in_is_the_closest() {
 }
 
 #[tokio::test]
-async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
+async fn outer_layers_append_to_the_lists_of_quotas() {
     let app = Router::new()
         .route("/", get(async || "hello"))
         .layer(layer(RateLimitHeaders::draft_06(), shared("inner", "9/h")))
@@ -225,7 +225,7 @@ async fn lists_of_quotas_grow_by_those_of_the_layers_further_out() {
 }
 
 #[tokio::test]
-async fn layers_that_speak_otherwise_in_between_double_nothing() {
+async fn layers_of_another_format_in_between_duplicate_nothing() {
     let app = Router::new()
         .route("/", get(async || "hello"))
         .layer(layer(

@@ -116,7 +116,7 @@ proptest! {
     }
 
     #[test]
-    fn no_head_makes_an_extractor_panic(
+    fn no_request_head_makes_an_extractor_panic(
         peer in any_address(),
         proxy in a_proxy(),
         uri in "(http://[a-z@:.\\[\\]]{0,9})?/?[a-z/.%]{0,12}(\\?[a-z=&%0-9+]{0,12})?",
@@ -134,7 +134,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_breaks_a_quota(
+    fn no_text_makes_the_parser_of_quotas_panic(
         text in "\\PC{0,20}|[0-9_]{0,22} ?(/|per|concurrent)? ?[0-9_]{0,22} ?(s|ms|us|ns|min|h|day|week|month|m)?( burst [0-9_]{0,22})?",
     ) {
         a_quota_reads_back_or_is_none(&text);

@@ -29,7 +29,7 @@ fn app(layer: &RateLimitLayer, limiter: Limiter) -> Router {
 }
 
 #[tokio::test]
-async fn it_has_the_fields_of_the_layer_and_no_others() {
+async fn a_handlers_rejection_has_the_headers_of_the_layer_and_no_others() {
     for (headers, expected) in [
         (
             RateLimitHeaders::x_ratelimit(),
@@ -65,7 +65,7 @@ async fn it_has_the_fields_of_the_layer_and_no_others() {
 }
 
 #[tokio::test]
-async fn it_is_in_the_words_of_the_layer_which_are_asked_about_the_request() {
+async fn a_handlers_rejection_is_built_by_the_layers_on_rejection_closure() {
     let (layer, _) = layer([shared("burst", "10/10s")]);
     let layer = layer.on_rejection(|rejected, parts| {
         let name = parts.headers["x-name"].to_str().unwrap_or_default();
@@ -84,7 +84,7 @@ async fn it_is_in_the_words_of_the_layer_which_are_asked_about_the_request() {
 }
 
 #[tokio::test]
-async fn a_browser_gets_text_of_either() {
+async fn a_browser_gets_a_page_for_both_kinds_of_rejection() {
     let page = || {
         let request = Request::get("/").header("accept", "text/html, */*;q=0.8");
         request.body(Body::empty()).expect("a request")
@@ -103,7 +103,7 @@ async fn a_browser_gets_text_of_either() {
 }
 
 #[tokio::test]
-async fn what_a_handler_adds_to_it_stays() {
+async fn headers_that_a_handler_adds_to_a_rejection_are_kept() {
     let (layer, _) = layer([shared("burst", "10/10s")]);
     let limiter = inner();
     let handler = async move || match limiter.check(Key::global()).await.into_result() {
@@ -123,7 +123,7 @@ async fn what_a_handler_adds_to_it_stays() {
 }
 
 #[tokio::test]
-async fn a_policy_that_both_ask_is_shown_once() {
+async fn a_policy_checked_by_layer_and_handler_is_listed_once() {
     let (layer, _) = layer([shared("burst", "3/10s")]);
     let app = app(&layer, layer.limiter().clone());
     assert_eq!(send(&app, to("/")).await.status, StatusCode::OK);
@@ -135,7 +135,7 @@ async fn a_policy_that_both_ask_is_shown_once() {
 }
 
 #[tokio::test]
-async fn what_layers_charged_stays_charged_unless_they_refund_it() {
+async fn layers_charges_stay_charged_unless_they_refund_failures() {
     for refunds in [[false, false], [true, false], [false, true], [true, true]] {
         let (outer, _) = layer([shared("outer", "10/h")]);
         let (closest, _) = layer([shared("closest", "10/h")]);
@@ -156,7 +156,7 @@ async fn what_layers_charged_stays_charged_unless_they_refund_it() {
 }
 
 #[tokio::test]
-async fn a_handler_tells_how_its_own_admission_stands() {
+async fn a_handler_reports_its_own_admission() {
     for (headers, expected) in [
         (
             RateLimitHeaders::draft(),
@@ -194,7 +194,7 @@ async fn a_handler_tells_how_its_own_admission_stands() {
 }
 
 #[tokio::test]
-async fn the_closest_of_several_layers_answers() {
+async fn the_innermost_layer_formats_a_handlers_rejection() {
     let (outer, _) = layer([shared("outer", "10/h")]);
     let (closest, _) = layer([shared("closest", "10/h")]);
     let outer = outer.on_rejection(|_, _| (StatusCode::IM_A_TEAPOT, "outer").into_response());

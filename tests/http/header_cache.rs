@@ -17,7 +17,7 @@ fn request(fields: &[(&str, &str)]) -> Request<Body> {
 }
 
 #[tokio::test]
-async fn each_response_shows_the_policies_that_applied_to_its_request() {
+async fn each_response_lists_the_policies_that_applied_to_its_request() {
     let own = |parts: &http::request::Parts| {
         let large = parts.headers.contains_key("x-large");
         large.then(|| "500/min".parse::<Quota>().expect("a quota"))
@@ -44,7 +44,7 @@ async fn each_response_shows_the_policies_that_applied_to_its_request() {
 }
 
 #[tokio::test]
-async fn each_refusal_names_those_that_refused_it() {
+async fn each_rejection_names_the_policies_that_rejected_it() {
     let by = |name: &str| {
         let policy = Policy::new(name, Quota::requests(1).per_hour());
         policy.key(extract::header(name))

@@ -64,7 +64,7 @@ async fn three(headers: RateLimitHeaders) -> [Vec<String>; 3] {
 }
 
 #[tokio::test]
-async fn the_current_draft_is_the_default_dialect() {
+async fn the_current_draft_is_the_default_format() {
     assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::draft());
     let answers = three(RateLimitHeaders::draft()).await;
     let policies = r#"ratelimit-policy: "burst";q=2;w=10, "daily";q=3;w=86400"#;
@@ -83,7 +83,7 @@ async fn the_current_draft_is_the_default_dialect() {
 }
 
 #[tokio::test]
-async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
+async fn the_reported_policy_is_the_one_with_the_fewest_requests_left() {
     let answers = three(RateLimitHeaders::draft().closest()).await;
     let policy = r#"ratelimit-policy: "burst";q=2;w=10"#;
     assert_eq!(answers[0], [policy, r#"ratelimit: "burst";r=1;t=5"#]);
@@ -117,7 +117,7 @@ async fn the_closest_policy_is_the_one_with_the_fewest_requests_left() {
 }
 
 #[tokio::test]
-async fn of_several_that_refused_the_closest_is_the_one_with_the_longest_wait() {
+async fn of_several_rejecting_policies_the_one_with_the_longest_wait_is_reported() {
     let (layer, _) = layer(
         RateLimitHeaders::x_ratelimit(),
         [
@@ -153,7 +153,7 @@ async fn version_06_of_the_draft_has_a_triple_and_a_list_of_quotas() {
 }
 
 #[tokio::test]
-async fn x_ratelimit_tells_when_the_full_quota_is_back_in_seconds_to_go_or_since_the_epoch() {
+async fn x_ratelimit_reset_is_in_seconds_from_now_or_since_the_epoch() {
     for (headers, reset) in [
         (RateLimitHeaders::x_ratelimit(), 0),
         (RateLimitHeaders::x_ratelimit_epoch(), 1_800_000_000_u64),
@@ -193,7 +193,7 @@ async fn the_limit_of_a_triple_is_never_less_than_what_remains() {
 }
 
 #[tokio::test]
-async fn the_epoch_of_a_window_stands_still_while_time_passes() {
+async fn the_reset_time_of_a_window_does_not_move() {
     let window = shared("window", "9/min").strategy(FixedWindow);
     let (layer, clock) = layer(RateLimitHeaders::x_ratelimit_epoch(), [window]);
     let app = hello(&layer);
@@ -206,7 +206,7 @@ async fn the_epoch_of_a_window_stands_still_while_time_passes() {
 }
 
 #[tokio::test]
-async fn an_epoch_within_a_second_is_rounded_up() {
+async fn a_reset_time_within_a_second_is_rounded_up() {
     let (layer, clock) = layer(
         RateLimitHeaders::x_ratelimit_epoch(),
         [shared("once", "1/1500ms")],
@@ -225,13 +225,13 @@ async fn an_epoch_within_a_second_is_rounded_up() {
 }
 
 #[tokio::test]
-async fn without_fields_there_is_none_but_retry_after() {
+async fn without_rate_limit_headers_only_retry_after_is_sent() {
     let answers = three(RateLimitHeaders::none()).await;
     assert!(answers.iter().all(Vec::is_empty), "{answers:?}");
 }
 
 #[tokio::test]
-async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
+async fn retry_after_is_on_a_rejection_for_a_failed_store_in_every_format() {
     for headers in [
         RateLimitHeaders::draft(),
         RateLimitHeaders::x_ratelimit(),
@@ -251,7 +251,7 @@ async fn retry_after_is_on_a_refusal_by_a_closed_store_in_every_dialect() {
 }
 
 #[tokio::test]
-async fn a_page_can_be_shown_every_field_that_there_is() {
+async fn all_headers_can_be_exposed_to_pages() {
     for headers in [
         RateLimitHeaders::draft(),
         RateLimitHeaders::draft_06(),
@@ -272,7 +272,7 @@ async fn a_page_can_be_shown_every_field_that_there_is() {
 }
 
 #[tokio::test]
-async fn jitter_puts_refusals_off_and_never_earlier() {
+async fn jitter_lengthens_retry_after_and_never_shortens_it() {
     const MOST: u64 = 40;
     for headers in [
         RateLimitHeaders::draft(),
@@ -333,7 +333,7 @@ async fn jitter_of_less_than_a_millisecond_is_none() {
 }
 
 #[tokio::test]
-async fn a_handlers_rejection_has_the_dialect_it_is_given() {
+async fn a_handlers_rejection_has_the_configured_format() {
     let headers = RateLimitHeaders::x_ratelimit();
     let (layer, _) = layer(headers, [shared("once", "1/h")]);
     let limiter: Limiter = layer.limiter().clone();
@@ -350,7 +350,7 @@ async fn a_handlers_rejection_has_the_dialect_it_is_given() {
 }
 
 #[tokio::test]
-async fn a_layer_has_the_dialect_it_is_given_however_it_was_made() {
+async fn a_layer_has_the_configured_format_however_it_was_built() {
     let policy = || Policy::new("once", Quota::requests(1).per_hour()).key(extract::global());
     let headers = RateLimitHeaders::x_ratelimit();
     let built = RateLimitLayer::builder().policy(policy()).build();

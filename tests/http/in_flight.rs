@@ -14,7 +14,7 @@ fn places(n: u64) -> Policy {
 }
 
 #[tokio::test]
-async fn while_all_permits_are_taken_the_retry_after_is_a_second() {
+async fn with_all_permits_taken_the_retry_after_is_a_second() {
     let (layer, _) = layer([places(1)]);
     let app = hello(&layer);
     let first = app.clone().oneshot(to("/")).await.expect("an answer");
@@ -29,7 +29,7 @@ async fn while_all_permits_are_taken_the_retry_after_is_a_second() {
 }
 
 #[tokio::test]
-async fn a_request_that_another_policy_refuses_takes_no_place() {
+async fn a_request_that_another_policy_rejects_takes_no_permit() {
     let (layer, _) = layer([places(5), shared("once", "1/h")]);
     let app = hello(&layer);
     let held = app.clone().oneshot(to("/")).await.expect("an answer");
@@ -42,7 +42,7 @@ async fn a_request_that_another_policy_refuses_takes_no_place() {
 }
 
 #[tokio::test]
-async fn an_answer_says_that_the_limit_is_one_of_requests_in_flight() {
+async fn a_response_names_the_unit_of_an_in_flight_limit() {
     let (layer, _) = layer([places(5)]);
     let answer = send(&hello(&layer), to("/")).await;
     let policy = answer.field("ratelimit-policy").expect("a policy");

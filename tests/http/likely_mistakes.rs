@@ -16,7 +16,7 @@ fn routes() -> Router {
 }
 
 #[tokio::test]
-async fn a_matched_path_around_a_whole_router_is_a_warning() {
+async fn a_matched_path_key_around_a_whole_router_logs_a_warning() {
     let log = Log::default();
     let _guard = log.warnings();
     // Within the router there is nothing to suspect, also where no route matches.
@@ -38,7 +38,7 @@ async fn a_matched_path_around_a_whole_router_is_a_warning() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_is_not_named_is_a_warning() {
+async fn an_unnamed_proxy_logs_a_warning() {
     let via = |peer: &str, header: Option<&'static str>| {
         let mut request = to("/");
         if let Some(header) = header {
@@ -79,7 +79,7 @@ async fn a_proxy_that_is_not_named_is_a_warning() {
 }
 
 #[tokio::test]
-async fn a_proxy_beside_those_that_are_named_is_a_warning() {
+async fn a_proxy_beside_the_named_ones_logs_a_warning() {
     let log = Log::default();
     let _guard = log.warnings();
     let client = extract::client_ip().trusted_proxies(["10.1.0.0/16"]);
@@ -105,7 +105,7 @@ fn by_user() -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn a_key_that_every_request_lacks_is_one_warning() {
+async fn a_key_that_every_request_lacks_logs_one_warning() {
     let log = Log::default();
     let _guard = log.warnings();
     let app = hello(&by_user());
@@ -126,7 +126,7 @@ async fn a_key_that_every_request_lacks_is_one_warning() {
 }
 
 #[tokio::test]
-async fn a_key_that_some_requests_lack_is_no_warning() {
+async fn a_key_that_some_requests_lack_logs_no_warning() {
     let log = Log::default();
     let _guard = log.warnings();
     let app = hello(&by_user());

@@ -15,7 +15,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn no_head_spoils_a_refusal(
+    fn no_request_head_makes_a_rejection_malformed(
         uri in "/?[a-z/.%]{0,12}(\\?[a-z=&%0-9+]{0,12})?",
         lines in prop::collection::vec(
             (
@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_anothers_key(
+    fn no_text_makes_the_key_of_another_text(
         texts in prop::collection::vec("[a-c+#:*?]{0,3}|\\PC{0,30}", 0..5),
         address in any::<std::net::IpAddr>(),
         bits in any::<u8>(),
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn no_configuration_is_taken_for_what_it_is_not(
+    fn configuration_is_accepted_or_rejected_with_an_error(
         text in "(rediss?|unix|valkey)?(://)?[a-z0-9:@/?=&%.\\[\\],#-]{0,30}|[0-9a-f.:/, *]{0,40}|\\PC{0,70}",
     ) {
         a_name_is_shown_or_refused(&text);

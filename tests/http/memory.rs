@@ -37,7 +37,7 @@ fn key(n: usize) -> Key {
 }
 
 #[tokio::test]
-async fn a_flood_of_keys_never_holds_more_than_it_may() {
+async fn a_flood_of_keys_never_holds_more_than_the_maximum() {
     for max_keys in [1, 7, 100, 3_000, 5_000] {
         let (store, _) = small(max_keys);
         let limiter = limiter(&store, [by_key("a", "10/h"), by_key("b", "1000/h")]);
@@ -55,7 +55,7 @@ async fn a_flood_of_keys_never_holds_more_than_it_may() {
 }
 
 #[tokio::test]
-async fn peeking_holds_no_keys() {
+async fn peeking_stores_no_keys() {
     let (store, _) = small(100);
     let limiter = limiter(&store, [by_key("a", "10/h")]);
     for n in 0..500 {
@@ -68,7 +68,7 @@ async fn peeking_holds_no_keys() {
 }
 
 #[tokio::test]
-async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
+async fn keys_nearest_to_their_full_quota_are_evicted_first_and_counted() {
     let (store, _) = small(16);
     let limiter = limiter(&store, [by_key("a", "100/h")]);
     // Key n has used 5 n + 5 of its 100, in no order.
@@ -91,7 +91,7 @@ async fn those_nearest_to_their_full_quota_are_dropped_first_and_counted() {
 }
 
 #[tokio::test]
-async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_before() {
+async fn keys_that_refill_at_the_same_instant_are_evicted_after_those_that_refill_earlier() {
     const KEYS: usize = 64;
     let (store, _) = small(KEYS);
     let limiter = limiter(&store, [by_key("a", "100/h")]);
@@ -113,7 +113,7 @@ async fn keys_that_refill_at_one_instant_are_dropped_after_those_that_refill_bef
 }
 
 #[tokio::test]
-async fn a_flood_frees_no_key_that_has_used_more_than_the_flood() {
+async fn a_flood_evicts_no_key_that_used_more_than_the_floods_keys() {
     for max_keys in [64, 4_096] {
         let (store, _) = small(max_keys);
         let limiter = limiter(&store, [by_key("a", "10/h")]);
@@ -128,7 +128,7 @@ async fn a_flood_frees_no_key_that_has_used_more_than_the_flood() {
 }
 
 #[tokio::test]
-async fn keys_at_their_full_quota_are_forgotten_as_others_come() {
+async fn keys_at_their_full_quota_are_removed_as_others_are_added() {
     let (store, clock) = small(1_000_000);
     let limiter = limiter(&store, [by_key("a", "10/s")]);
     for round in 0..10 {
@@ -143,7 +143,7 @@ async fn keys_at_their_full_quota_are_forgotten_as_others_come() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_at_its_full_quota_is_never_forgotten_while_there_is_room() {
+async fn no_key_below_its_full_quota_is_evicted_while_there_is_room() {
     let (store, clock) = small(100_000);
     let limiter = limiter(&store, [by_key("slow", "10/day"), by_key("fast", "1000/s")]);
     let slow = Key::new("slow");
@@ -182,7 +182,7 @@ async fn sixty_four_tasks_at_once_get_exactly_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn under_several_policies_all_are_charged_or_none_whatever_the_threads_do() {
+async fn under_several_policies_all_are_charged_or_none_with_concurrent_threads() {
     let (store, _) = store();
     let limiter = limiter(&store, [by_key("each", "300/h"), by_key("all", "500/h")]);
     let mut tasks = JoinSet::new();
@@ -218,7 +218,7 @@ async fn under_several_policies_all_are_charged_or_none_whatever_the_threads_do(
 }
 
 #[test]
-fn requests_that_name_the_same_keys_the_other_way_round_never_wait_for_each_other() {
+fn requests_with_the_same_keys_in_opposite_order_never_deadlock() {
     let (store, _) = store();
     let limiter = limiter(&store, [by_key("a", "10/h"), by_key("b", "10/h")]);
     let (done, both) = mpsc::channel();
@@ -246,7 +246,7 @@ fn requests_that_name_the_same_keys_the_other_way_round_never_wait_for_each_othe
 
 /// Requests that lock the same shards in another order. The only test with a time limit: a deadlock has no other sign.
 #[test]
-fn crossing_keys_of_two_policies_never_deadlock() {
+fn swapped_keys_of_two_policies_never_deadlock() {
     const CHECKS: usize = 20_000;
     const LIMIT: Duration = Duration::from_secs(120);
 

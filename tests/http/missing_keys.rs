@@ -43,7 +43,7 @@ async fn a_missing_address_does_what_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_skipped_policy_leaves_the_others_in_force() {
+async fn a_policy_skipped_for_a_missing_key_leaves_the_others_in_force() {
     let quota = Quota::requests(1).per_hour();
     let tenants = Policy::new("tenants", quota).key(extract::header("x-tenant"));
     let all = Policy::new("all", quota).key(extract::global());
@@ -68,7 +68,7 @@ async fn detail_of(extractor: impl KeyExtractor, request: Request<Body>) -> Stri
 }
 
 #[tokio::test]
-async fn a_client_learns_what_its_request_lacks_and_no_policys_name() {
+async fn a_response_names_the_missing_key_and_no_policy() {
     #[derive(Clone)]
     struct User;
     let key = || extract::header("X-API-Key");
@@ -143,7 +143,7 @@ async fn a_client_learns_what_its_request_lacks_and_no_policys_name() {
 }
 
 #[test]
-fn a_tuple_lacks_the_first_part_that_is_missing_and_has_no_shared_bucket() {
+fn a_tuple_reports_its_first_missing_part_and_has_no_shared_bucket() {
     let shared = (extract::peer(), extract::header("x-a"));
     let parts = to("/").into_parts().0;
     assert_eq!(shared.missing_key_name(Some(&parts)), "the header x-a");
@@ -152,7 +152,7 @@ fn a_tuple_lacks_the_first_part_that_is_missing_and_has_no_shared_bucket() {
 }
 
 #[tokio::test]
-async fn browsers_and_grpc_clients_learn_what_they_lack_too() {
+async fn responses_to_browsers_and_grpc_clients_name_the_missing_key_too() {
     let internal = Policy::new("internal-name", Quota::requests(9).per_hour());
     let (layer, _) = layer([internal.key(extract::header("x-api-key"))]);
     let app = hello(&layer);

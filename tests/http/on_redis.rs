@@ -17,13 +17,13 @@ use crate::{
 };
 
 #[test]
-fn a_store_on_redis_is_shared_among_threads_and_printed() {
+fn a_redis_store_is_send_sync_and_debug() {
     fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
     shared::<RedisStore>();
 }
 
 #[tokio::test]
-async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_redis() {
+async fn on_redis_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
     let server = Server::start();
     let layer = RateLimitLayer::builder().store(redis(&server));
     let layer = layer.policy(shared("four", "4/h")).build();
@@ -31,7 +31,7 @@ async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_on_re
 }
 
 #[tokio::test]
-async fn a_policy_that_two_layers_count_in_one_redis_is_logged() {
+async fn a_policy_counted_by_two_layers_on_one_redis_is_logged() {
     let server = Server::start();
     // Each layer has opened the store by itself, as two parts of an application do.
     let layer = |policy| over(&redis(&server), policy);
@@ -48,7 +48,7 @@ async fn a_policy_that_two_layers_count_in_one_redis_is_logged() {
 
 /// A cached rejection that is returned once more has a time by the clock of that moment.
 #[tokio::test]
-async fn the_epoch_of_a_refusal_that_is_remembered_stands_still_too() {
+async fn the_reset_time_of_a_cached_rejection_does_not_move() {
     const START: u64 = 1_800_000_000_000_000;
     let times = (
         Clock::at(START),
@@ -118,7 +118,7 @@ impl Rule for HalfOf {
 }
 
 #[test]
-fn a_strategy_that_cannot_count_in_the_store_is_a_mistake_of_its_policy() {
+fn a_strategy_that_the_store_cannot_run_is_a_config_error_of_its_policy() {
     let quota = Quota::requests(1).per_second();
     let of = |in_process| {
         let rule = Gcra.bind(&quota).expect("a rule");
@@ -155,7 +155,7 @@ fn a_strategy_that_cannot_count_in_the_store_is_a_mistake_of_its_policy() {
 }
 
 #[test]
-fn a_store_that_cannot_be_is_a_mistake() {
+fn an_impossible_store_is_a_config_error() {
     for url in [
         "",
         "not a url",
@@ -170,7 +170,7 @@ fn a_store_that_cannot_be_is_a_mistake() {
 }
 
 #[tokio::test]
-async fn the_seconds_in_the_fields_are_no_more_than_the_window() {
+async fn seconds_in_headers_never_exceed_the_window() {
     // Windows on Redis end on a millisecond: up to one later than after their period.
     let clock = Clock::at(1_800_000_000_000_001);
     let server = Server::builder().clock(&clock).start();

@@ -38,7 +38,7 @@ async fn second(layer: &RateLimitLayer) -> Answer {
 }
 
 #[tokio::test]
-async fn status_fields_and_body_are_the_closures_and_the_limits_are_shown_too() {
+async fn status_headers_and_body_come_from_the_closure_with_rate_limit_headers_added() {
     let layer = once().on_rejection(|refused: &Rejected, parts: &Parts| {
         let policies: Vec<_> = refused
             .decision()
@@ -72,7 +72,7 @@ async fn status_fields_and_body_are_the_closures_and_the_limits_are_shown_too() 
 }
 
 #[tokio::test]
-async fn what_the_closure_says_of_limits_stands() {
+async fn rate_limit_headers_set_by_the_closure_are_kept() {
     let layer = once().on_rejection(|_, _| {
         let response = Response::builder()
             .header("retry-after", "7")
@@ -127,7 +127,7 @@ impl http_body::Body for Word {
 }
 
 #[tokio::test]
-async fn the_body_may_be_any_whose_data_is_bytes() {
+async fn a_body_of_any_type_with_bytes_data_is_accepted() {
     let frames =
         || ["wo", "rd"].map(|part| Ok::<_, io::Error>(http_body::Frame::data(part.into())));
     let layers = [
@@ -178,7 +178,7 @@ async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response()
 }
 
 #[tokio::test]
-async fn what_is_known_of_a_bodys_length_is_in_its_size_hint() {
+async fn a_bodys_known_length_is_in_its_size_hint() {
     use http_body::Body as _;
 
     let layer = once().on_rejection(|_, _| busy(Full::new(Bytes::from("word"))));
@@ -196,7 +196,7 @@ async fn what_is_known_of_a_bodys_length_is_in_its_size_hint() {
 }
 
 #[tokio::test]
-async fn a_body_that_fails_ends_there() {
+async fn a_body_that_fails_ends_with_its_error() {
     let layer = once().on_rejection(|_, _| {
         let frames = [
             Ok(http_body::Frame::data(Bytes::from("wo"))),
@@ -208,14 +208,14 @@ async fn a_body_that_fails_ends_there() {
 }
 
 #[test]
-fn bodies_are_as_free_to_move_as_the_inner_ones() {
+fn bodies_are_send_and_sync_if_the_inner_ones_are() {
     fn shared<T: Send + Sync>() {}
     shared::<ResponseBody<Full<Bytes>>>();
     shared::<RateLimitLayer>();
 }
 
 #[tokio::test]
-async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
+async fn the_responses_extensions_are_kept_and_the_requests_visible() {
     #[derive(Clone, PartialEq, Debug)]
     struct User(&'static str);
 
@@ -243,7 +243,7 @@ async fn extensions_of_the_answer_are_kept_and_those_of_the_request_seen() {
 }
 
 #[tokio::test]
-async fn every_kind_of_refusal_is_the_closures() {
+async fn every_kind_of_rejection_goes_to_the_closure() {
     let answer = |refused: &Rejected, _: &Parts| busy(refused.to_string());
     let keyless = shared("tenants", "1/h").key(extract::header("x-tenant"));
     let (layer, _) = support::layer([keyless.missing_key(MissingKey::Reject)]);
@@ -269,7 +269,7 @@ async fn every_kind_of_refusal_is_the_closures() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_gets_its_own_kind_nevertheless() {
+async fn a_grpc_call_gets_a_grpc_status_nevertheless() {
     let layer = once().on_rejection(|_, _| -> Response<String> { panic!("asked about a call") });
     let app = hello(&layer);
     status(&app, "/").await;
@@ -280,7 +280,7 @@ async fn a_grpc_call_gets_its_own_kind_nevertheless() {
 }
 
 #[tokio::test]
-async fn it_goes_with_other_fields_and_with_layers_further_out() {
+async fn on_rejection_works_with_other_header_formats_and_outer_layers() {
     let (outer, _) = support::layer([shared("outer", "9/h")]);
     let inner = once()
         .headers(RateLimitHeaders::x_ratelimit())
@@ -373,7 +373,7 @@ fn seen_by_the_page(answer: &Answer) -> HeaderMap {
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
+async fn a_page_of_another_origin_can_read_the_rejection_and_its_retry_after() {
     let own = once().on_rejection(|_, _| (StatusCode::TOO_MANY_REQUESTS, "slow").into_response());
     for (layer, limit) in [
         (once(), "ratelimit"),
@@ -418,7 +418,7 @@ async fn a_page_of_another_origin_sees_the_refusal_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_router_of_any_state_takes_it() {
+async fn a_layer_with_on_rejection_fits_routers_with_state() {
     let layer = once().on_rejection(|_, _| StatusCode::TOO_MANY_REQUESTS.into_response());
     let app: Router = Router::new().route("/", get(async || "hello").layer(layer));
     assert_eq!(

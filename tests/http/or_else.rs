@@ -55,7 +55,7 @@ async fn a_key_counts_or_else_the_address() {
 }
 
 #[tokio::test]
-async fn what_one_finds_is_never_what_another_finds() {
+async fn keys_of_different_alternatives_are_never_equal() {
     // A key that reads like an address is no address.
     each_counts_as(
         extract::header("x-tenant").or_else(extract::peer()),
@@ -103,7 +103,7 @@ async fn what_one_finds_is_never_what_another_finds() {
 
 proptest! {
     #[test]
-    fn no_value_of_the_first_is_a_key_of_the_second(a in "[12+#:.a]{1,4}", b in "[12+#:.a]{1,4}", c in "[12+#:.a]{1,4}") {
+    fn no_value_of_the_first_alternative_is_a_key_of_the_second(a in "[12+#:.a]{1,4}", b in "[12+#:.a]{1,4}", c in "[12+#:.a]{1,4}") {
         let head = |lines: &[(&'static str, &str)]| {
             let request = lines.iter().fold(Request::builder(), |r, (name, value)| r.header(*name, *value));
             request.body(()).expect("a request").into_parts().0
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_request_with_neither_is_treated_as_the_last_says() {
+async fn a_request_with_neither_is_handled_as_the_last_extractor_says() {
     let key = || extract::header("x-api-key");
     // Without an address: one bucket. Without a header: refused.
     let layer = counted_by(key().or_else(extract::peer()));
@@ -147,7 +147,7 @@ async fn a_request_with_neither_is_treated_as_the_last_says() {
 }
 
 #[tokio::test]
-async fn a_user_found_by_a_middleware_counts() {
+async fn a_user_id_set_by_a_middleware_is_the_key() {
     let by_user = || extract::extension::<User>(|User(name)| Key::new(name));
     each_counts_as(
         by_user(),
@@ -171,7 +171,7 @@ async fn a_user_found_by_a_middleware_counts() {
 }
 
 #[test]
-fn what_a_choice_is_made_of_can_be_read() {
+fn the_debug_form_of_a_choice_names_its_alternatives() {
     let choice = extract::path()
         .or_else(extract::method())
         .or_else(extract::from_fn(|_: &Parts| None));

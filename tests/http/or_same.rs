@@ -14,7 +14,7 @@ fn either() -> impl KeyExtractor {
 }
 
 #[tokio::test]
-async fn a_credential_has_one_bucket_wherever_the_request_brings_it() {
+async fn a_credential_has_one_bucket_in_either_header() {
     let policy = Policy::new("requests", Quota::requests(2).per_minute()).key(either());
     let (layer, _) = layer([policy]);
     let app = hello(&layer);
@@ -38,7 +38,7 @@ async fn a_credential_has_one_bucket_wherever_the_request_brings_it() {
 }
 
 #[test]
-fn the_first_of_two_places_is_counted_by_and_texts_make_the_same_key() {
+fn the_first_of_two_headers_is_used_and_equal_text_is_one_key() {
     let request = http::Request::get("/").header("x-api-key", "sk_1");
     let request = request.header("authorization", "Bearer sk_2").body(());
     let (parts, ()) = request.expect("a request").into_parts();

@@ -83,7 +83,7 @@ async fn steady((layer, clock): (RateLimitLayer, ManualClock), time: Duration) -
 }
 
 #[tokio::test]
-async fn a_client_that_spreads_r_over_t_gets_the_rate_of_the_policy_and_is_not_rejected() {
+async fn a_client_that_spreads_r_requests_over_t_seconds_is_not_rejected() {
     let mut failed = Vec::new();
     for quota in [
         "10/10s",

@@ -21,7 +21,7 @@ fn nested(layer: &RateLimitLayer, inside: bool) -> Router {
 }
 
 #[tokio::test]
-async fn a_path_is_what_the_client_sent_on_both_sides_of_a_nest() {
+async fn a_path_is_the_one_that_the_client_sent_inside_and_outside_a_nested_router() {
     let layer = counted_by(extract::path());
     for inside in [true, false] {
         let app = nested(&layer, inside);

@@ -31,7 +31,7 @@ fn policies() -> [Policy; 4] {
 }
 
 #[tokio::test]
-async fn a_peek_at_a_request_goes_by_the_keys_that_a_layer_counts_by() {
+async fn peeking_at_a_request_uses_the_keys_of_the_layer() {
     let build = |b: tollgate::LimiterBuilder| policies().into_iter().fold(b, |b, p| b.policy(p));
     for (limiter, _server) in on_each_store(|b| build(b).skip_path("/usage")) {
         let app = hello(&RateLimitLayer::new(limiter.clone()));
@@ -55,7 +55,7 @@ async fn a_peek_at_a_request_goes_by_the_keys_that_a_layer_counts_by() {
 }
 
 #[tokio::test]
-async fn a_peek_at_a_request_says_why_it_would_be_refused() {
+async fn peeking_at_a_request_reports_why_it_would_be_rejected() {
     let by_header =
         |name| Policy::new("p", Quota::requests(5).per_minute()).key(extract::header(name));
     let denied = KeyList::new("p", [Key::secret("sk_1")]);

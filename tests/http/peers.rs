@@ -50,7 +50,7 @@ async fn a_peer_counts_by_its_address_without_the_port() {
 }
 
 #[tokio::test]
-async fn a_peer_of_ones_own_is_believed_before_the_servers() {
+async fn a_peer_address_set_by_the_application_is_preferred_to_the_servers() {
     let layer = counted_by(extract::peer());
     let request = Request::get("/")
         .extension(ConnectInfo(address("192.0.2.1:1")))
@@ -81,7 +81,7 @@ async fn no_header_changes_the_peer() {
 }
 
 #[tokio::test]
-async fn axums_mock_of_the_connection_is_enough_for_tests() {
+async fn axums_mock_connect_info_is_enough_for_tests() {
     let layer = counted_by(extract::peer());
     let app = hello(&layer).layer(MockConnectInfo(address("192.0.2.1:1")));
     assert_eq!(status(&app, "/").await, 200);
@@ -89,7 +89,7 @@ async fn axums_mock_of_the_connection_is_enough_for_tests() {
 }
 
 #[tokio::test]
-async fn a_peer_counts_by_as_much_of_its_address_as_is_asked_for() {
+async fn a_peer_is_counted_by_the_configured_prefix_of_its_address() {
     let [v4, v6] = ["198.51.100.7", "2001:db8:1:2::3"].map(|ip| ip.parse().expect(ip));
     each_counts_as(
         extract::peer().ipv4_prefix(24).ipv6_prefix(48),
@@ -112,7 +112,7 @@ async fn a_peer_counts_by_as_much_of_its_address_as_is_asked_for() {
 }
 
 #[tokio::test]
-async fn clients_without_an_address_share_one_bucket_and_the_log_says_why() {
+async fn clients_without_an_address_share_one_bucket_and_the_reason_is_logged() {
     let log = Log::default();
     let _guard = log.errors();
     let quota = Quota::requests(3).per_hour();
@@ -136,7 +136,7 @@ async fn clients_without_an_address_share_one_bucket_and_the_log_says_why() {
 }
 
 #[tokio::test]
-async fn a_tuple_with_an_unknown_address_counts_by_its_other_parts_and_the_log_says_why() {
+async fn a_tuple_without_an_address_counts_by_its_other_parts_and_the_reason_is_logged() {
     let log = Log::default();
     let _guard = log.errors();
     let layer = counted_by((extract::peer(), extract::path()));
@@ -149,7 +149,7 @@ async fn a_tuple_with_an_unknown_address_counts_by_its_other_parts_and_the_log_s
 }
 
 #[tokio::test]
-async fn a_known_address_is_nothing_to_log() {
+async fn a_known_address_logs_nothing() {
     let log = Log::default();
     let _guard = log.errors();
     let app = hello(&counted_by(extract::peer()));

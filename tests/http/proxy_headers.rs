@@ -5,7 +5,7 @@ use tollgate::extract;
 use crate::client_address::{XFF, counts, says, trusting};
 
 #[test]
-fn a_list_is_walked_from_the_right_to_the_first_address_that_is_not_trusted() {
+fn a_list_is_read_from_the_right_to_the_first_untrusted_address() {
     for (list, expected) in [
         ("198.51.100.9", "198.51.100.9"),
         ("203.0.113.1, 198.51.100.9", "198.51.100.9"),
@@ -40,7 +40,7 @@ fn a_list_is_walked_from_the_right_to_the_first_address_that_is_not_trusted() {
 }
 
 #[test]
-fn all_lines_are_one_list_in_their_order() {
+fn all_header_lines_are_one_list_in_their_order() {
     for (lines, expected) in [
         (
             &[(XFF, "203.0.113.1"), (XFF, "198.51.100.9")][..],
@@ -64,7 +64,7 @@ fn all_lines_are_one_list_in_their_order() {
 }
 
 #[test]
-fn the_walk_stops_at_what_is_no_address() {
+fn reading_stops_at_an_invalid_address() {
     for no_address in [
         "unknown",
         "_hidden",
@@ -104,7 +104,7 @@ fn the_walk_stops_at_what_is_no_address() {
 }
 
 #[test]
-fn thousands_of_entries_are_little_work() {
+fn thousands_of_entries_take_little_time() {
     let (many, long) = ("10.0.0.9, ".repeat(6_000), "x".repeat(60_000));
     says(
         &trusting(),
@@ -196,7 +196,7 @@ fn forwarded_is_read_as_rfc_7239_has_it() {
 }
 
 #[test]
-fn an_entry_of_forwarded_without_an_address_stops_the_walk() {
+fn reading_stops_at_an_entry_of_forwarded_without_an_address() {
     for no_address in [
         "",
         "for",

@@ -58,7 +58,7 @@ impl Tiers {
 
 /// One test: the look-ups of a process that run on share 64 places.
 #[tokio::test(start_paused = true)]
-async fn late_look_ups_run_on_and_fill_the_cache_at_most_64_at_a_time() {
+async fn late_look_ups_continue_and_fill_the_cache_at_most_64_at_a_time() {
     let tiers = Arc::new(Tiers::default());
     let found = tiers.clone();
     let policy = Policy::new("api", Quota::requests(500).per_hour());

@@ -29,7 +29,7 @@ async fn both_ways(layer: &RateLimitLayer) -> [Answer; 2] {
 }
 
 #[tokio::test]
-async fn a_handlers_refusal_equals_the_layers_own() {
+async fn a_handlers_rejection_equals_the_layers() {
     let (layer, _) = layer([shared("few", "2/min"), shared("many", "50/h")]);
     let [handlers, layers] = both_ways(&layer).await;
     assert_eq!([handlers.status, layers.status], [StatusCode::OK; 2]);
@@ -43,7 +43,7 @@ async fn a_handlers_refusal_equals_the_layers_own() {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_rejects_with_503_where_configured() {
+async fn a_failed_store_rejects_with_503_if_configured() {
     let answer = send(&hello(&on_a_dead_store(OnStoreError::Reject)), to("/")).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.retry_after(), Some(1));
@@ -58,7 +58,7 @@ async fn a_store_at_fault_rejects_with_503_where_configured() {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_admits_by_default() {
+async fn a_failed_store_admits_by_default() {
     let app = hello(&on_a_dead_store(OnStoreError::default()));
     for _ in 0..12 {
         let answer = send(&app, to("/")).await;
@@ -104,7 +104,7 @@ async fn a_missing_key_is_400_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_policy_that_is_skipped_is_not_spoken_of() {
+async fn a_skipped_policy_is_in_no_header() {
     let tenants = Policy::new("tenants", Quota::requests(1).per_hour())
         .key(extract::header("x-tenant"))
         .missing_key(MissingKey::Skip);

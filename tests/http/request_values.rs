@@ -185,7 +185,7 @@ async fn a_grpc_call_counts_by_its_service_or_its_method() {
 }
 
 #[test]
-fn names_that_nothing_can_have_are_mistakes() {
+fn impossible_names_of_extractors_are_config_errors() {
     let policy = || Policy::new("p", Quota::requests(1).per_second());
     for (policy, valid) in [
         (policy().key(extract::cookie("")), "a token of RFC 6265"),

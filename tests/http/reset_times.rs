@@ -12,7 +12,7 @@ use crate::{
 const SECOND: i64 = 1_000_000;
 
 #[tokio::test]
-async fn a_date_is_by_the_wall_clock_also_where_that_has_stepped_since_the_start() {
+async fn a_reset_date_follows_the_wall_clock_also_after_a_step() {
     // The machine began in 1970, and learnt the time from the network.
     let clock = Hands::at(1_000 * SECOND);
     clock.step(1_800_000_000 * SECOND);

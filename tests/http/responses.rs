@@ -32,7 +32,7 @@ pub(crate) fn on_a_dead_store(on_store_error: OnStoreError) -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn every_answer_says_how_much_may_pass_and_how_much_is_left() {
+async fn every_response_reports_the_quota_and_what_remains() {
     let (layer, clock) = layer([shared("burst", "2/10s")]);
     let app = hello(&layer);
     for (status, limit) in [
@@ -54,7 +54,7 @@ async fn every_answer_says_how_much_may_pass_and_how_much_is_left() {
 }
 
 #[tokio::test]
-async fn answers_under_several_policies_list_each_of_them_in_order() {
+async fn responses_under_several_policies_list_each_in_order() {
     let day = shared("a day's worth", "5000/day").strategy(FixedWindow);
     let (layer, clock) = layer([shared("burst", "2/s"), day]);
     let app = hello(&layer);
@@ -75,7 +75,7 @@ async fn answers_under_several_policies_list_each_of_them_in_order() {
 }
 
 #[tokio::test]
-async fn the_burst_is_what_can_be_left_and_the_rate_is_what_is_promised() {
+async fn ratelimit_policy_has_the_rate_and_ratelimit_what_remains_of_the_burst() {
     let (layer, _) = layer([shared("burst", "10/s burst 30")]);
     let answer = send(&hello(&layer), to("/")).await;
     assert_eq!(
@@ -109,7 +109,7 @@ async fn a_rejection_is_problem_details_that_no_cache_may_store() {
 }
 
 #[tokio::test]
-async fn a_cost_above_the_capacity_is_refused_without_a_retry_after() {
+async fn a_cost_above_the_capacity_is_rejected_without_a_retry_after() {
     let (layer, _) = layer([
         shared("small", "5/s").cost_with(|_| 6),
         shared("other", "100/s"),
@@ -133,7 +133,7 @@ async fn a_cost_above_the_capacity_is_refused_without_a_retry_after() {
 }
 
 #[tokio::test]
-async fn a_cost_of_any_size_is_an_answer_and_no_panic() {
+async fn a_cost_of_any_size_has_a_response_and_does_not_panic() {
     let bytes = |parts: &Parts| {
         let length = parts.headers.get("content-length");
         length
@@ -158,7 +158,7 @@ async fn a_cost_of_any_size_is_an_answer_and_no_panic() {
 }
 
 #[tokio::test]
-async fn a_refusal_under_cors_can_be_read_by_the_page_and_preflights_are_free() {
+async fn under_cors_a_page_can_read_rejections_and_preflights_are_free() {
     let (layer, _) = layer([shared("once", "1/h")]);
     let app = hello(&layer).layer(CorsLayer::permissive());
     let from_a_page = |method: Method| {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_window_of_less_than_a_second_is_left_out_and_retry_after_is_one() {
+async fn a_window_of_less_than_a_second_is_omitted_and_retry_after_is_one() {
     let (layer, clock) = layer([shared("burst", "3/500ms").strategy(FixedWindow)]);
     let app = hello(&layer);
     let first = send(&app, to("/")).await;
@@ -76,7 +76,7 @@ async fn a_retry_after_exactly_that_many_seconds_is_admitted() {
 }
 
 #[tokio::test]
-async fn retry_after_speaks_for_the_policies_that_refused() {
+async fn retry_after_is_that_of_the_rejecting_policies() {
     let (layer, clock) = layer([shared("second", "1/s"), shared("hour", "3/h")]);
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
@@ -113,7 +113,7 @@ async fn in_debt_for_nothing() -> (RateLimitLayer, ManualClock) {
 }
 
 #[tokio::test]
-async fn retry_after_is_silent_on_a_policy_that_costs_nothing() {
+async fn retry_after_ignores_a_policy_that_costs_nothing() {
     let (layer, clock) = in_debt_for_nothing().await;
     let app = hello(&layer);
     assert_eq!(status(&app, "/").await, 200);
@@ -125,7 +125,7 @@ async fn retry_after_is_silent_on_a_policy_that_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_look_at_a_request_that_would_pass_says_so() {
+async fn a_peek_at_a_request_that_would_pass_has_no_wait() {
     let (layer, _) = in_debt_for_nothing().await;
     let looked = layer
         .limiter()

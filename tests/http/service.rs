@@ -79,13 +79,13 @@ pub(crate) async fn six_requests_of_which_four_pass(layer: RateLimitLayer) {
 }
 
 #[tokio::test]
-async fn the_service_that_was_polled_ready_is_called_and_none_on_a_refusal_in_process() {
+async fn in_process_the_service_that_was_polled_ready_is_called_and_none_on_a_rejection() {
     six_requests_of_which_four_pass(layer([shared("four", "4/h")]).0).await;
 }
 
 /// A service may hold what others wait for from when it is ready until it is called: it isn't, on a refusal.
 #[tokio::test]
-async fn a_rejected_request_holds_nothing_of_the_inner_service() {
+async fn a_rejected_request_holds_no_capacity_of_the_inner_service() {
     let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(())));
     let (layer, _) = layer([shared("one", "1/h")]);
     let mut refused = layer.layer(ConcurrencyLimit::new(hello, 1));
@@ -104,7 +104,7 @@ async fn a_rejected_request_holds_nothing_of_the_inner_service() {
 struct Boom;
 
 #[tokio::test]
-async fn an_error_is_the_inner_services_own() {
+async fn an_error_of_the_inner_service_passes_unchanged() {
     let failing = service_fn(async |_: Request<()>| Err::<Response<()>, _>(Boom));
     let (layer, _) = layer([shared("any", "4/h")]);
     let error: Boom = layer
@@ -116,7 +116,7 @@ async fn an_error_is_the_inner_services_own() {
 }
 
 #[tokio::test]
-async fn readiness_is_the_inner_services_own() {
+async fn readiness_is_that_of_the_inner_service() {
     /// Ready when the test says so.
     #[derive(Clone)]
     struct Moody(Arc<Mutex<Poll<Result<(), Boom>>>>);
@@ -150,7 +150,7 @@ async fn readiness_is_the_inner_services_own() {
 }
 
 #[tokio::test]
-async fn a_request_arrives_as_it_was_sent() {
+async fn a_request_reaches_the_handler_unchanged() {
     #[derive(Clone, Debug, PartialEq)]
     struct User(u32);
 
@@ -179,7 +179,7 @@ async fn a_request_arrives_as_it_was_sent() {
 }
 
 #[tokio::test]
-async fn a_response_keeps_what_the_handler_said() {
+async fn a_response_keeps_the_handlers_status_headers_and_body() {
     let inside = get(async || {
         (
             [("retry-after", "99"), ("cache-control", "private")],
@@ -200,14 +200,14 @@ async fn left(admission: Admission) -> String {
 }
 
 #[tokio::test]
-async fn handlers_read_how_their_request_was_judged() {
+async fn handlers_can_read_the_decision_on_their_request() {
     let (layer, _) = layer([shared("few", "4/h").cost(3)]);
     let app = Router::new().route("/", get(left)).layer(layer);
     assert_eq!(send(&app, to("/")).await.body, b"Some(1)");
 }
 
 #[tokio::test]
-async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing() {
+async fn a_disabled_layer_passes_all_unchanged_and_counts_nothing() {
     let (layer, _) = layer([shared("few", "2/h")]);
     let app = Router::new().route("/", get(left));
     let off = app.clone().layer(layer.clone().enabled(false));
@@ -226,7 +226,7 @@ async fn a_layer_that_is_switched_off_lets_all_pass_untouched_and_counts_nothing
 }
 
 #[tokio::test]
-async fn a_handler_without_a_layer_answers_with_the_mistake_unless_it_can_do_without() {
+async fn a_handler_without_a_layer_responds_with_an_error_unless_its_admission_is_optional() {
     let option = get(async |admission: Option<Admission>| format!("{}", admission.is_some()));
     let app: Router = Router::new()
         .route("/must", get(left))
@@ -254,7 +254,7 @@ async fn layers_of_one_limiter_count_together() {
 }
 
 #[tokio::test]
-async fn a_request_costs_what_its_head_says() {
+async fn a_requests_cost_comes_from_its_head() {
     let cost = |parts: &http::request::Parts| if parts.method == Method::POST { 5 } else { 0 };
     let (layer, _) = layer([shared("units", "10/h").cost_with(cost)]);
     let app = Router::new()
@@ -282,7 +282,7 @@ async fn a_request_costs_what_its_head_says() {
 }
 
 #[tokio::test]
-async fn a_body_says_how_long_it_is_and_when_it_ends() {
+async fn a_body_reports_its_length_and_end() {
     /// A body of no size hint that pretends to have ended.
     struct Odd;
 

@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn what_is_judged_at_a_glance_is_answered_as_what_is_judged_at_length(
+    fn single_policy_and_general_evaluation_give_the_same_responses(
         strategy in 0_usize..6,
         headers in prop::sample::select(vec![RateLimitHeaders::draft(), RateLimitHeaders::none(), RateLimitHeaders::x_ratelimit()]),
         steps in prop::collection::vec(step(), 1..40),

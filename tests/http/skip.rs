@@ -105,7 +105,7 @@ fn preflight() -> Builder {
 }
 
 #[tokio::test]
-async fn preflights_are_free_and_nothing_less_is() {
+async fn only_preflights_are_free() {
     let build = |b: LimiterBuilder| b.policy(shared("p", "1/h"));
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter);
@@ -140,7 +140,7 @@ async fn preflights_are_free_and_nothing_less_is() {
 }
 
 #[tokio::test]
-async fn preflights_count_where_configured() {
+async fn preflights_count_if_configured() {
     let build = |b: LimiterBuilder| b.policy(shared("p", "2/h")).count_preflights(true);
     for (limiter, _server) in on_each_store(build) {
         let layer = RateLimitLayer::new(limiter);
@@ -155,7 +155,7 @@ async fn preflights_count_where_configured() {
 }
 
 #[test]
-fn a_path_that_no_request_has_is_a_mistake() {
+fn an_impossible_path_is_a_config_error() {
     for path in ["", "health", "*", "/a*", "/*/b", "/a?b", "/a#b"] {
         let policy = shared("p", "1/h").skip_path(path);
         let error = RateLimitLayer::builder().policy(policy).build();

@@ -51,7 +51,7 @@ fn stack(outer: &str, inner: &str) -> Stack {
 }
 
 #[tokio::test]
-async fn handlers_see_one_admission_with_the_outermost_decision_first() {
+async fn handlers_get_one_admission_with_the_outermost_decision_first() {
     let stack = stack("10/h", "5/h");
     let answer = send(&stack.app, to("/")).await;
     assert_eq!(String::from_utf8_lossy(&answer.body), "everything search");
@@ -66,7 +66,7 @@ async fn handlers_see_one_admission_with_the_outermost_decision_first() {
 }
 
 #[tokio::test]
-async fn an_answer_lists_the_policies_of_both() {
+async fn a_response_lists_the_policies_of_both_layers() {
     let stack = stack("10/h", "5/h");
     let answer = send(&stack.app, to("/")).await;
     let policies = answer.field("ratelimit-policy").expect("a list");
@@ -90,7 +90,7 @@ async fn an_answer_lists_the_policies_of_both() {
 }
 
 #[tokio::test]
-async fn a_refusal_further_in_costs_nothing_further_out() {
+async fn a_rejection_by_an_inner_layer_costs_nothing_in_an_outer_one() {
     let stack = stack("10/h", "2/h");
     for expected in [200, 200, 429, 429, 429, 429] {
         assert_eq!(status(&stack.app, "/").await, expected);
@@ -107,7 +107,7 @@ async fn a_refusal_further_in_costs_nothing_further_out() {
 }
 
 #[tokio::test]
-async fn a_refusal_further_in_names_the_policy_that_refused_and_lists_both() {
+async fn a_rejection_by_an_inner_layer_names_its_policy_and_lists_both_layers() {
     let stack = stack("10/day", "2/s");
     for expected in [200, 200] {
         assert_eq!(status(&stack.app, "/").await, expected);
@@ -124,7 +124,7 @@ async fn a_refusal_further_in_names_the_policy_that_refused_and_lists_both() {
 }
 
 #[tokio::test]
-async fn no_t_is_later_than_the_retry_after_of_a_refusal_further_in() {
+async fn no_t_exceeds_the_retry_after_of_an_inner_rejection() {
     let stack = stack("10/day", "2/s");
     for _ in 0..2 {
         status(&stack.app, "/").await;
@@ -139,7 +139,7 @@ async fn no_t_is_later_than_the_retry_after_of_a_refusal_further_in() {
 }
 
 #[tokio::test]
-async fn the_outer_fields_on_a_refusal_further_in_tell_what_is_left_after_the_giving_back() {
+async fn the_outer_headers_on_an_inner_rejection_report_what_remains_after_the_refund() {
     let stack = stack("10/h", "2/h");
     for _ in 0..2 {
         status(&stack.app, "/").await;
@@ -152,7 +152,7 @@ async fn the_outer_fields_on_a_refusal_further_in_tell_what_is_left_after_the_gi
 }
 
 #[tokio::test]
-async fn a_refusal_further_out_leaves_the_inner_layer_unasked() {
+async fn a_rejection_by_an_outer_layer_skips_the_inner_one() {
     let stack = stack("1/h", "5/h");
     assert_eq!(
         [status(&stack.app, "/").await, status(&stack.app, "/").await],
@@ -166,7 +166,7 @@ async fn a_refusal_further_out_leaves_the_inner_layer_unasked() {
 }
 
 #[tokio::test]
-async fn a_missing_key_further_in_costs_nothing_further_out() {
+async fn a_missing_key_in_an_inner_layer_costs_nothing_in_an_outer_one() {
     let (outer, _) = layer([shared("everything", "10/h")]);
     let (inner, _) = layer([shared("tenants", "1/h").key(extract::header("x-tenant"))]);
     let app = Router::new()
@@ -182,7 +182,7 @@ async fn a_missing_key_further_in_costs_nothing_further_out() {
 }
 
 #[tokio::test]
-async fn three_deep_each_outer_charge_is_given_back_once() {
+async fn with_three_layers_each_outer_charge_is_refunded_once() {
     let layers = ["a", "b", "c"].map(|name| layer([shared(name, "10/h")]).0);
     let (last, _) = layer([shared("last", "1/h")]);
     let [a, b, c] = &layers;
@@ -204,7 +204,7 @@ async fn three_deep_each_outer_charge_is_given_back_once() {
 }
 
 #[tokio::test]
-async fn a_layer_that_is_switched_off_changes_nothing_for_the_others() {
+async fn a_disabled_layer_changes_nothing_for_the_others() {
     let (on, _) = layer([shared("on", "1/h")]);
     let (off, _) = layer([shared("off", "1/h")]);
     for [outer, inner] in [
@@ -251,7 +251,7 @@ pub(crate) fn over(store: &(impl Store + Clone), policy: Policy) -> RateLimitLay
 }
 
 #[tokio::test]
-async fn a_policy_that_two_layers_count_in_one_store_is_logged_once() {
+async fn a_policy_counted_by_two_layers_in_one_store_is_logged_once() {
     let store = MemoryStore::new();
     let [outer, inner] = [(), ()].map(|()| over(&store, shared("twice", "10/h")));
     let text = logged(&outer, &inner).await;
@@ -267,7 +267,7 @@ async fn a_policy_that_two_layers_count_in_one_store_is_logged_once() {
 }
 
 #[tokio::test]
-async fn layers_that_count_in_different_places_are_logged_nothing_of() {
+async fn layers_with_different_stores_log_nothing() {
     let store = MemoryStore::new();
     let policy = || shared("burst", "10/h");
     let outer = over(&store, policy());

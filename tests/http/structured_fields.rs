@@ -51,7 +51,7 @@ pub(crate) async fn answer_of(
 }
 
 #[tokio::test]
-async fn names_of_every_character_that_is_allowed_are_read_as_they_are() {
+async fn names_of_all_allowed_characters_parse_unchanged() {
     let names = names();
     let policies = names.iter().map(|name| shared(name, "5/min"));
     let answer = answer_of(RateLimitHeaders::draft(), policies.collect(), 1).await;
@@ -62,7 +62,7 @@ async fn names_of_every_character_that_is_allowed_are_read_as_they_are() {
 }
 
 #[tokio::test]
-async fn an_in_flight_limit_tells_its_unit() {
+async fn an_in_flight_limit_names_its_unit() {
     let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
     let answer = answer_of(RateLimitHeaders::draft(), vec![places], 1).await;
     let items = list(&answer, "ratelimit-policy");
@@ -73,7 +73,7 @@ async fn an_in_flight_limit_tells_its_unit() {
 }
 
 #[test]
-fn a_name_that_a_string_cannot_hold_is_a_mistake() {
+fn a_name_that_is_no_valid_sf_string_is_a_config_error() {
     for name in ["a\"b", "a\\b", "a\nb", "\u{e9}", "", " a", "a\u{7f}"] {
         let policy = Policy::new(name, Quota::requests(1).per_second());
         let error = RateLimitLayer::builder().policy(policy).build();
@@ -83,7 +83,7 @@ fn a_name_that_a_string_cannot_hold_is_a_mistake() {
 
 proptest! {
     #[test]
-    fn quotas_of_any_size_are_read_as_they_are(
+    fn quotas_of_any_size_parse_unchanged(
         requests in prop_oneof![1..=999_999_999_999_999_u64, 1..100_u64],
         seconds in 1..=31_536_000_u64,
         times in 1..4_usize,

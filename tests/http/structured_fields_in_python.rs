@@ -26,7 +26,7 @@ fn item(answer: &Answer, name: &str) -> (&'static str, String) {
 }
 
 #[tokio::test]
-async fn a_name_may_have_every_character_that_is_allowed_at_any_place() {
+async fn a_name_may_have_every_allowed_character_at_any_position() {
     let allowed = || (' '..='~').filter(|c| !matches!(c, '"' | '\\'));
     // What looks like syntax, if it isn't quoted.
     let syntax = ["*", "?1", ":YQ==:", "1.5", "@1", "a;q=1", "a, b", "(a b)"];
@@ -64,7 +64,7 @@ fn quotas() -> Vec<(u64, u64)> {
 }
 
 #[tokio::test]
-async fn quotas_of_every_length_are_read_as_they_are() {
+async fn quotas_of_every_length_parse_unchanged() {
     let (mut fields, mut expected) = (Vec::new(), Vec::new());
     for (requests, seconds) in quotas() {
         let quota = Quota::requests(requests).per(Duration::from_secs(seconds));
@@ -101,7 +101,7 @@ async fn quotas_of_every_length_are_read_as_they_are() {
 }
 
 #[tokio::test]
-async fn a_window_that_is_no_whole_seconds_and_places_are_read_as_they_are() {
+async fn windows_of_fractional_seconds_and_in_flight_limits_parse_unchanged() {
     let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
     let of = |name, ms| {
         let quota = Quota::requests(7).per(Duration::from_millis(ms));
@@ -119,7 +119,7 @@ async fn a_window_that_is_no_whole_seconds_and_places_are_read_as_they_are() {
 }
 
 #[tokio::test]
-async fn the_lines_of_stacked_layers_are_one_list() {
+async fn header_lines_of_stacked_layers_are_one_list() {
     let layer = |name| -> RateLimitLayer { support::layer([shared(name, "5/min")]).0 };
     let app = hello(&layer("inner")).layer(layer("outer"));
     let answer = send(&app, to("/")).await;
@@ -129,7 +129,7 @@ async fn the_lines_of_stacked_layers_are_one_list() {
 }
 
 #[test]
-fn what_is_no_structured_field_is_an_error() {
+fn an_invalid_structured_field_is_an_error() {
     for value in [
         "\"a",
         "a b",

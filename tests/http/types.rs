@@ -36,7 +36,7 @@ fn layer() -> RateLimitLayer {
 }
 
 #[test]
-fn what_is_shared_among_threads_and_printed_can_be() {
+fn public_types_are_send_sync_and_debug() {
     fn shared<T: Clone + Debug + Send + Sync + 'static>() {}
     fn owned<T: Debug + Send + 'static>() {}
 
@@ -67,7 +67,7 @@ fn what_is_shared_among_threads_and_printed_can_be() {
 }
 
 #[tokio::test]
-async fn it_is_a_layer_of_a_router() {
+async fn the_layer_fits_a_router() {
     let app: Router = Router::new().route("/", get(hello)).layer(layer());
     assert_eq!(
         [status(&app, "/").await, status(&app, "/").await],
@@ -78,7 +78,7 @@ async fn it_is_a_layer_of_a_router() {
 }
 
 #[tokio::test]
-async fn it_is_a_route_layer_and_leaves_the_fallback_alone() {
+async fn the_layer_fits_as_a_route_layer_and_leaves_the_fallback_alone() {
     let app: Router = Router::new().route("/", get(hello)).route_layer(layer());
     assert_eq!(status(&app, "/nowhere").await, 404);
     assert_eq!(
@@ -88,7 +88,7 @@ async fn it_is_a_route_layer_and_leaves_the_fallback_alone() {
 }
 
 #[tokio::test]
-async fn it_is_a_layer_of_one_method_of_a_route() {
+async fn the_layer_fits_one_method_of_a_route() {
     let route = post(hello).layer(layer()).get(hello);
     let app: Router = Router::new().route("/", route);
     let post = || Request::post("/").body(Body::empty()).expect("a request");
@@ -101,7 +101,7 @@ async fn it_is_a_layer_of_one_method_of_a_route() {
 }
 
 #[tokio::test]
-async fn it_stands_among_cors_trace_compression_and_timeout_layers() {
+async fn the_layer_fits_among_cors_trace_compression_and_timeout_layers() {
     // Each of them changes a body's type or bounds an error; ours is in their midst.
     let stack = ServiceBuilder::new()
         .layer(TraceLayer::new_for_http())
@@ -127,7 +127,7 @@ async fn it_stands_among_cors_trace_compression_and_timeout_layers() {
 }
 
 #[tokio::test]
-async fn it_is_a_layer_of_a_router_that_still_lacks_its_state() {
+async fn the_layer_fits_a_router_that_still_lacks_its_state() {
     #[derive(Clone)]
     struct Greeting(&'static str);
 
@@ -145,7 +145,7 @@ async fn it_is_a_layer_of_a_router_that_still_lacks_its_state() {
 }
 
 #[tokio::test]
-async fn it_is_a_field_of_a_struct() {
+async fn the_layer_fits_a_struct_field_without_type_parameters() {
     struct Gates {
         layer: RateLimitLayer,
         limiter: Limiter,
@@ -166,7 +166,7 @@ async fn it_is_a_field_of_a_struct() {
 }
 
 #[tokio::test]
-async fn it_is_boxed_and_cloned() {
+async fn the_layered_service_can_be_boxed_and_cloned() {
     type Boxed<B> = BoxCloneService<Request<Body>, Response<B>, Infallible>;
     let app: Boxed<_> = BoxCloneService::new(
         ServiceBuilder::new()
@@ -188,7 +188,7 @@ async fn it_is_boxed_and_cloned() {
 }
 
 #[tokio::test]
-async fn it_is_around_a_plain_service_whose_bodies_are_none_of_its_business() {
+async fn the_layer_fits_a_plain_service_with_any_bodies() {
     // Neither `()` nor `u8` is a body at all.
     let mut service =
         ServiceBuilder::new()
@@ -205,7 +205,7 @@ async fn it_is_around_a_plain_service_whose_bodies_are_none_of_its_business() {
 }
 
 #[tokio::test]
-async fn it_is_served_by_hyper_without_axums_server() {
+async fn the_layered_router_is_served_by_hyper_without_axums_server() {
     let app = ServiceBuilder::new()
         .layer(layer())
         .service(Router::new().route("/", get(hello)));

@@ -10,7 +10,7 @@ use crate::support::{
 const HOUR: Duration = Duration::from_secs(3_600);
 
 #[tokio::test]
-async fn an_unrenewed_permit_expires_after_one_life_and_not_a_microsecond_earlier() {
+async fn an_unrenewed_permit_expires_after_its_ttl_and_not_a_microsecond_earlier() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         strand(&limiter, PLACES as usize);
@@ -45,7 +45,7 @@ async fn a_permit_that_has_expired_is_not_refunded() {
 
 /// Whichever call finds the step: a check, or a peek.
 #[tokio::test]
-async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_life() {
+async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_permit_ttl() {
     for ask in [true, false] {
         for books in Books::both() {
             let limiter = books.limiter([places(LIFE)]);
@@ -74,7 +74,7 @@ async fn a_step_back_of_an_hour_locks_no_caller_out_for_longer_than_one_life() {
 
 /// Some permits are free, so that requests after the step get one.
 #[tokio::test]
-async fn a_permit_taken_after_a_step_back_ends_those_from_before_in_time() {
+async fn a_permit_acquired_after_a_step_back_lets_earlier_ones_expire_in_time() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         strand(&limiter, 6);

@@ -12,7 +12,7 @@ fn rate(requests: u64) -> Policy {
 }
 
 #[tokio::test]
-async fn a_request_rejected_by_the_rate_leaves_no_permit_behind() {
+async fn a_request_rejected_by_the_rate_holds_no_permit() {
     for books in Books::both() {
         for policies in [[rate(4), places(LONG)], [places(LONG), rate(4)]] {
             let limiter = books.limiter(policies);
@@ -77,7 +77,7 @@ async fn two_in_flight_limits_are_taken_and_released_together() {
 }
 
 #[tokio::test]
-async fn several_requests_at_once_are_charged_whole_under_both() {
+async fn several_requests_at_once_are_charged_in_full_under_both() {
     for books in Books::both() {
         let limiter = books.limiter([rate(7), places(LONG)]);
         let several = limiter.check(tollgate::Key::global()).times(50).await;

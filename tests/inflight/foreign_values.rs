@@ -45,7 +45,7 @@ async fn a_foreign_value_is_reported_and_left_alone() {
 }
 
 #[tokio::test]
-async fn every_key_has_a_time_to_live_of_one_permits_life() {
+async fn every_key_has_a_ttl_of_one_permit_ttl() {
     let books = Books::redis();
     let Books::Redis(server, _) = &books else {
         unreachable!()
@@ -75,7 +75,7 @@ async fn every_key_has_a_time_to_live_of_one_permits_life() {
 }
 
 #[tokio::test]
-async fn permits_that_nothing_ends_are_ended_within_a_life() {
+async fn permits_without_an_expiry_are_ended_within_one_ttl() {
     let books = Books::redis();
     let Books::Redis(server, _) = &books else {
         unreachable!()

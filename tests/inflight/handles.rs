@@ -104,7 +104,7 @@ async fn the_decisions_that_an_admission_shows_hold_no_permit() {
 }
 
 #[tokio::test]
-async fn looks_and_refusals_hold_no_permit() {
+async fn peeks_and_rejections_hold_no_permit() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let look = limiter.peek(Key::global()).await.expect("an answer");
@@ -120,7 +120,7 @@ async fn looks_and_refusals_hold_no_permit() {
 
 /// A thread of the application's own, where nothing can be spawned.
 #[test]
-fn a_permit_that_is_dropped_outside_of_the_runtime_comes_back() {
+fn a_permit_dropped_outside_of_the_runtime_is_released() {
     for books in Books::both() {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let limiter = books.limiter([places(LONG)]);
@@ -132,7 +132,7 @@ fn a_permit_that_is_dropped_outside_of_the_runtime_comes_back() {
 }
 
 #[test]
-fn a_permit_that_is_dropped_in_another_runtime_comes_back() {
+fn a_permit_dropped_in_another_runtime_is_released() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let [one, other] = [0, 1].map(|_| tokio::runtime::Runtime::new().expect("a runtime"));
@@ -177,7 +177,7 @@ async fn keep(State(kept): State<Kept>, admission: Admission) -> &'static str {
 }
 
 #[tokio::test]
-async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_not() {
+async fn a_permit_guard_keeps_the_permit_past_the_response_and_the_extension_alone_does_not() {
     for books in Books::both() {
         let (layer, limiter) = layer(&books);
         let kept = Kept::default();
@@ -210,7 +210,7 @@ async fn a_hold_keeps_the_place_past_the_response_and_the_extension_alone_does_n
 }
 
 #[tokio::test]
-async fn a_clone_of_a_hold_holds_too() {
+async fn a_clone_of_a_permit_guard_holds_the_permit_too() {
     let books = Books::memory();
     let limiter = books.limiter([places(LONG)]);
     let hold = check(&limiter)
@@ -226,7 +226,7 @@ async fn a_clone_of_a_hold_holds_too() {
 }
 
 #[tokio::test]
-async fn a_response_holds_the_place_until_its_body_has_been_read_or_dropped() {
+async fn a_response_holds_the_permit_until_its_body_has_been_read_or_dropped() {
     for books in Books::both() {
         let (layer, limiter) = layer(&books);
         let app = Router::new().route("/", get(async || "hello")).layer(layer);
@@ -247,7 +247,7 @@ async fn a_response_holds_the_place_until_its_body_has_been_read_or_dropped() {
 }
 
 #[tokio::test]
-async fn the_error_of_the_service_inside_gives_the_place_back() {
+async fn an_error_of_the_inner_service_releases_the_permit() {
     for books in Books::both() {
         let (layer, limiter) = layer(&books);
         let failing = service_fn(async |_: Request<Body>| Err::<Response<Body>, _>("broken"));
@@ -266,7 +266,7 @@ async fn the_error_of_the_service_inside_gives_the_place_back() {
 
 /// A layer further in refuses: whatever the outer one took comes back with the answer.
 #[tokio::test]
-async fn a_layer_further_in_that_refuses_gives_the_outer_place_back() {
+async fn a_rejection_by_an_inner_layer_releases_the_outer_permit() {
     for books in Books::both() {
         let (outer, limiter) = layer(&books);
         let narrow = crate::support::places_of(1, LONG);
@@ -325,7 +325,7 @@ impl Future for Endless {
 
 /// What a request works with is let go before its permit is: else there is one more at work than there are permits.
 #[tokio::test]
-async fn a_request_that_is_given_up_ends_its_work_before_it_gives_its_place_back() {
+async fn a_cancelled_request_drops_its_work_before_its_permit() {
     let books = Books::memory();
     let (layer, limiter) = layer(&books);
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -374,7 +374,7 @@ impl http_body::Body for Brief {
 }
 
 #[tokio::test]
-async fn a_body_that_is_dropped_lets_its_work_go_before_its_place() {
+async fn a_dropped_body_drops_its_work_before_its_permit() {
     let books = Books::memory();
     let (layer, limiter) = layer(&books);
     let seen = Arc::new(Mutex::new(Vec::new()));

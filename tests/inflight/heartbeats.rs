@@ -8,7 +8,7 @@ use tollgate::Decision;
 use crate::support::{Books, LIFE, PLACES, check, counted, fill, free, places, until_free};
 
 #[tokio::test]
-async fn a_permit_that_is_held_outlives_its_life() {
+async fn a_held_permit_is_renewed_beyond_its_ttl() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let held = fill(&limiter).await;
@@ -23,7 +23,7 @@ async fn a_permit_that_is_held_outlives_its_life() {
 }
 
 #[tokio::test]
-async fn a_request_for_several_places_has_all_of_them_renewed() {
+async fn all_permits_of_a_request_for_several_are_renewed() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE).cost(2)]);
         let several = limiter.check(tollgate::Key::global()).times(3).await;
@@ -67,7 +67,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn permits_whose_runtime_has_ended_expire_after_one_life_and_not_before() {
+fn permits_whose_runtime_has_ended_expire_after_one_ttl_and_not_before() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let [one, other] = [(); 2].map(|()| runtime());
@@ -105,7 +105,7 @@ async fn take(limiter: &tollgate::Limiter) -> Decision {
 
 /// As with one runtime per core: that of the first request ends, the others go on.
 #[test]
-fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended() {
+fn permits_are_renewed_when_the_runtime_that_acquired_the_first_has_ended() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let [one, other] = [(); 2].map(|()| runtime());
@@ -128,7 +128,7 @@ fn permits_of_one_runtime_are_renewed_when_the_one_that_took_the_first_has_ended
 
 /// A runtime of one thread stands still between its `block_on`s.
 #[test]
-fn permits_of_one_runtime_are_renewed_while_the_one_that_took_the_first_stands_still() {
+fn permits_are_renewed_while_the_runtime_that_acquired_the_first_is_stalled() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let one = Builder::new_current_thread()
@@ -153,7 +153,7 @@ fn permits_of_one_runtime_are_renewed_while_the_one_that_took_the_first_stands_s
 }
 
 #[test]
-fn permits_are_renewed_again_after_a_runtime_that_held_some_has_ended() {
+fn renewals_continue_after_a_runtime_that_held_permits_has_ended() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         for _ in 0..2 {
@@ -175,7 +175,7 @@ fn permits_are_renewed_again_after_a_runtime_that_held_some_has_ended() {
 
 /// A permit that was taken in a runtime that has ended, and is held on in one that lives.
 #[test]
-fn a_hold_that_moves_to_another_runtime_is_renewed_there() {
+fn a_permit_guard_moved_to_another_runtime_is_renewed_there() {
     for books in Books::both() {
         let limiter = books.limiter([places(LIFE)]);
         let [one, other] = [(); 2].map(|()| runtime());

@@ -408,13 +408,13 @@ async fn five_hundred_requests(limiter: Limiter) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_places_hold_under_five_hundred_requests_in_process() {
+async fn a_limit_of_ten_holds_under_five_hundred_requests_in_process() {
     let store = Limiter::builder().store(MemoryStore::new());
     five_hundred_requests(build(store, [places(LIFE)])).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_places_hold_under_five_hundred_requests_on_redis() {
+async fn a_limit_of_ten_holds_under_five_hundred_requests_on_redis() {
     let server = Server::start();
     let store = Limiter::builder().store(store(server.url()));
     five_hundred_requests(build(store, [places(LIFE)])).await;
@@ -423,7 +423,7 @@ async fn ten_places_hold_under_five_hundred_requests_on_redis() {
 
 /// Longer than its life in a stream, while others want its permit.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_outlasts_its_permits_life_keeps_its_place_to_the_end() {
+async fn a_stream_that_outlasts_its_permits_ttl_keeps_the_permit_to_the_end() {
     let server = Server::start();
     for builder in [
         Limiter::builder().store(MemoryStore::new()),

@@ -63,7 +63,7 @@ async fn of_fifty_merged_requests_ten_get_a_permit_each_and_release_it_each() {
 }
 
 #[tokio::test]
-async fn merged_requests_for_several_places_hold_just_their_own() {
+async fn merged_requests_for_several_permits_each_hold_their_own() {
     let books = Books::redis();
     let Books::Redis(server, _) = &books else {
         unreachable!()
@@ -126,7 +126,7 @@ async fn warm(policies: impl IntoIterator<Item = Policy>) -> (Server, Limiter) {
 }
 
 #[tokio::test]
-async fn an_answer_whose_waiter_has_gone_gives_its_permit_back() {
+async fn a_result_whose_waiter_was_dropped_releases_its_permit() {
     let (server, limiter) = warm([places(LONG)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
@@ -140,7 +140,7 @@ async fn an_answer_whose_waiter_has_gone_gives_its_permit_back() {
 }
 
 #[tokio::test]
-async fn an_answer_for_several_requests_whose_waiter_has_gone_gives_all_their_permits_back() {
+async fn a_result_for_several_requests_whose_waiter_was_dropped_releases_all_permits() {
     let (server, limiter) = warm([places(LONG).cost(2)]).await;
     server.reset_stats();
     ask_and_go(&server, || {
@@ -181,7 +181,7 @@ async fn the_other_requests_of_a_batch_keep_their_permits_when_some_are_dropped(
 
 /// The first policy has taken its permits when the second finds that it may not write.
 #[tokio::test]
-async fn merged_requests_that_fail_half_way_leave_no_permit_behind() {
+async fn merged_requests_that_fail_half_way_hold_no_permit() {
     for n in [1, 10, 50] {
         let server = Server::start();
         server.acl("half", "secret", "~* +@all -set");

@@ -33,7 +33,7 @@ fn limiter(url: String) -> Limiter {
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[test]
-fn one_that_holds_six_permits_until_it_is_killed() {
+fn child_process_that_holds_six_permits() {
     let Ok(url) = env::var(URL) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -53,12 +53,12 @@ fn one_that_holds_six_permits_until_it_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_permits_of_a_killed_process_are_back_after_one_life_and_not_before() {
+async fn permits_of_a_killed_process_are_free_after_one_ttl_and_not_before() {
     let books = Books::redis();
     let Books::Redis(server, clock) = &books else {
         unreachable!()
     };
-    let mut process = child("one_that_holds_six_permits_until_it_is_killed", server);
+    let mut process = child("child_process_that_holds_six_permits", server);
     let mut said = BufReader::new(process.stdout.take().expect("its output"));
     let mut line = String::new();
     while !line.contains("holds=") {
@@ -113,7 +113,7 @@ async fn the_permits_of_a_killed_process_are_back_after_one_life_and_not_before(
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[test]
-fn one_of_two_that_take_turns() {
+fn child_process_that_takes_turns() {
     let Ok(url) = env::var(URL) else { return };
     let port = url
         .rsplit(':')
@@ -167,7 +167,7 @@ async fn take_turns(limiter: Limiter, address: std::net::SocketAddr) -> (i64, us
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_never_have_more_in_flight_than_the_limit_between_them() {
     let server = Server::start();
-    let processes = [(); 2].map(|()| child("one_of_two_that_take_turns", &server));
+    let processes = [(); 2].map(|()| child("child_process_that_takes_turns", &server));
     for process in processes {
         let output = process.wait_with_output().expect("its output");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

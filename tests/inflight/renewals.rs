@@ -130,7 +130,7 @@ async fn permits_are_renewed_a_few_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_outlive_outages_of_half_their_life() {
+async fn permits_survive_outages_of_half_their_ttl() {
     for begins in 0..24 {
         let store = Slow::new();
         let limiter = store.limiter();
@@ -151,7 +151,7 @@ async fn permits_outlive_outages_of_half_their_life() {
 
 /// A renewal that failed is not sent again for a permit that was given back.
 #[tokio::test(start_paused = true)]
-async fn permits_that_were_given_back_are_not_renewed_again() {
+async fn released_permits_are_not_renewed_again() {
     let store = Slow::new();
     let limiter = store.limiter();
     let mut held = hold(&limiter, 5).await;

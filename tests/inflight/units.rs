@@ -7,7 +7,7 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_request_that_costs_three_takes_three_places_and_gives_three_back() {
+async fn a_request_that_costs_three_acquires_three_permits_and_releases_three() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG).cost(3)]);
         let mut held = fill(&limiter).await;
@@ -49,7 +49,7 @@ async fn a_cost_of_more_than_all_permits_has_no_retry_after() {
 }
 
 #[tokio::test]
-async fn several_requests_at_once_hold_whole_places_and_release_them_together() {
+async fn several_requests_at_once_hold_their_permits_in_full_and_release_them_together() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG).cost(3)]);
         let several = limiter.check(Key::global()).times(5).await;
@@ -82,7 +82,7 @@ async fn refund(decision: &mut Decision, units: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn a_partial_refund_frees_its_places_and_the_release_frees_the_rest_once() {
+async fn a_partial_refund_frees_its_permits_and_the_release_frees_the_rest_once() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let mut first = limiter.check(Key::global()).cost(2).times(3).await;
@@ -119,7 +119,7 @@ async fn a_partial_refund_frees_its_places_and_the_release_frees_the_rest_once()
 }
 
 #[tokio::test]
-async fn a_free_request_passes_when_all_places_are_taken_and_holds_none() {
+async fn a_free_request_passes_when_all_permits_are_taken_and_holds_none() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let held = fill(&limiter).await;
@@ -132,7 +132,7 @@ async fn a_free_request_passes_when_all_places_are_taken_and_holds_none() {
 }
 
 #[tokio::test]
-async fn more_permits_than_a_scripts_stack_holds_are_taken_and_given_back() {
+async fn more_permits_than_a_scripts_stack_holds_are_acquired_and_released() {
     for books in Books::both() {
         let limiter = books.limiter([crate::support::places_of(10_000, LONG)]);
         let all = limiter.check(Key::global()).cost(10_000).await;
@@ -144,7 +144,7 @@ async fn more_permits_than_a_scripts_stack_holds_are_taken_and_given_back() {
 }
 
 #[tokio::test]
-async fn a_reset_frees_all_places_and_late_releases_take_nothing_from_others() {
+async fn a_reset_frees_all_permits_and_late_releases_free_no_others() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let before = fill(&limiter).await;
@@ -160,7 +160,7 @@ async fn a_reset_frees_all_places_and_late_releases_take_nothing_from_others() {
 
 /// A handler that settles its request's true cost, such as its tokens, means what is counted.
 #[tokio::test]
-async fn what_a_handler_charges_and_settles_takes_and_frees_no_places() {
+async fn a_handlers_charges_and_settlements_acquire_and_free_no_permits() {
     for books in Books::both() {
         let limiter = books.limiter([places(LONG)]);
         let decision = limiter.check(Key::global()).cost(2).await;

@@ -26,7 +26,7 @@ fn is_denied(refused: &Rejected) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_denied_client_is_rejected_at_once_also_behind_others() {
+async fn a_denied_client_is_rejected_at_once_also_behind_other_waiters() {
     let denied = KeyList::new("p", []);
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
     let _ = wait(&limiter).await.expect("the first");
@@ -85,7 +85,7 @@ async fn an_allowed_client_passes_at_once_and_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_is_looked_up_and_not_counted_by() {
+async fn an_address_is_matched_against_lists_and_not_counted() {
     let denied = AddressList::new(["192.0.2.0/24"]).expect("a list");
     let (limiter, time) = listed(|limiter| limiter.deny(denied.clone()));
     let from = |last| wait(&limiter).address([198, 51, 100, last].into());

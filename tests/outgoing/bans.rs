@@ -66,7 +66,7 @@ async fn a_waiter_that_is_rejected_is_counted_once_and_has_the_wait_of_the_ban()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_asked() {
+async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_retried() {
     let (limiter, _) = limiter([
         policy("p", "1/hour burst 1"),
         Policy::new("places", Quota::concurrent(1)).key(extract::global()),
@@ -85,7 +85,7 @@ async fn a_waiter_that_ends_at_its_deadline_is_counted_once_however_often_it_ask
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_banned_waiter_waits_for_the_end_of_the_ban_or_is_rejected_at_once() {
+async fn a_banned_waiter_waits_until_the_ban_ends_or_is_rejected_at_once() {
     let (limiter, time) = limiter([policy("p", "5/s").strategy(FixedWindow), abuse()]);
     limiter
         .block(Key::global(), TEN_MINUTES)
@@ -102,7 +102,7 @@ async fn a_banned_waiter_waits_for_the_end_of_the_ban_or_is_rejected_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unblocked_or_reset_waiter_goes_on_at_once_and_none_sees_the_old_ban() {
+async fn an_unblocked_or_reset_waiter_is_admitted_at_once_and_the_old_ban_is_gone() {
     let (limiter, time) = limiter([policy("p", "2/hour").strategy(FixedWindow), abuse()]);
     let key = Key::global();
     for round in 0..2 {
@@ -143,7 +143,7 @@ async fn a_waiter_whose_cost_exceeds_the_quota_of_the_ban_waits_like_any_other()
 }
 
 #[tokio::test]
-async fn redis_counts_no_more_than_that() {
+async fn on_redis_a_waiters_retries_are_not_counted_by_a_ban() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(

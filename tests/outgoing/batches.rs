@@ -7,7 +7,7 @@ use tollgate::{Admission, FixedWindow, Key, ListWindow, RetryAfter, SlidingLog, 
 use crate::support::{left, limiter, look, ms, policy, queued, wait};
 
 #[tokio::test(start_paused = true)]
-async fn as_many_pass_in_one_question_as_there_is_room_for() {
+async fn one_call_admits_as_many_waiters_as_there_is_room_for() {
     let (limiter, time) = limiter([policy("p", "3/s").strategy(FixedWindow)]);
     let waiters = (0..8).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
@@ -20,7 +20,7 @@ async fn as_many_pass_in_one_question_as_there_is_room_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_those_let_in_together_has_a_charge_of_its_own() {
+async fn waiters_admitted_together_have_separate_charges() {
     let (limiter, _) = limiter([policy("p", "9/s").strategy(SlidingLog)]);
     let _ = wait(&limiter).cost(9).await.expect("all");
     let waiters: Vec<_> = (0..3).map(|_| queued(wait(&limiter).cost(3))).collect();
@@ -76,7 +76,7 @@ async fn the_charge_of_a_dropped_waiter_is_refunded() {
 
 /// Each waiter with a request of its own is recorded as the caller that the policy finds there.
 #[tokio::test(start_paused = true)]
-async fn those_let_in_together_are_recorded_each_as_its_own_caller() {
+async fn waiters_admitted_together_are_recorded_as_separate_callers() {
     let list = policy("p", "3/s").strategy(ListWindow);
     let (limiter, _) = limiter([list.caller(extract::header("x-user"))]);
     let _ = wait(&limiter).cost(3).await.expect("all");
@@ -95,7 +95,7 @@ async fn those_let_in_together_are_recorded_each_as_its_own_caller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_refusals_count_only_the_first_is_refused() {
+async fn with_charged_rejections_only_the_first_waiter_is_rejected() {
     let counts = policy("p", "4/s burst 4").charge_rejected(true);
     let (limiter, time) = limiter([counts]);
     let _ = wait(&limiter).cost(4).await.expect("all");
@@ -108,7 +108,7 @@ async fn where_refusals_count_only_the_first_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_charged_by_the_outcome_is_only_checked() {
+async fn a_policy_that_charges_by_outcome_is_only_checked() {
     let failures = policy("p", "2/s").charge_after(outcome::failure);
     let (limiter, time) = limiter([failures.strategy(FixedWindow)]);
     let _ = limiter.charge(Key::global(), 2).await.expect("an answer");

@@ -44,7 +44,7 @@ fn to(address: SocketAddr) -> Request<Empty<axum::body::Bytes>> {
 }
 
 #[tokio::test]
-async fn an_http_client_waits_its_turn_and_is_refused_when_that_takes_too_long() {
+async fn an_http_client_waits_its_turn_and_is_rejected_if_that_takes_too_long() {
     let (address, served) = upstream().await;
     let policies = [
         policy("burst", "1/20ms burst 1"),
@@ -75,7 +75,7 @@ async fn an_http_client_waits_its_turn_and_is_refused_when_that_takes_too_long()
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_request_will_do() {
+async fn requests_of_any_type_are_limited() {
     struct Lookup(u32);
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let database = ServiceBuilder::new()
@@ -122,7 +122,7 @@ async fn a_client_that_retries_waits_for_each_attempt() {
 
 /// Types are as a user would write them: no parameter is named.
 #[tokio::test]
-async fn layers_and_clients_can_be_kept_in_structs_and_sent_to_other_threads() {
+async fn layers_and_clients_fit_struct_fields_and_are_send() {
     struct Clients {
         layer: OutgoingLayer,
         boxed: BoxCloneService<u32, u32, tower::BoxError>,

@@ -38,7 +38,7 @@ impl Drop for Held {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn places_are_never_held_by_more_than_there_are_and_all_come_back() {
+async fn permits_never_exceed_the_limit_and_all_are_released() {
     let places = Policy::new("places", Quota::concurrent(3)).key(extract::global());
     let limiter = limiter_on(MemoryStore::new(), [places]);
     let (holding, turns) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
@@ -74,7 +74,7 @@ async fn places_are_never_held_by_more_than_there_are_and_all_come_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn no_waiter_is_forgotten_when_others_are_dropped() {
+async fn no_waiter_is_stranded_when_others_are_dropped() {
     let quota = policy("p", "20/5ms").strategy(SlidingLog);
     let limiter = limiter_on(MemoryStore::new(), [quota]);
     let mut crowd = JoinSet::new();

@@ -9,7 +9,7 @@ fn places(n: u64) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
+async fn a_permit_released_in_this_process_admits_the_next_waiter_at_once() {
     let (limiter, time) = limiter([places(1)]);
     let first = wait(&limiter).await.expect("a place");
     let mut second = queued(wait(&limiter));
@@ -23,7 +23,7 @@ async fn a_place_that_becomes_free_here_lets_the_queue_go_on_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_admitted_waiter_has_a_permit_of_its_own() {
+async fn each_admitted_waiter_has_its_own_permit() {
     let (limiter, time) = limiter([places(2)]);
     let both = wait(&limiter).cost(2).await.expect("both places");
     let [mut first, mut second, mut third] = [(); 3].map(|()| queued(wait(&limiter)));
@@ -37,7 +37,7 @@ async fn each_admitted_waiter_has_a_permit_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
+async fn a_permit_released_elsewhere_is_found_by_polling() {
     let time = Time::start();
     let store = MemoryStore::builder().clock(time.clone()).build();
     let [here, elsewhere] = [(); 2].map(|()| limiter_on(store.clone(), [places(1)]));
@@ -56,7 +56,7 @@ async fn a_place_that_becomes_free_elsewhere_is_found_by_asking() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_wait_is_too_long_only_at_the_deadline() {
+async fn an_unknown_wait_is_rejected_only_at_the_deadline() {
     let (limiter, time) = limiter([places(1)]);
     let _first = wait(&limiter).await.expect("a place");
     // The hint of a second is none.
@@ -66,7 +66,7 @@ async fn an_unknown_wait_is_too_long_only_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beside_a_rate_both_are_waited_for() {
+async fn beside_a_rate_waiters_wait_for_both() {
     let (limiter, time) = limiter([places(1), policy("rate", "1/s burst 1")]);
     let first = wait(&limiter).await.expect("a place");
     let refused = limiter.wait(Key::global(), ms(999)).await;

@@ -16,7 +16,7 @@ const URL: &str = "TOLLGATE_TEST_URL";
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[tokio::test]
-async fn one_of_two_processes() {
+async fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let store = RedisStore::builder()
         .url(url)
@@ -41,11 +41,11 @@ async fn one_of_two_processes() {
 }
 
 #[test]
-fn two_processes_that_wait_are_let_in_for_exactly_the_quota_between_them() {
+fn two_waiting_processes_are_admitted_exactly_the_quota_together() {
     let server = Server::start();
     let processes = [0, 1].map(|_| {
         Command::new(env::current_exe().expect("this test's program"))
-            .args(["--exact", "processes::one_of_two_processes", "--nocapture"])
+            .args(["--exact", "processes::child_process", "--nocapture"])
             .env(URL, server.url())
             .stdout(Stdio::piped())
             .spawn()

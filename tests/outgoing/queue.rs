@@ -28,7 +28,7 @@ async fn waiters_are_served_in_order_and_as_soon_as_the_quota_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_at_the_lucky_moment_overtakes_no_waiter() {
+async fn a_request_that_arrives_when_a_unit_refills_does_not_overtake_a_waiter() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let mut first = queued(wait(&limiter));
@@ -45,7 +45,7 @@ async fn a_request_at_the_lucky_moment_overtakes_no_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_first_of_a_thousand_asks_the_store() {
+async fn only_the_first_of_a_thousand_waiters_calls_the_store() {
     let (limiter, time) = limiter([policy("p", "100/s burst 1")]);
     let waiters = (0..1_000).map(|_| wait(&limiter).into_future());
     for turn in join_all(waiters).await {
@@ -57,7 +57,7 @@ async fn only_the_first_of_a_thousand_asks_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_waiter_lets_the_next_ones_go_on() {
+async fn a_dropped_waiter_does_not_block_the_next_ones() {
     let (limiter, _) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let [head, middle] = [(); 2].map(|()| queued(wait(&limiter)));
@@ -74,7 +74,7 @@ async fn a_dropped_waiter_lets_the_next_ones_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_waiter_knows_the_answer_to_the_first() {
+async fn the_next_waiter_uses_the_firsts_result() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).await.expect("the first");
     let head = queued(wait(&limiter));
@@ -104,7 +104,7 @@ async fn a_waiter_that_costs_more_is_not_overtaken_by_one_that_costs_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_keys_have_queues_of_their_own() {
+async fn each_key_has_its_own_queue() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1"), policy("q", "2/s burst 2")]);
     let keys = |name: &str| [("p", Key::new(name)), ("q", Key::global())];
     let _ = limiter.wait(keys("a"), PATIENCE).await.expect("the first");

@@ -77,7 +77,7 @@ async fn two_queues_share_a_quota_and_never_exceed_it() {
 }
 
 #[tokio::test]
-async fn those_behind_the_first_ask_nothing() {
+async fn waiters_behind_the_first_do_not_call_the_store() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "1/hour burst 1")]);
@@ -102,7 +102,7 @@ async fn those_behind_the_first_ask_nothing() {
 }
 
 #[tokio::test]
-async fn the_answer_to_a_dropped_waiter_is_the_next_ones() {
+async fn the_result_for_a_dropped_waiter_goes_to_the_next_one_on_redis() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "4/hour").strategy(FixedWindow)]);
@@ -128,7 +128,7 @@ async fn the_answer_to_a_dropped_waiter_is_the_next_ones() {
 }
 
 #[tokio::test]
-async fn an_answer_without_a_waiter_is_not_missing_to_the_next_one() {
+async fn a_result_without_a_waiter_is_not_lost_to_the_next_one() {
     let clock = Clock::at(START as u64);
     let server = Server::builder().clock(&clock).start();
     let limiter = on(&server, [policy("p", "1/hour").strategy(FixedWindow)]);
@@ -171,7 +171,7 @@ async fn the_charge_of_a_waiter_is_refunded_wherever_it_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_store_that_hangs_keeps_no_waiter_longer_than_its_timeout() {
+async fn a_store_that_hangs_holds_no_waiter_longer_than_its_timeout() {
     let server = Server::start();
     let store = RedisStore::builder().url(server.url()).timeout(ms(100));
     let limiter = Limiter::builder()

@@ -61,7 +61,7 @@ async fn a_waiter_behind_others_is_rejected_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_refuses_at_once() {
+async fn a_full_queue_rejects_at_once() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let bounded = || wait(&limiter).queue(2);
     let _ = bounded().await.expect("the first");
@@ -83,7 +83,7 @@ async fn a_full_queue_refuses_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_queue_it_is_a_check() {
+async fn without_a_queue_a_wait_is_a_check() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let _ = wait(&limiter).queue(0).await.expect("the first");
     wait(&limiter).queue(0).await.expect_err("none is left");
@@ -121,7 +121,7 @@ fn no_store() -> RedisStore {
 }
 
 #[tokio::test]
-async fn a_fault_of_the_store_is_no_reason_to_wait() {
+async fn a_store_failure_is_no_reason_to_wait() {
     let refusing = limiter_on(no_store(), [policy("p", "1/s")]);
     let waits = (0..20).map(|_| wait(&refusing));
     let turns = futures_util::future::join_all(waits.map(IntoFuture::into_future)).await;

@@ -71,7 +71,7 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn being_ready_takes_nothing_and_neither_does_a_call_that_is_not_polled() {
+async fn neither_poll_ready_nor_an_unpolled_call_charges_anything() {
     let (limiter, _) = limiter([policy("p", "5/s burst 5")]);
     let echo = service_fn(async |text: String| Ok::<_, Infallible>(text));
     let mut service = OutgoingLayer::new(limiter.clone()).layer(echo);
@@ -85,7 +85,7 @@ async fn being_ready_takes_nothing_and_neither_does_a_call_that_is_not_polled() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_an_error_that_says_so_and_the_service_is_not_called() {
+async fn a_rejection_is_an_error_and_the_service_is_not_called() {
     let (limiter, _) = limiter([policy("p", "1/hour burst 1")]);
     let calls = Arc::new(AtomicU32::new(0));
     let counted = calls.clone();
@@ -103,7 +103,7 @@ async fn a_refusal_is_an_error_that_says_so_and_the_service_is_not_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_it_waits_it_costs_nothing_and_calls_no_service() {
+async fn a_call_dropped_while_it_waits_costs_nothing_and_calls_no_service() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let (sender, called) = mpsc::channel();
     let service = OutgoingLayer::new(limiter.clone()).layer(service_fn(move |who: u32| {
@@ -128,7 +128,7 @@ struct Query {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
+async fn a_function_of_the_request_selects_its_keys_and_cost() {
     let rows = policy("rows", "10/s").key(tollgate::extract::peer());
     let (limiter, time) = limiter([rows.strategy(FixedWindow)]);
     let layer = OutgoingLayer::new(limiter.clone())
@@ -149,7 +149,7 @@ async fn a_function_of_the_request_says_what_it_counts_under_and_costs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response() {
+async fn the_caller_settles_the_true_cost_by_the_responses_admission() {
     let (limiter, _) = limiter([policy("tokens", "100/s").strategy(FixedWindow)]);
     let layer = OutgoingLayer::new(limiter.clone()).cost(50).attach(AsTuple);
     let model = layer.layer(service_fn(async |prompt: &'static str| {
@@ -183,7 +183,7 @@ async fn the_caller_settles_the_true_cost_with_what_stands_beside_the_response()
 }
 
 #[tokio::test(start_paused = true)]
-async fn switched_off_it_lets_everything_pass_uncounted() {
+async fn a_disabled_service_passes_everything_uncounted() {
     let (limiter, time) = limiter([policy("p", "1/s burst 1")]);
     let layer = OutgoingLayer::new(limiter.clone())
         .attach(AsTuple)
@@ -205,7 +205,7 @@ async fn switched_off_it_lets_everything_pass_uncounted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_failed_gives_back_what_was_reserved() {
+async fn a_failed_call_is_refunded_its_reservation() {
     let reserved = policy("p", "9/s")
         .strategy(FixedWindow)
         .refund_unless(outcome::success);
@@ -244,7 +244,7 @@ async fn a_call_that_failed_gives_back_what_was_reserved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_was_dropped_is_charged_unless_it_is_not_to_be() {
+async fn a_dropped_call_is_charged_unless_configured_otherwise() {
     for (charged, left_then) in [(true, 8), (false, 9)] {
         let reserved = policy("p", "9/s")
             .strategy(FixedWindow)
@@ -262,7 +262,7 @@ async fn a_call_that_was_dropped_is_charged_unless_it_is_not_to_be() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_in_flight_is_held_until_there_is_a_response() {
+async fn a_permit_is_held_until_there_is_a_response() {
     let places = Policy::new("places", Quota::concurrent(1)).key(tollgate::extract::global());
     let (limiter, _) = limiter([places]);
     let layer = OutgoingLayer::new(limiter.clone());

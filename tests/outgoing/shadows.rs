@@ -76,7 +76,7 @@ async fn no_request_waits_for_a_shadow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_rejected_is_compared_once_with_how_it_stood_then() {
+async fn a_rejected_waiter_is_compared_once_with_the_state_at_its_rejection() {
     let (limiter, _) = limiter([
         window("live", "1/hour"),
         window("looser", "3/hour").shadow_of("live"),
@@ -95,7 +95,7 @@ async fn a_waiter_that_is_rejected_is_compared_once_with_how_it_stood_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_of_those_let_in_together_has_a_shadow_of_its_own() {
+async fn waiters_admitted_together_are_each_compared_with_the_shadow() {
     let (limiter, _) = limiter([window("live", "3/s"), window("new", "2/hour").shadow()]);
     // All of what there is, and nothing of the shadow.
     let _ = limiter

@@ -73,7 +73,7 @@ impl Store for Slow {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_waiter_gets_the_answer_to_a_dropped_one() {
+async fn the_result_for_a_dropped_waiter_goes_to_the_next_one() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     let first = queued(wait(&limiter));
     let mut second = queued(wait(&limiter));
@@ -86,7 +86,7 @@ async fn the_next_waiter_gets_the_answer_to_a_dropped_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_request_gets_the_answer_without_a_waiter() {
+async fn a_result_without_a_waiter_goes_to_a_later_request() {
     let (limiter, store, time) = Slow::limiter("1/hour");
     drop(queued(wait(&limiter)));
     let asked = time.questions();
@@ -116,7 +116,7 @@ async fn no_request_is_rejected_for_a_full_queue_before_the_store_has_rejected_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_leaves_the_queue_for_its_deadline_does_not_fill_it() {
+async fn a_request_that_left_the_queue_at_its_deadline_takes_no_room_in_it() {
     let (limiter, store, _) = Slow::limiter("1/hour");
     store.open.send_replace(true);
     let _ = wait(&limiter).await.expect("the first");
@@ -142,7 +142,7 @@ async fn a_charge_without_a_waiter_is_refunded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_found_when_it_has_arrived() {
+async fn a_refund_is_found_when_it_has_reached_the_store() {
     let (limiter, store, time) = Slow::limiter("2/min");
     store.open.send_replace(true);
     let _ = wait(&limiter).cost(2).await.expect("all");
@@ -160,7 +160,7 @@ async fn what_is_given_back_is_found_when_it_has_arrived() {
 }
 
 #[test]
-fn a_question_that_was_left_does_not_keep_its_runtime_from_ending() {
+fn a_call_without_a_waiter_does_not_keep_its_runtime_from_ending() {
     let build = || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build();

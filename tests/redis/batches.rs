@@ -21,7 +21,7 @@ fn in_one_batch(server: &Server, requests: impl FnOnce()) {
 }
 
 #[test]
-fn a_look_does_not_undo_what_is_charged_after_it() {
+fn a_peek_does_not_undo_later_charges_of_its_batch() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
@@ -45,7 +45,7 @@ fn a_look_does_not_undo_what_is_charged_after_it() {
 }
 
 #[test]
-fn a_refusal_does_not_undo_what_is_charged_after_it() {
+fn a_rejection_does_not_undo_later_charges_of_its_batch() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
@@ -68,7 +68,7 @@ fn a_refusal_does_not_undo_what_is_charged_after_it() {
 
 /// A tenant's key is part of many entries. One that another policy refuses must not end it early for those that follow.
 #[test]
-fn a_refusal_by_one_policy_does_not_shorten_what_others_share_with_it() {
+fn a_rejection_by_one_policy_does_not_shorten_the_ttl_of_a_key_that_others_share() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
@@ -193,7 +193,7 @@ fn answer_of(answer: &impl Answer, verdict: PolicyDecision<'_>) -> Seen {
 type Seen = (bool, u64, RetryAfter);
 
 #[test]
-fn two_questions_in_one_batch_are_judged_as_if_they_had_come_one_by_one() {
+fn two_requests_in_one_batch_are_decided_as_if_they_were_sent_separately() {
     let (clock, server) = on_a_clock();
     let runtime = current_thread();
     let mut failures = Vec::new();
@@ -242,7 +242,7 @@ fn two_questions_in_one_batch_are_judged_as_if_they_had_come_one_by_one() {
 
 /// However many requests there are for one key, a later one for another goes with them.
 #[test]
-fn a_hot_key_keeps_no_other_waiting() {
+fn a_hot_key_delays_no_other_key() {
     let (_clock, server) = on_a_clock();
     let runtime = current_thread();
     for by in EACH {
@@ -285,7 +285,7 @@ fn equal_requests_in_one_batch_are_served_first_come_first_served() {
 
 /// A sum past all numbers would end the worker, and all requests with it.
 #[test]
-fn a_check_for_more_requests_than_can_be_counted_gets_what_there_is() {
+fn a_check_for_more_requests_than_can_be_counted_is_admitted_what_is_left() {
     let server = Server::start();
     let runtime = current_thread();
     let limiter = single(&server, By::Gcra, "10/h");
@@ -298,7 +298,7 @@ fn a_check_for_more_requests_than_can_be_counted_gets_what_there_is() {
 }
 
 #[test]
-fn requests_of_many_kinds_in_one_batch_all_find_their_own_answers() {
+fn requests_of_many_kinds_in_one_batch_all_get_their_own_results() {
     let server = Server::start();
     let runtime = current_thread();
     let store = store(&server);

@@ -36,7 +36,7 @@ async fn rejections_are_cached_by_default() {
 }
 
 #[tokio::test]
-async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
+async fn requests_of_at_least_the_cost_are_rejected_from_cache_and_smaller_ones_are_sent() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let check = |cost| limiter.check(key()).cost(cost).into_future();
@@ -87,7 +87,7 @@ async fn whatever_costs_as_much_is_refused_with_it_and_less_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_quota_that_was_raised_is_had_at_once() {
+async fn a_raised_quota_applies_at_once() {
     let (clock, server) = world();
     let store = store(&server, &clock);
     // The count is what it was, and not the share of the quota.
@@ -106,7 +106,7 @@ async fn a_quota_that_was_raised_is_had_at_once() {
 
 /// Though no task waits for it.
 #[tokio::test]
-async fn what_a_response_gives_back_is_had_at_once() {
+async fn a_refund_by_a_response_is_available_at_once() {
     let (clock, server) = world();
     let layer = RateLimitLayer::builder()
         .store(store(&server, &clock))
@@ -236,7 +236,7 @@ async fn a_refund_of_another_process_is_seen_by_the_epoch() {
 
 /// One read is enough for all keys.
 #[tokio::test]
-async fn knowing_that_nothing_was_refunded_costs_two_reads_a_bound_however_many_are_rejected() {
+async fn any_number_of_cached_rejections_costs_two_epoch_reads_per_bound() {
     const KEYS: u64 = 50;
     let (clock, server) = world();
     let policy = Policy::new("p", Quota::requests(1).per_week());
@@ -273,7 +273,7 @@ async fn knowing_that_nothing_was_refunded_costs_two_reads_a_bound_however_many_
 
 /// A policy whose refusals count beside others has the last word on all of them.
 #[tokio::test]
-async fn beside_a_policy_whose_refusals_count_nothing_is_remembered() {
+async fn beside_a_policy_with_charged_rejections_nothing_is_cached() {
     let (clock, server) = world();
     let policies = [
         Policy::new("few", Quota::requests(1).per_minute()),

@@ -60,7 +60,7 @@ async fn ends_within_the_bound(limiter: &Limiter, server: &Server, clock: &Serve
 }
 
 #[tokio::test]
-async fn a_rejection_does_not_outlive_a_server_that_comes_back_empty() {
+async fn a_cached_rejection_does_not_outlive_a_server_that_comes_back_empty() {
     let (clock, server) = world();
     let limiter = rejecting(&server, &clock).await;
     server.kill();
@@ -69,7 +69,7 @@ async fn a_rejection_does_not_outlive_a_server_that_comes_back_empty() {
 }
 
 #[tokio::test]
-async fn a_rejection_does_not_outlive_a_server_that_is_flushed() {
+async fn a_cached_rejection_does_not_outlive_a_flush_of_the_server() {
     let (clock, server) = world();
     let limiter = rejecting(&server, &clock).await;
     server.command(&["FLUSHALL"]).ok();
@@ -78,7 +78,7 @@ async fn a_rejection_does_not_outlive_a_server_that_is_flushed() {
 
 /// The key of the epoch is back with them.
 #[tokio::test]
-async fn a_rejection_does_not_outlive_a_server_that_comes_back_with_older_counts() {
+async fn a_cached_rejection_does_not_outlive_a_server_that_comes_back_with_older_counts() {
     let (clock, server) = world();
     let limiter = rejecting(&server, &clock).await;
     assert_eq!(server.command(&["DEL", "tg:g3:p:k"]).int(), 1);
@@ -89,7 +89,7 @@ async fn a_rejection_does_not_outlive_a_server_that_comes_back_with_older_counts
 }
 
 #[tokio::test]
-async fn a_reset_ends_rejections_under_every_quota_of_the_key() {
+async fn a_reset_ends_cached_rejections_under_every_quota_of_the_key() {
     let (clock, server) = world();
     let limiter = limiter(store(&server, &clock), [By::Fixed.policy("p", "9/min")]);
     let as_tier = || {
@@ -106,7 +106,8 @@ async fn a_reset_ends_rejections_under_every_quota_of_the_key() {
 }
 
 #[tokio::test]
-async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_rejection_at_once() {
+async fn a_reset_or_refund_by_another_limiter_over_the_same_store_ends_a_cached_rejection_at_once()
+{
     let (clock, server) = world();
     let store = store(&server, &clock);
     let [here, there] = [0, 1].map(|_| three_a_minute(store.clone()));
@@ -135,7 +136,7 @@ const URL: &str = "TOLLGATE_TEST_WALL_CLOCK_URL";
 
 /// Runs as a process of its own, below, whose wall clock is a file. It does nothing in a plain run of the tests.
 #[tokio::test]
-async fn a_process_whose_wall_clock_is_set_back() {
+async fn child_process_whose_wall_clock_is_set_back() {
     let (Ok(url), Ok(clock)) = (env::var(URL), env::var("TESTKIT_CLOCK")) else {
         return;
     };
@@ -163,14 +164,14 @@ async fn a_process_whose_wall_clock_is_set_back() {
 }
 
 #[test]
-fn a_wall_clock_that_is_set_back_makes_no_rejection_longer() {
+fn a_wall_clock_that_is_set_back_extends_no_cached_rejection() {
     let server = Server::start();
     let clock = ServerClock::at(START);
     let mut process = Command::new(env::current_exe().expect("this test's program"));
     process
         .args([
             "--exact",
-            "cache_lifetime::a_process_whose_wall_clock_is_set_back",
+            "cache_lifetime::child_process_whose_wall_clock_is_set_back",
             "--nocapture",
         ])
         .env(URL, server.url());

@@ -29,7 +29,7 @@ async fn rejected(limiter: &Limiter) -> (DecisionSource, Duration) {
 }
 
 #[tokio::test]
-async fn a_banned_client_costs_the_server_one_call_in_a_bound() {
+async fn a_banned_client_costs_the_server_one_call_per_bound() {
     use DecisionSource::{RejectionCache, Store};
     let (clock, server) = world();
     let limiter = banning(&server, &clock);
@@ -79,7 +79,7 @@ async fn rejections_are_counted_again_when_a_ban_has_ended() {
 }
 
 #[tokio::test]
-async fn a_ban_that_is_lifted_ends_at_once_here_and_within_the_bound_elsewhere() {
+async fn a_lifted_ban_ends_at_once_in_this_process_and_within_the_bound_in_others() {
     let (clock, server) = world();
     let [here, there] = [0, 1].map(|_| banning(&server, &clock));
     for (lifts, source) in [

@@ -23,7 +23,7 @@ async fn in_the_store(server: &Server, by: By, quota: &str, cost: u64) -> Option
 }
 
 #[tokio::test]
-async fn a_larger_cost_gets_the_wait_of_the_store() {
+async fn a_larger_cost_gets_the_stores_wait() {
     for by in EACH {
         let (clock, server) = world();
         let quota = "10/min";
@@ -79,7 +79,7 @@ async fn use_up_tenant(server: &Server, clock: &Clock, tenant: &str) {
 }
 
 #[tokio::test]
-async fn a_policy_of_which_nothing_is_known_is_asked_about() {
+async fn a_policy_without_a_cached_state_is_evaluated_by_the_store() {
     let (clock, server) = world();
     let limiter = by_address_and_tenant(&server, &clock);
     assert!(limiter.check(from("a", "t")).await.is_admitted());
@@ -105,7 +105,7 @@ async fn reads(
 }
 
 #[tokio::test]
-async fn a_policy_that_had_room_is_asked_about_again_when_the_bound_has_passed() {
+async fn a_policy_that_had_room_is_evaluated_by_the_store_after_the_bound() {
     let (clock, server) = world();
     let limiter = by_address_and_tenant(&server, &clock);
     let check = || limiter.check(from("a", "t")).into_future();
@@ -136,7 +136,7 @@ fn here_and_there(server: &Server, clock: &Clock) -> [Limiter; 2] {
 }
 
 #[tokio::test]
-async fn while_smaller_requests_may_pass_a_wait_is_no_older_than_the_bound() {
+async fn a_wait_that_smaller_requests_may_change_is_cached_for_the_bound() {
     let (clock, server) = world();
     let [here, there] = here_and_there(&server, &clock);
     let dear = || here.check(key()).cost(3).into_future();

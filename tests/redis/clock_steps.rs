@@ -107,7 +107,7 @@ async fn a_step_back_of_an_hour_locks_no_key_out_for_longer_than_a_period() {
 }
 
 #[tokio::test]
-async fn a_step_forth_of_an_hour_gives_one_burst_and_no_more() {
+async fn a_step_forward_of_an_hour_gives_one_burst_and_no_more() {
     for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
@@ -121,7 +121,7 @@ async fn a_step_forth_of_an_hour_gives_one_burst_and_no_more() {
 }
 
 #[tokio::test]
-async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
+async fn steps_forward_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
     for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);
@@ -145,8 +145,7 @@ async fn steps_forth_and_back_give_one_burst_each_time_the_clock_runs_ahead() {
 
 /// What is left of the quota is used after the step, on top of what was charged before it.
 #[tokio::test]
-async fn what_was_charged_before_a_step_back_is_forgotten_after_a_period_though_others_came_since()
-{
+async fn charges_before_a_step_back_expire_after_a_period_despite_later_requests() {
     for by in EACH {
         let scene = Scene::of(by);
         let key = || Key::new("key");
@@ -190,7 +189,7 @@ async fn the_wait_after_a_step_back_of_any_size_is_exact() {
 
 /// The step comes while there are no requests, so that the first one finds it.
 #[tokio::test]
-async fn a_peek_after_a_step_back_is_answered_like_a_check() {
+async fn a_peek_after_a_step_back_reports_like_a_check() {
     for by in EACH {
         let scene = Scene::of(by);
         assert_eq!(scene.exhaust().await.0, BURST);

@@ -38,7 +38,7 @@ fn anywhere() -> RedisStoreBuilder {
 }
 
 #[test]
-fn a_pool_that_the_lanes_would_use_up_is_a_mistake() {
+fn a_pool_that_the_workers_would_use_up_is_a_config_error() {
     for connections in [0, 1] {
         let value = format!("a pool of {connections} connections");
         let pool = pool_of("redis://127.0.0.1:6379", connections);
@@ -51,7 +51,7 @@ fn a_pool_that_the_lanes_would_use_up_is_a_mistake() {
 }
 
 #[test]
-fn a_bad_url_is_a_mistake_and_its_password_is_not_shown() {
+fn an_invalid_url_is_a_config_error_that_hides_its_password() {
     for url in [
         "",
         "127.0.0.1:6379",
@@ -77,7 +77,7 @@ fn a_bad_url_is_a_mistake_and_its_password_is_not_shown() {
 }
 
 #[test]
-fn a_password_is_not_shown_by_what_is_built_either() {
+fn the_debug_form_of_a_store_hides_its_password() {
     let store = RedisStore::open("redis://user:hunter2@127.0.0.1:6379").expect("a store");
     let limiter = limiter(store.clone(), [By::Gcra.policy("p", "1/s")]);
     let text = format!("{store:?} {limiter:?}");
@@ -85,7 +85,7 @@ fn a_password_is_not_shown_by_what_is_built_either() {
 }
 
 #[test]
-fn a_timeout_that_no_request_can_keep_is_a_mistake() {
+fn a_timeout_that_no_request_can_meet_is_a_config_error() {
     for deadline in [Duration::ZERO, Duration::from_micros(999)] {
         mistake(
             anywhere().timeout(deadline).build(),
@@ -97,7 +97,7 @@ fn a_timeout_that_no_request_can_keep_is_a_mistake() {
 
 /// No instant lies that far ahead; a request must not be the first to notice.
 #[test]
-fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
+fn a_timeout_past_all_time_is_a_config_error_or_works() {
     let server = Server::start();
     let store = RedisStore::builder()
         .url(server.url())
@@ -113,7 +113,7 @@ fn a_deadline_past_all_time_is_a_mistake_or_is_kept() {
 }
 
 #[test]
-fn no_lanes_or_too_many_are_a_mistake() {
+fn no_workers_or_too_many_are_a_config_error() {
     mistake(
         anywhere().connections(0).build(),
         "0 connections",
@@ -128,7 +128,7 @@ fn no_lanes_or_too_many_are_a_mistake() {
 }
 
 #[test]
-fn a_prefix_that_keys_cannot_begin_with_is_a_mistake() {
+fn an_invalid_prefix_is_a_config_error() {
     for prefix in [
         "much-too-long-as-it-is:",
         "{a}:",
@@ -149,7 +149,7 @@ fn a_prefix_that_keys_cannot_begin_with_is_a_mistake() {
 }
 
 #[test]
-fn a_store_without_a_server_is_a_mistake() {
+fn a_store_without_a_server_is_a_config_error() {
     mistake(RedisStore::builder().build(), "without a server", "a URL");
     let mut config = Config::from_url("redis://127.0.0.1:6379");
     config.connection = Some(Default::default());
@@ -254,7 +254,7 @@ async fn six_for_the_application(pool: &Pool, when: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
+async fn workers_leave_three_quarters_of_a_shared_pool_to_the_application() {
     let server = Server::start();
     let pool = pool_of(&server.url(), 8);
     let store = RedisStore::builder().pool(pool.clone()).timeout(PATIENCE);
@@ -301,7 +301,7 @@ async fn of_a_shared_pool_the_lanes_leave_three_quarters_to_the_application() {
 
 /// An application that shares a pool may hold all of it for a while; that is a fault like any other, and passes.
 #[tokio::test]
-async fn a_shared_pool_that_the_application_uses_up_is_a_fault_until_it_is_not() {
+async fn a_shared_pool_that_the_application_exhausts_fails_requests_until_it_recovers() {
     let server = Server::start();
     let pool = pool_of(&server.url(), 2);
     let store = RedisStore::builder()

@@ -173,7 +173,7 @@ async fn used(limiter: &Limiter, keys: Keys) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_strategy_holds_while_connections_are_killed_at_random() {
+async fn every_strategy_keeps_its_limit_while_connections_are_killed_at_random() {
     let (_clock, server) = on_a_clock();
     let server = Arc::new(server);
     for by in EACH {

@@ -59,7 +59,7 @@ fn limiter(units: u64) -> Limiter {
 }
 
 #[tokio::test]
-async fn checks_in_process_do() {
+async fn checks_in_process_yield() {
     let (open, closed) = (limiter(1_000_000), limiter(1));
     assert!(closed.check(KEY).await.is_admitted());
     leaves_turns("admitted", async || {
@@ -85,7 +85,7 @@ async fn checks_in_process_do() {
 }
 
 #[tokio::test]
-async fn whatever_waits_and_need_not_does() {
+async fn waits_that_are_over_at_once_yield() {
     let (open, closed) = (limiter(1_000_000), limiter(1));
     assert!(closed.check(KEY).await.is_admitted());
     leaves_turns("let in at once", async || {
@@ -99,7 +99,7 @@ async fn whatever_waits_and_need_not_does() {
 }
 
 #[tokio::test]
-async fn refunds_and_lists_of_callers_in_process_do() {
+async fn refunds_and_lists_of_callers_in_process_yield() {
     let limiter = limiter(1_000_000);
     let mut decision = limiter.check(KEY).cost(DECISIONS).await;
     leaves_turns("refunded", async || {
@@ -119,7 +119,7 @@ async fn refunds_and_lists_of_callers_in_process_do() {
 
 /// A client that tries again at once would keep its thread otherwise.
 #[tokio::test]
-async fn rejections_by_a_layer_do() {
+async fn rejections_by_a_layer_yield() {
     let policy = Policy::new("p", Quota::requests(1).per_month()).key(extract::global());
     let layer = RateLimitLayer::builder().policy(policy).build();
     let service = layer.expect("a layer").layer(service_fn(hello));
@@ -135,7 +135,7 @@ async fn rejections_by_a_layer_do() {
 }
 
 #[tokio::test]
-async fn rejections_that_are_remembered_do() {
+async fn cached_rejections_yield() {
     let server = Server::start();
     let store = RedisStore::builder()
         .url(server.url())
@@ -156,7 +156,7 @@ async fn rejections_that_are_remembered_do() {
 }
 
 #[tokio::test]
-async fn answers_in_place_of_a_store_that_failed_do() {
+async fn decisions_in_place_of_a_failed_store_yield() {
     let fallback = LocalFallback::shared_by(1).into();
     for answer in [OnStoreError::Admit, OnStoreError::Reject, fallback] {
         let port = testkit::free_port();

@@ -58,7 +58,7 @@ fn turned_away(server: &Server, command: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
+async fn an_unreadable_epoch_is_not_read_at_each_rejection() {
     let (server, clock) = (Server::start(), clock());
     server.acl("keys", "pw", "~tg:g3:* +@all");
     let limiter = one_a_week(server.url_as("keys", "pw"), &clock);
@@ -82,7 +82,7 @@ async fn an_epoch_that_may_not_be_read_is_not_asked_for_at_each_rejection() {
 }
 
 #[test]
-fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
+fn a_runtime_that_ends_during_an_epoch_read_leaves_it_to_the_next() {
     let (server, clock) = (Server::start(), clock());
     let proxy = Proxy::to(server.addr());
     let limiter = one_a_week(format!("redis://{}", proxy.addr()), &clock);
@@ -107,7 +107,7 @@ fn a_runtime_that_ends_while_it_reads_leaves_it_to_the_next() {
 
 /// As if there were none: what is older than the bound is asked about.
 #[tokio::test]
-async fn without_the_right_to_info_a_rejection_is_remembered_for_the_bound() {
+async fn without_the_right_to_info_a_rejection_is_cached_for_the_bound() {
     let (server, clock) = (Server::start(), clock());
     server.acl("few", "pw", "~tg:* +@all -info");
     let limiter = one_a_week(server.url_as("few", "pw"), &clock);
@@ -122,7 +122,7 @@ async fn without_the_right_to_info_a_rejection_is_remembered_for_the_bound() {
 }
 
 #[tokio::test]
-async fn an_epoch_that_would_never_end_is_given_another_one() {
+async fn an_epoch_without_a_ttl_is_replaced() {
     let (server, clock) = (Server::start(), clock());
     server.command(&["SET", "tg:gen", "for ever"]).ok();
     refused(&one_a_week(server.url(), &clock)).await;

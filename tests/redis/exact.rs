@@ -33,7 +33,7 @@ async fn two_limiters_on_one_redis_admit_exactly_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_charged_is_what_was_admitted_whatever_each_request_costs() {
+async fn exactly_what_was_admitted_is_charged_whatever_each_request_costs() {
     let (_clock, server) = on_a_clock();
     for (by, quota) in each_with(EACH, ["1000/min", "1000/month"]) {
         server.flush();
@@ -68,7 +68,7 @@ async fn what_is_charged_is_what_was_admitted_whatever_each_request_costs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_several_policies_each_is_charged_for_those_that_all_of_them_admit() {
+async fn under_several_policies_each_is_charged_only_for_requests_that_all_admit() {
     let (_clock, server) = on_a_clock();
     for period in ["min", "month"] {
         server.flush();
@@ -289,7 +289,7 @@ async fn no_charge_and_no_refund_leaves_a_key_immortal() {
 
 /// A window that was given back in full counts zero, and is as mortal as any other.
 #[tokio::test]
-async fn a_key_that_counts_nothing_is_not_immortal_either() {
+async fn a_key_with_a_count_of_zero_is_not_immortal_either() {
     let (clock, server) = on_a_clock();
     for (by, quota) in each_with(EACH, quotas(10)) {
         server.flush();
@@ -337,7 +337,7 @@ async fn no_key_is_immortal_after_persist_on_all_of_them_while_traffic_goes_on()
 }
 
 #[tokio::test]
-async fn every_key_in_redis_names_its_policy_also_where_the_callers_part_is_hashed() {
+async fn every_key_in_redis_names_its_policy_also_if_the_callers_part_is_hashed() {
     let (_clock, server) = on_a_clock();
     let long = "a name of sixty-four characters, the most that a policy may have";
     let shown = long.replace(' ', "%20").replace(',', "%2C");

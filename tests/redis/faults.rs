@@ -53,7 +53,7 @@ async fn resumed_on(limiter: &Limiter, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_redis_has_the_configured_answer_and_is_used_again_when_it_is_back() {
+async fn with_a_killed_redis_the_configured_action_applies_until_it_is_back() {
     let server = Server::start();
     let admitting = impatient(&server, OnStoreError::Admit, FAST);
     let refusing = impatient(&server, OnStoreError::Reject, SLOW);
@@ -100,7 +100,7 @@ async fn a_restarted_redis_costs_a_key_one_request_at_most() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
+async fn a_redis_that_is_killed_amid_traffic_leaves_no_request_without_a_result() {
     let server = Server::start();
     let limiter = impatient(&server, OnStoreError::Reject, FAST);
     resumed(&limiter).await;
@@ -140,7 +140,7 @@ async fn a_redis_that_dies_amid_traffic_leaves_no_request_without_an_answer() {
 
 /// A charge whose answer was lost stays charged; nothing else goes missing, and no key gets more than the quota.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_are_cut_amid_traffic_admit_no_request_past_the_quota() {
+async fn connections_cut_amid_traffic_admit_no_request_beyond_the_quota() {
     let (_clock, server) = on_a_clock();
     for quota in ["1000/min", "1000/month"] {
         server.flush();
@@ -191,7 +191,7 @@ async fn connections_that_are_cut_amid_traffic_admit_no_request_past_the_quota()
 /// A server that was made a replica behind its clients' backs refuses to write, until they ask elsewhere or it is a
 /// master again.
 #[tokio::test]
-async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_master() {
+async fn a_demoted_master_charges_nothing_and_is_used_again_once_promoted() {
     let (_clock, server) = on_a_clock();
     for (order, quota) in each_with(PAIRS, quotas(10)) {
         let both = pair(&server, order, &quota);
@@ -212,7 +212,7 @@ async fn a_master_that_was_made_a_replica_charges_nothing_and_serves_again_as_a_
 }
 
 #[tokio::test]
-async fn behind_a_layer_a_fault_is_a_503_or_admitted_as_configured() {
+async fn behind_a_layer_a_store_failure_is_a_503_or_admitted_as_configured() {
     let server = Server::start();
     server.kill();
     for (answer, status) in [
@@ -249,7 +249,7 @@ async fn all_answered(limiter: &Limiter) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_accepts_and_never_answers_holds_no_request_past_the_deadline() {
+async fn a_redis_that_accepts_and_never_replies_holds_no_request_past_the_deadline() {
     let server = Server::start();
     let limiter = impatient(&server, OnStoreError::Reject, FAST);
     // First it hangs before there is a connection, then with all connections made.

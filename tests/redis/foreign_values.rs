@@ -63,7 +63,7 @@ fn assert_foreign(decision: &impl Answer, name: &str) {
 }
 
 #[test]
-fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answers() {
+fn a_foreign_value_fails_its_request_and_no_other_of_the_batch() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for (by, quota) in each_with(EACH, quotas(10_000)) {
@@ -104,7 +104,7 @@ fn a_foreign_value_gives_its_request_a_fault_and_others_on_its_trip_their_answer
 }
 
 #[test]
-fn nothing_that_can_be_asked_changes_a_foreign_value() {
+fn no_operation_changes_a_foreign_value() {
     let (_clock, server) = on_a_clock();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for (by, quota) in each_with(EACH, quotas(100)) {
@@ -199,7 +199,7 @@ impl Write for Log {
 }
 
 #[test]
-fn a_request_admitted_past_a_foreign_value_is_so_by_the_fallback_and_the_log_names_the_key() {
+fn a_request_is_admitted_past_a_foreign_value_by_the_fallback_and_the_log_names_the_key() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()

@@ -13,7 +13,7 @@ fn subscriber(network: u16) -> IpAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_policy_by_a_wider_prefix_caps_what_all_of_its_addresses_take() {
+async fn a_second_policy_by_a_wider_prefix_limits_all_of_its_addresses_together() {
     let server = Server::start();
     // Five each, and a hundred for all of a /48.
     let limiter = Limiter::builder()

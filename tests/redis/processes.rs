@@ -15,7 +15,7 @@ const REQUESTS: u64 = 5_000;
 
 /// Runs as a process of its own, below. It does nothing in a plain run of the tests.
 #[test]
-fn one_of_two_processes() {
+fn child_process() {
     let Ok(url) = env::var(URL) else { return };
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     for by in TWO {
@@ -29,11 +29,11 @@ fn one_of_two_processes() {
 }
 
 #[test]
-fn two_processes_admit_exactly_the_quota_between_them() {
+fn two_processes_admit_exactly_the_quota_together() {
     let server = Server::start();
     let processes = [0, 1].map(|_| {
         Command::new(env::current_exe().expect("this test's program"))
-            .args(["--exact", "processes::one_of_two_processes", "--nocapture"])
+            .args(["--exact", "processes::child_process", "--nocapture"])
             .env(URL, server.url())
             .stdout(Stdio::piped())
             .spawn()

@@ -89,7 +89,7 @@ pub(crate) async fn hear(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_rejected_key_costs_the_server_nothing_until_it_may_pass() {
+async fn a_rejected_key_costs_the_server_nothing_until_it_can_be_admitted() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     assert_eq!(wait(&use_up(&limiter).await), Some(ms(20_000)));
@@ -127,7 +127,7 @@ async fn a_rejected_key_costs_the_server_nothing_until_it_may_pass() {
 }
 
 #[tokio::test]
-async fn what_this_process_gives_back_is_had_at_once() {
+async fn a_refund_by_this_process_is_available_at_once() {
     let (clock, server) = world();
     let limiter = three_a_minute(store(&server, &clock));
     let _ = use_up(&limiter).await;
@@ -149,7 +149,7 @@ async fn what_this_process_gives_back_is_had_at_once() {
 }
 
 #[tokio::test]
-async fn what_another_process_gives_back_is_had_within_the_bound() {
+async fn a_refund_by_another_process_is_available_within_the_bound() {
     let (clock, server) = world();
     let here = three_a_minute(store(&server, &clock));
     let there = three_a_minute(store(&server, &clock));
@@ -168,7 +168,7 @@ async fn what_another_process_gives_back_is_had_within_the_bound() {
 }
 
 #[tokio::test]
-async fn a_rejection_that_is_remembered_says_of_each_policy_what_the_store_said() {
+async fn a_cached_rejection_reports_each_policy_as_the_store_did() {
     let (clock, server) = world();
     let policies = [
         Policy::new("few", Quota::requests(1).per_minute()),
@@ -191,7 +191,7 @@ async fn a_rejection_that_is_remembered_says_of_each_policy_what_the_store_said(
 }
 
 #[tokio::test]
-async fn refusals_that_count_and_limits_in_flight_are_always_asked() {
+async fn charged_rejections_and_in_flight_limits_always_call_the_store() {
     let (clock, server) = world();
     let counts = Policy::new("p", Quota::requests(1).per_minute()).charge_rejected(true);
     let places = Policy::new("p", Quota::concurrent(1));

@@ -38,7 +38,7 @@ async fn half_of_them_leave(limiter: &Limiter) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_dropped_before_the_answer_costs_nothing_and_takes_no_answer_along() {
+async fn a_request_dropped_before_its_result_costs_nothing_and_affects_no_other_result() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
@@ -54,7 +54,7 @@ async fn a_request_dropped_before_the_answer_costs_nothing_and_takes_no_answer_a
 /// Time goes on before a charge is given back. What it has not given back by then is still a whole unit, less some
 /// milliseconds of 43 minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dropped_request_costs_nothing_while_time_goes_on_either() {
+async fn a_dropped_request_costs_nothing_while_time_passes_either() {
     let (clock, server) = on_a_clock();
     tokio::spawn(async move {
         loop {
@@ -78,7 +78,7 @@ async fn a_dropped_request_costs_nothing_while_time_goes_on_either() {
 
 /// The answer is there, and is not read.
 #[tokio::test]
-async fn a_request_dropped_when_it_is_answered_costs_nothing() {
+async fn a_request_dropped_after_its_result_arrived_costs_nothing() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         let limiter = single(&server, by, "1000/month");
@@ -102,7 +102,7 @@ async fn a_request_dropped_when_it_is_answered_costs_nothing() {
 
 /// Layers stack: a request that is rejected further in costs nothing further out.
 #[tokio::test]
-async fn a_request_rejected_by_an_inner_layer_costs_an_outer_one_nothing() {
+async fn a_request_rejected_by_an_inner_layer_costs_nothing_in_an_outer_one() {
     let (_clock, server) = on_a_clock();
     for by in EACH {
         server.flush();

@@ -73,7 +73,7 @@ fn a_limiter_outlives_its_runtimes() {
 
 /// A runtime that ends takes its tasks along, those that wait for an answer too; the next one must not notice.
 #[test]
-fn a_runtime_that_ends_amid_requests_leaves_the_limiter_whole() {
+fn a_runtime_that_ends_amid_requests_leaves_the_limiter_usable() {
     let server = Server::start();
     let limiter = single(&server, By::Fixed, "1000/h");
     server.pause();
@@ -108,7 +108,7 @@ fn two_runtimes_at_once_share_one_count() {
 
 /// Between two `block_on`s nothing drives a current-thread runtime, and nothing in it moves.
 #[test]
-fn a_runtime_that_stands_still_holds_no_request_up() {
+fn a_stalled_runtime_delays_no_request() {
     let server = Server::start();
     let limiter = single(&server, By::Gcra, "100/h");
     let still = current_thread();
@@ -158,7 +158,7 @@ fn a_shared_pool_serves_stores_in_runtimes_that_come_and_go() {
 }
 
 #[test]
-fn asked_outside_any_runtime_it_says_so() {
+fn a_check_outside_any_runtime_is_an_error() {
     let server = Server::start();
     let limiter = single(&server, By::Gcra, "10/h");
     let decision = poll_outside(&limiter);

@@ -89,7 +89,7 @@ fn awaited_in(runtime: &Runtime, check: CheckFuture) -> Decision {
 }
 
 #[test]
-fn a_check_that_is_awaited_on_another_runtime_is_answered_by_its_deadline() {
+fn a_check_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
     for other in [current_thread(), multi_thread()] {
         for known in [false, true] {
@@ -112,7 +112,7 @@ fn a_check_that_is_awaited_on_another_runtime_is_answered_by_its_deadline() {
 }
 
 #[test]
-fn a_check_that_was_sent_there_is_answered_by_its_deadline_too() {
+fn a_check_sent_by_a_stalled_runtime_completes_by_its_deadline_too() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let limiter = single(&server, DEADLINE);
@@ -134,7 +134,7 @@ fn a_check_that_was_sent_there_is_answered_by_its_deadline_too() {
 }
 
 #[test]
-fn a_check_that_is_awaited_without_a_runtime_is_answered_if_another_runtime_runs() {
+fn a_check_awaited_without_a_runtime_completes_if_another_runtime_runs() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let limiter = single(&server, DEADLINE);
@@ -150,7 +150,7 @@ fn a_check_that_is_awaited_without_a_runtime_is_answered_if_another_runtime_runs
 
 /// As `tower::buffer` does: a worker calls the service, and the caller awaits its response.
 #[test]
-fn a_layers_request_that_is_awaited_on_another_runtime_is_answered_by_its_deadline() {
+fn a_layers_request_awaited_on_another_runtime_completes_by_its_deadline() {
     let server = Server::start();
     let (still, other) = (current_thread(), multi_thread());
     let layer = RateLimitLayer::builder()
@@ -182,7 +182,7 @@ async fn held(limiter: &Limiter) -> Decision {
 }
 
 #[test]
-fn a_permit_that_is_dropped_there_is_freed_by_another_runtime() {
+fn a_permit_dropped_on_a_stalled_runtime_is_freed_by_another() {
     let server = Server::start();
     for other in [current_thread(), multi_thread()] {
         server.flush();
@@ -201,7 +201,7 @@ fn a_permit_that_is_dropped_there_is_freed_by_another_runtime() {
 }
 
 #[test]
-fn a_permit_that_is_dropped_where_no_other_runtime_runs_is_freed_at_its_next_turn() {
+fn a_permit_dropped_with_no_other_runtime_is_freed_when_its_runtime_is_driven() {
     let server = Server::start();
     let limiter = places(&server);
     let still = current_thread();
@@ -214,7 +214,7 @@ fn a_permit_that_is_dropped_where_no_other_runtime_runs_is_freed_at_its_next_tur
 }
 
 #[test]
-fn a_permit_of_a_runtime_that_has_ended_is_freed_by_another() {
+fn a_permit_of_an_ended_runtime_is_freed_by_another() {
     let server = Server::start();
     let limiter = places(&server);
     let (ended, other) = (current_thread(), current_thread());
@@ -230,7 +230,7 @@ fn a_permit_of_a_runtime_that_has_ended_is_freed_by_another() {
 
 /// Some of them are under way, and the others wait behind those.
 #[test]
-fn permits_whose_refunds_a_runtime_had_taken_up_when_it_ended_are_freed_by_another() {
+fn permits_whose_release_an_ended_runtime_had_begun_are_freed_by_another() {
     const MANY: u64 = 1_000;
     let server = Server::start();
     let hour = Concurrency::with_ttl(Duration::from_secs(3_600));
@@ -255,7 +255,7 @@ fn permits_whose_refunds_a_runtime_had_taken_up_when_it_ended_are_freed_by_anoth
 }
 
 #[test]
-fn a_permit_that_is_dropped_when_every_runtime_has_ended_is_freed_by_the_next() {
+fn a_permit_dropped_after_every_runtime_ended_is_freed_by_the_next() {
     let server = Server::start();
     let limiter = places(&server);
     let ended = current_thread();

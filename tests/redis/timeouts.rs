@@ -12,7 +12,7 @@ const DEADLINE: Duration = Duration::from_millis(1_500);
 
 /// It shares a batch with others, which waits for its connection for longer than the request does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_whose_timeout_passed_while_its_batch_was_connecting_leaves_it() {
+async fn a_request_that_times_out_while_its_batch_connects_is_not_sent() {
     let server = Server::start();
     for try_again in 0.. {
         let proxy = Proxy::to(server.addr());

@@ -29,7 +29,7 @@ fn free(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_full_redis_charges_no_policy_for_a_decision_that_failed() {
+async fn a_full_redis_charges_no_policy_of_a_failed_request() {
     let clock = Clock::at(START);
     let server = Server::builder()
         .clock(&clock)
@@ -146,7 +146,7 @@ fn known_to<const N: usize>(server: &Server, commands: [&'static str; N]) -> [&'
 }
 
 #[tokio::test]
-async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_failed() {
+async fn a_user_without_one_of_the_commands_charges_nothing_for_a_failed_request() {
     let (_clock, server) = on_a_clock();
     let mut needed = BTreeSet::new();
     for command in known_to(&server, COMMANDS) {
@@ -204,7 +204,7 @@ async fn a_user_without_one_of_the_commands_charges_nothing_by_a_decision_that_f
 
 /// The name stands in a user's rights: what isn't under the prefix is none of the layer's business.
 #[tokio::test]
-async fn a_user_needs_no_other_keys_than_those_under_the_prefix() {
+async fn a_user_needs_access_only_to_keys_under_the_prefix() {
     let (_clock, server) = on_a_clock();
     let commands = known_to(&server, COMMANDS)
         .map(|command| format!("+{command}"))

@@ -19,7 +19,7 @@ async fn all_at_once(limiter: &Limiter, keys: impl Iterator<Item = Key>) -> u64 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_requests_at_once_on_one_key_are_far_fewer_calls() {
+async fn ten_thousand_concurrent_requests_on_one_key_take_far_fewer_calls() {
     let server = Server::start();
     for by in TWO {
         let limiter = single(&server, by, "100/h");
@@ -34,7 +34,7 @@ async fn ten_thousand_requests_at_once_on_one_key_are_far_fewer_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_requests_at_once_on_as_many_keys_share_their_calls() {
+async fn ten_thousand_concurrent_requests_on_as_many_keys_share_calls() {
     let server = Server::start();
     for by in TWO {
         let limiter = single(&server, by, "100/h");
@@ -85,7 +85,7 @@ async fn a_flush_of_scripts_amid_traffic_loses_no_request() {
 
 /// What has not been sent by its deadline never is: a server that was silent for a while isn't buried in old questions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_on_a_silent_redis_is_forgotten_with_its_deadline() {
+async fn a_flood_on_a_silent_redis_is_dropped_at_its_deadline() {
     let server = Server::start();
     let store = tollgate::RedisStore::builder()
         .url(server.url())

@@ -163,7 +163,7 @@ fn assert_reads_refusal(answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_another_origin_reads_refusals_and_preflights_cost_nothing() {
+async fn a_page_of_another_origin_reads_rejections_and_preflights_cost_nothing() {
     // As the documentation has it: the CORS layer outside, which answers preflights by itself.
     let layer = limit().build().expect("a layer");
     let inside = layer.clone();

@@ -129,7 +129,7 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_works_is_c
 }
 
 #[tokio::test]
-async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_listens_is_charged() {
+async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_reads_is_charged() {
     for served in Served::everywhere().await {
         let (say, said) = said();
         let mut client = served.client.clone();
@@ -148,7 +148,7 @@ async fn a_stream_from_the_client_that_is_cancelled_while_the_handler_listens_is
 }
 
 #[tokio::test]
-async fn streams_whose_client_vanishes_are_charged() {
+async fn streams_whose_client_disconnects_are_charged() {
     for served in Served::everywhere().await {
         let (way, cut) = cable(served.address).await;
         let mut far = Client::connect(way).await;
@@ -201,7 +201,7 @@ async fn cutting(books: &Books, inside: bool) -> Client {
 }
 
 #[tokio::test]
-async fn a_call_that_the_server_gives_up_is_charged() {
+async fn a_call_that_the_server_cancels_is_charged() {
     let [world, _] = World::both();
     let books = Books::new(&world);
     let server = Server::builder().timeout(Duration::from_millis(50));
@@ -211,7 +211,7 @@ async fn a_call_that_the_server_gives_up_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_cut_further_out_is_charged() {
+async fn a_stream_cut_by_an_outer_layer_is_charged() {
     for world in World::both() {
         let books = Books::new(&world);
         let mut client = cutting(&books, false).await;
@@ -223,7 +223,7 @@ async fn a_stream_that_is_cut_further_out_is_charged() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_further_in_has_failed() {
+async fn a_stream_that_breaks_in_an_inner_layer_has_failed() {
     for world in World::both() {
         let books = Books::new(&world);
         let mut client = cutting(&books, true).await;
@@ -244,7 +244,7 @@ async fn without_trailers() -> Result<Response, Infallible> {
 }
 
 #[tokio::test]
-async fn an_answer_that_ends_without_trailers_has_failed() {
+async fn a_response_that_ends_without_trailers_has_failed() {
     for world in World::both() {
         let books = Books::new(&world);
         let router = Router::new().fallback_service(tower::service_fn(|_| without_trailers()));

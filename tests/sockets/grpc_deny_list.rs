@@ -34,7 +34,7 @@ fn limiter_that_denies(world: &World, list: impl Into<AccessList>) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_denied_key_is_permission_denied_whatever_it_calls_until_it_is_off_the_list() {
+async fn a_denied_key_gets_permission_denied_from_every_method_until_it_is_unlisted() {
     for host in HOSTS {
         for world in World::both() {
             let list = KeyList::new("calls", [Key::global()]);
@@ -54,7 +54,7 @@ async fn a_denied_key_is_permission_denied_whatever_it_calls_until_it_is_off_the
 }
 
 #[tokio::test]
-async fn a_denied_address_is_that_of_tonics_connection() {
+async fn deny_lists_match_the_address_of_tonics_connection() {
     let world = World::memory();
     for (entry, denied) in [("127.0.0.0/8", true), ("192.0.2.0/24", false)] {
         let list = AddressList::new([entry]).expect("a list");
@@ -68,7 +68,7 @@ async fn a_denied_address_is_that_of_tonics_connection() {
 }
 
 #[tokio::test]
-async fn a_handlers_denial_becomes_the_same_status() {
+async fn a_handlers_check_of_a_denied_key_becomes_the_same_status() {
     let list = KeyList::new("calls", [Key::global()]);
     let limiter = limiter_that_denies(&World::memory(), list);
     let refused = limiter.check(Key::global()).await.into_result();

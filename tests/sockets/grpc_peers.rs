@@ -95,7 +95,7 @@ async fn tonics_connections_under_tonics_tls_have_peers() {
 /// Of a server that does TLS by itself, tonic knows less.
 #[cfg(feature = "tonic-tls")]
 #[tokio::test]
-async fn tonics_connections_under_tls_of_ones_own_have_peers() {
+async fn tonics_connections_under_custom_tls_have_peers() {
     let (own, endpoint) = certificate();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).expect("a key");
     let config = ServerConfig::builder().with_no_client_auth();

@@ -66,7 +66,7 @@ pub(crate) async fn client_of(host: Host, limiter: &Limiter) -> Client {
 }
 
 #[tokio::test]
-async fn a_call_of_any_kind_is_refused_with_all_details() {
+async fn a_call_of_any_kind_is_rejected_with_all_details() {
     for host in HOSTS {
         for world in World::both() {
             let wide = Policy::new("wide", Quota::requests(100).per_hour()).key(extract::global());
@@ -130,7 +130,7 @@ async fn a_retry_is_admitted_after_its_pushback_and_not_a_microsecond_earlier() 
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_answered_not_to_retry() {
+async fn a_call_that_can_never_pass_has_a_pushback_not_to_retry() {
     for host in HOSTS {
         let limiter = Limiter::builder().policy(hourly("small", 5).cost_with(|_| 6));
         let mut client = client_of(host, &limiter.build().expect("a limiter")).await;
@@ -167,7 +167,7 @@ fn closed() -> Limiter {
 }
 
 #[tokio::test]
-async fn a_store_at_fault_is_unavailable_and_no_client_learns_where_it_is() {
+async fn a_failed_store_is_unavailable_and_its_address_is_not_revealed() {
     for host in HOSTS {
         let mut client = client_of(host, &closed()).await;
         for answer in call_all(&mut client).await {
@@ -205,7 +205,7 @@ async fn a_missing_key_is_an_invalid_argument() {
 
 /// The limiter's answer to a handler as tonic's status.
 #[tokio::test]
-async fn a_handlers_refusal_becomes_the_status_that_the_layers_own_is() {
+async fn a_handlers_rejection_becomes_the_same_status_as_the_layers() {
     let limiter = Limiter::builder().policy(hourly("calls", 1));
     let limiter = limiter.build().expect("a limiter");
     let mut client = client_of(Host::Tonic, &limiter).await;
@@ -290,7 +290,7 @@ async fn raw(channel: &mut Channel, method: Method, path: &str, headers: &[(&str
 const GRPC: [(&str, &str); 2] = [("content-type", "application/grpc"), ("te", "trailers")];
 
 #[tokio::test]
-async fn a_refusal_is_trailers_only_on_the_wire() {
+async fn a_rejection_is_trailers_only_on_the_wire() {
     // A quota of one digit more is a detail of one byte more: each length that base64 could pad.
     for (host, quota) in [(Host::Tonic, 1), (Host::Axum, 10), (Host::Tonic, 100)] {
         let limiter =
@@ -331,7 +331,7 @@ async fn checked(State(limiter): State<Limiter>) -> Result<&'static str, Rejecte
 }
 
 #[tokio::test]
-async fn http_and_grpc_on_one_port_each_get_their_own_refusal() {
+async fn http_and_grpc_on_one_port_each_get_their_own_kind_of_rejection() {
     let limiter = Limiter::builder().policy(hourly("both", 2)).build();
     let limiter = limiter.expect("a limiter");
     let web = Router::new().route("/", get(async || "hello"));

@@ -23,7 +23,7 @@ fn settled(code: i32) -> (Charged, Option<Ended>) {
 }
 
 #[tokio::test]
-async fn a_stream_from_the_server_is_judged_by_its_trailers() {
+async fn a_server_streams_outcome_is_in_its_trailers() {
     for mut served in Served::everywhere().await {
         for (request, heard, code) in [
             ("one two three", "one two three", 0),
@@ -50,7 +50,7 @@ async fn a_stream_from_the_server_is_judged_by_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_stream_that_fails_at_once_has_failed_by_its_head() {
+async fn a_stream_that_fails_at_once_has_its_outcome_in_its_head() {
     for mut served in Served::everywhere().await {
         let request = "at once fail:7";
         let status = served.client.server_streaming(request).await;
@@ -60,7 +60,7 @@ async fn a_stream_that_fails_at_once_has_failed_by_its_head() {
 }
 
 #[tokio::test]
-async fn a_stream_from_the_client_is_judged_by_the_answer() {
+async fn a_client_streams_outcome_is_that_of_its_response() {
     for mut served in Served::everywhere().await {
         for (request, code) in [
             ("", 0),
@@ -85,7 +85,7 @@ async fn a_stream_from_the_client_is_judged_by_the_answer() {
 }
 
 #[tokio::test]
-async fn a_stream_from_the_client_is_under_way_until_it_is_answered() {
+async fn a_client_stream_is_in_flight_until_its_response() {
     for served in Served::everywhere().await {
         let (say, said) = said();
         let mut client = served.client.clone();
@@ -102,7 +102,7 @@ async fn a_stream_from_the_client_is_under_way_until_it_is_answered() {
 }
 
 #[tokio::test]
-async fn a_stream_in_both_directions_is_judged_by_its_trailers_and_not_before() {
+async fn a_bidirectional_streams_outcome_is_in_its_trailers() {
     for mut served in Served::everywhere().await {
         for (last, code) in [(None, 0), (Some("fail:10"), 10), (Some("mumble"), 13)] {
             let (say, said) = said();
@@ -137,7 +137,7 @@ async fn two_places(world: &World, host: Host) -> (tollgate::Limiter, Client) {
 }
 
 #[tokio::test]
-async fn a_stream_holds_its_place_until_its_trailers() {
+async fn a_stream_holds_its_permit_until_its_trailers() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let (limiter, mut client) = two_places(&world, host).await;
@@ -176,7 +176,7 @@ async fn a_stream_holds_its_place_until_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_call_that_ends_badly_gives_its_place_back() {
+async fn a_call_that_fails_releases_its_permit() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let (limiter, mut client) = two_places(&world, host).await;

@@ -40,7 +40,7 @@ async fn assert_two(address: SocketAddr) {
 }
 
 #[tokio::test]
-async fn it_is_one_of_several_layers_of_tonics_server() {
+async fn the_layer_fits_among_layers_of_tonics_server() {
     let (listener, address) = listen().await;
     let server = Server::builder()
         .timeout(Duration::from_secs(60))
@@ -66,7 +66,7 @@ async fn it_is_one_of_several_layers_of_tonics_server() {
 }
 
 #[tokio::test]
-async fn it_is_a_layer_of_one_of_tonics_services() {
+async fn the_layer_fits_one_of_tonics_services() {
     let (listener, address) = listen().await;
     let server = Server::builder().add_service(layer().named_layer(Calls));
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
@@ -74,7 +74,7 @@ async fn it_is_a_layer_of_one_of_tonics_services() {
 }
 
 #[tokio::test]
-async fn it_is_a_layer_of_axum_routers_that_serve_tonic() {
+async fn the_layer_fits_axum_routers_that_serve_tonic() {
     let web = || Router::new().route("/", get(async || "hello"));
     // Around everything, among others,
     let stack = ServiceBuilder::new()
@@ -125,7 +125,7 @@ where
 }
 
 #[tokio::test]
-async fn a_grpc_client_waits_its_turn_and_learns_from_its_status_when_that_takes_too_long() {
+async fn a_grpc_client_waits_its_turn_and_gets_a_status_if_that_takes_too_long() {
     let address = serve(router()).await;
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
     let channel = endpoint.connect().await.expect("a server");

@@ -45,7 +45,7 @@ async fn a_call_that_fails_at_once_has_failed_by_its_head() {
 }
 
 #[tokio::test]
-async fn a_call_to_a_method_that_is_not_there_has_failed() {
+async fn a_call_to_an_unknown_method_has_failed() {
     for mut served in Served::everywhere().await {
         let request = tonic::Request::new("word".to_owned());
         let answer = served.client.unary_at("/test.Calls/Nothing", request).await;
@@ -76,7 +76,7 @@ async fn a_call_that_fails_after_its_head_has_failed_by_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_call_that_fails_after_its_answer_has_failed_by_its_trailers() {
+async fn a_call_that_fails_after_its_message_has_failed_by_its_trailers() {
     for mut served in Served::everywhere().await {
         // On the wire a unary call is a stream of one message.
         let request = tonic::Request::new("word fail:14".to_owned());
@@ -93,7 +93,7 @@ async fn a_call_that_fails_after_its_answer_has_failed_by_its_trailers() {
 }
 
 #[tokio::test]
-async fn a_call_that_its_client_gives_up_is_charged() {
+async fn a_call_that_its_client_cancels_is_charged() {
     for mut served in Served::everywhere().await {
         let mut client = served.client.clone();
         let call = tokio::spawn(async move { client.unary("wait").await });
@@ -168,7 +168,7 @@ async fn a_call_that_is_dropped_is_free_where_configured() {
 }
 
 #[tokio::test]
-async fn calls_that_fail_give_their_place_to_the_next_and_the_one_that_succeeds_keeps_it() {
+async fn failed_calls_are_refunded_for_the_next_and_a_successful_one_stays_charged() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let limiter = world.limiter([hourly("calls", 1).refund_unless(outcome::success)]);
@@ -193,7 +193,7 @@ async fn calls_that_fail_give_their_place_to_the_next_and_the_one_that_succeeds_
 }
 
 #[tokio::test]
-async fn a_limit_on_failures_refuses_after_them_and_successes_are_free() {
+async fn a_limit_on_failures_rejects_after_them_and_successes_are_free() {
     for host in [Host::Tonic, Host::Axum] {
         for world in World::both() {
             let limiter = world.limiter([hourly("failures", 2).charge_after(outcome::failure)]);

@@ -78,7 +78,7 @@ fn assert_refused(trailers: &[(String, String)]) {
 }
 
 #[tokio::test]
-async fn each_content_type_is_answered_in_its_own_kind() {
+async fn each_content_type_gets_a_response_of_its_own_kind() {
     let server = serve(router().layer(closed())).await;
     let tonics = serve_tonic(Server::builder().accept_http1(true), closed()).await;
     for (asked, accepted, answered, text) in [
@@ -162,7 +162,7 @@ async fn each_content_type_is_answered_in_its_own_kind() {
 }
 
 #[tokio::test]
-async fn what_only_looks_like_grpc_is_answered_as_http() {
+async fn a_request_that_only_resembles_grpc_gets_an_http_response() {
     let server = serve(router().layer(closed())).await;
     for asked in [
         "application/grpcweb",
@@ -195,7 +195,7 @@ async fn what_only_looks_like_grpc_is_answered_as_http() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_can_read_it() {
+async fn a_page_of_another_origin_can_read_a_grpc_web_rejection() {
     let cors = CorsLayer::permissive().expose_headers(tollgate::exposed_headers());
     let server = serve(router().layer(closed()).layer(cors)).await;
     let fields = "content-type: application/grpc-web+proto\r\norigin: https://a.example\r\n";

@@ -133,7 +133,7 @@ impl Socket {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_held_keeps_its_place_until_it_is_closed() {
+async fn a_socket_with_a_permit_guard_keeps_its_permit_until_it_is_closed() {
     for world in World::both() {
         let (limiter, address) = one_place(&world).await;
         for _ in 0..3 {
@@ -151,7 +151,7 @@ async fn a_socket_that_is_held_keeps_its_place_until_it_is_closed() {
 }
 
 #[tokio::test]
-async fn a_socket_that_ends_in_another_way_gives_its_place_to_the_next() {
+async fn a_socket_that_ends_in_another_way_releases_its_permit() {
     for world in World::both() {
         let (limiter, address) = one_place(&world).await;
         for end in ["vanish", "reset", "panic", "leave"] {
@@ -172,7 +172,7 @@ async fn a_socket_that_ends_in_another_way_gives_its_place_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_socket_that_outlasts_its_permits_life_keeps_its_place() {
+async fn a_socket_that_outlasts_its_permits_ttl_keeps_its_permit() {
     for world in World::both() {
         let (limiter, address) = one_place(&world).await;
         let mut socket = Socket::opened(address, "/hold").await;
@@ -191,7 +191,7 @@ async fn a_socket_that_outlasts_its_permits_life_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_held_gives_its_place_back_when_it_is_opened() {
+async fn a_socket_without_a_permit_guard_releases_its_permit_when_it_is_opened() {
     for world in World::both() {
         let (limiter, address) = one_place(&world).await;
         for path in ["/loose", "/kept"] {
@@ -210,7 +210,7 @@ async fn a_socket_that_is_not_held_gives_its_place_back_when_it_is_opened() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_before_its_socket_is_open_keeps_no_place() {
+async fn a_client_that_disconnects_before_its_socket_is_open_holds_no_permit() {
     for world in World::both() {
         let (limiter, address) = one_place(&world).await;
         for _ in 0..3 {
@@ -223,7 +223,7 @@ async fn a_client_that_goes_before_its_socket_is_open_keeps_no_place() {
 }
 
 #[tokio::test]
-async fn a_socket_is_charged_by_its_handshake_whether_it_is_held_or_not() {
+async fn a_socket_is_charged_by_its_handshake_with_and_without_a_permit_guard() {
     for world in World::both() {
         let books = Books::new(&world);
         let address = serve_sockets(books.layer.clone()).await;

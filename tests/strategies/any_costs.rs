@@ -357,7 +357,7 @@ impl Case {
 }
 
 #[test]
-fn no_cost_gets_more_than_the_quota_or_anything_back() {
+fn no_cost_is_admitted_beyond_the_quota_or_refunds_units() {
     let runtime = runtime();
     for world in World::both() {
         world.set(START);

@@ -18,7 +18,7 @@ async fn with_a_longer_period_an_even_rate_keeps_the_time_that_was_used() {
 }
 
 #[tokio::test]
-async fn with_a_longer_period_a_window_that_is_open_ends_when_it_was_to_end() {
+async fn with_a_longer_period_an_open_window_ends_when_it_would_have() {
     for_all(
         &[By::Fixed, By::List],
         6,
@@ -46,7 +46,7 @@ async fn with_a_longer_period_a_window_that_is_open_ends_when_it_was_to_end() {
 }
 
 #[tokio::test]
-async fn with_a_longer_period_all_that_is_remembered_counts_in_it() {
+async fn with_a_longer_period_all_stored_charges_count_in_it() {
     let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
     for_all(&sliding, 10, "10/min", "10/h", async |world, by, change| {
         let expected = match by {
@@ -87,7 +87,7 @@ async fn with_a_longer_period_all_that_is_remembered_counts_in_it() {
 // A shorter period.
 
 #[tokio::test]
-async fn with_a_shorter_period_an_even_rate_is_used_up_at_most() {
+async fn with_a_shorter_period_an_even_rate_is_at_most_used_up() {
     for_all(&EVEN, 6, "10/h", "10/min", async |world, by, change| {
         assert_eq!(change.left().await, 0, "{by:?} on {}", world.name());
         assert_eq!(ask(&change.new, change.key, 1).await, 0);
@@ -104,7 +104,7 @@ async fn with_a_shorter_period_an_even_rate_is_used_up_at_most() {
 }
 
 #[tokio::test]
-async fn with_a_shorter_period_a_window_that_is_open_ends_one_new_period_after_the_next_touch() {
+async fn with_a_shorter_period_an_open_window_ends_one_new_period_after_the_next_operation() {
     for_all(
         &[By::Fixed, By::List],
         10,
@@ -129,7 +129,7 @@ async fn with_a_shorter_period_a_window_that_is_open_ends_one_new_period_after_t
 }
 
 #[tokio::test]
-async fn with_a_shorter_period_what_lies_within_it_counts() {
+async fn with_a_shorter_period_charges_within_it_count() {
     let sliding = [By::Calendar, By::Log, By::Sliding(1), By::Sliding(10)];
     for_all(&sliding, 10, "10/h", "10/min", async |world, by, change| {
         let expected = match by {
@@ -171,7 +171,7 @@ async fn with_a_shorter_period_what_lies_within_it_counts() {
 // Other buckets.
 
 #[tokio::test]
-async fn with_other_buckets_what_was_counted_counts_in_those_at_hand() {
+async fn with_other_buckets_earlier_charges_count_in_the_current_ones() {
     for world in World::both() {
         for (old, new) in [(1, 10), (10, 1), (10, 20), (20, 10), (3, 7)] {
             let (old, new) = ((By::Sliding(old), "10/min"), (By::Sliding(new), "10/min"));
@@ -216,7 +216,7 @@ async fn with_other_buckets_what_was_counted_counts_in_those_at_hand() {
 // Another strategy.
 
 #[tokio::test]
-async fn under_another_strategy_all_is_new_and_the_old_key_ends_by_itself() {
+async fn under_another_strategy_counts_start_anew_and_the_old_key_expires() {
     for world in World::both() {
         for old in By::ALL {
             for new in By::ALL {
@@ -249,7 +249,7 @@ async fn under_another_strategy_all_is_new_and_the_old_key_ends_by_itself() {
 // Whatever changes.
 
 #[tokio::test]
-async fn a_refund_is_of_its_bucket_also_after_another_width_was_seen() {
+async fn a_refund_goes_to_its_bucket_also_after_an_operation_with_another_width() {
     for world in World::both() {
         for buckets in [1, 10] {
             let by = By::Sliding(buckets);

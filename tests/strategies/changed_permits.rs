@@ -15,7 +15,7 @@ fn places(world: &World, concurrent: u64, life: Duration) -> Limiter {
 }
 
 #[tokio::test]
-async fn with_another_number_of_places_those_in_flight_keep_theirs() {
+async fn with_another_in_flight_limit_requests_in_flight_keep_their_permits() {
     for world in World::both() {
         let key = fresh_key();
         let [three, two, five] = [3, 2, 5].map(|n| places(&world, n, secs(30)));
@@ -37,7 +37,7 @@ async fn with_another_number_of_places_those_in_flight_keep_theirs() {
 }
 
 #[tokio::test]
-async fn with_a_shorter_life_permits_live_for_one_new_life_from_the_next_touch() {
+async fn with_a_shorter_ttl_permits_expire_one_new_ttl_after_the_next_operation() {
     for world in World::both() {
         let key = fresh_key();
         let (long, short) = (places(&world, 1, secs(600)), places(&world, 1, secs(30)));
@@ -58,7 +58,7 @@ async fn with_a_shorter_life_permits_live_for_one_new_life_from_the_next_touch()
 }
 
 #[tokio::test]
-async fn with_a_longer_life_permits_live_as_long_as_they_were_to_unless_renewed() {
+async fn with_a_longer_ttl_unrenewed_permits_keep_their_expiry() {
     for world in World::both() {
         let key = fresh_key();
         let (short, long) = (places(&world, 1, secs(30)), places(&world, 1, secs(600)));
@@ -73,7 +73,7 @@ async fn with_a_longer_life_permits_live_as_long_as_they_were_to_unless_renewed(
 }
 
 #[tokio::test]
-async fn from_a_rate_to_requests_in_flight_all_is_new() {
+async fn from_a_rate_to_an_in_flight_limit_counts_start_anew() {
     for world in World::both() {
         for by in By::ALL {
             let key = fresh_key();

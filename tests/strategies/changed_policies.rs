@@ -81,7 +81,7 @@ const COUNTED: [By; 6] = [
 // More or fewer requests in the same period.
 
 #[tokio::test]
-async fn with_other_requests_an_even_rate_keeps_the_share_that_was_used() {
+async fn with_another_number_of_requests_an_even_rate_keeps_the_share_that_was_used() {
     for_all(&EVEN, 6, "10/min", "20/min", async |world, by, change| {
         assert_eq!(change.left().await, 20 - 12, "{by:?} on {}", world.name());
     })
@@ -93,7 +93,7 @@ async fn with_other_requests_an_even_rate_keeps_the_share_that_was_used() {
 }
 
 #[tokio::test]
-async fn with_other_requests_what_was_counted_stays_counted() {
+async fn with_another_number_of_requests_earlier_charges_stay_counted() {
     for_all(
         &COUNTED,
         6,
@@ -173,7 +173,7 @@ async fn with_another_burst_an_even_rate_keeps_the_units_that_were_used() {
 }
 
 #[test]
-fn a_burst_of_its_own_is_a_mistake_where_windows_are_counted() {
+fn a_burst_is_a_config_error_for_strategies_of_windows() {
     for world in World::both() {
         for by in COUNTED {
             let error = world

@@ -50,7 +50,7 @@ pub(crate) fn quotas(by: By) -> impl Iterator<Item = &'static str> {
 }
 
 #[tokio::test]
-async fn no_change_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_key_behind() {
+async fn no_change_of_quota_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_key() {
     for world in World::both() {
         for by in By::ALL {
             for from in quotas(by) {
@@ -121,7 +121,7 @@ async fn no_change_locks_a_key_out_gives_more_than_a_burst_or_leaves_a_key_behin
 
 /// A peek returns what holds: after a change, too, and after the clock stepped back.
 #[tokio::test]
-async fn a_look_is_as_honest_as_a_refusal() {
+async fn a_peek_reports_the_same_wait_as_a_rejection() {
     for world in World::both() {
         for by in By::ALL {
             for (from, to) in [
@@ -157,7 +157,7 @@ async fn a_look_is_as_honest_as_a_refusal() {
 
 /// Not even without a peek, if the first request after the step passes: what it finds ahead of it must not stay there.
 #[tokio::test]
-async fn a_clock_that_stepped_back_while_some_was_left_locks_no_key_out() {
+async fn a_clock_that_stepped_back_while_units_were_left_locks_no_key_out() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.single(by, "10/min");
@@ -178,7 +178,7 @@ async fn a_clock_that_stepped_back_while_some_was_left_locks_no_key_out() {
 }
 
 #[tokio::test]
-async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
+async fn a_calendar_window_whose_key_lost_its_ttl_still_ends_on_time() {
     let world = World::redis();
     for quota in ["10/min", "10/day"] {
         world.set(NOW);
@@ -200,7 +200,7 @@ async fn a_calendar_window_whose_key_lost_its_end_is_over_when_it_is_over() {
 
 /// While a change is rolled out, processes with the old quota and with the new one ask in turns.
 #[tokio::test]
-async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_allows() {
+async fn alternating_quotas_admit_no_more_than_the_larger_one() {
     for world in World::both() {
         for by in By::ALL {
             for (from, to) in [
@@ -231,7 +231,7 @@ async fn while_both_quotas_are_asked_in_turns_no_more_passes_than_the_larger_all
 }
 
 #[tokio::test]
-async fn what_is_given_back_across_a_change_is_never_more_than_was_taken() {
+async fn a_refund_across_a_change_is_never_more_than_was_charged() {
     for world in World::both() {
         for by in By::ALL {
             for from in quotas(by) {

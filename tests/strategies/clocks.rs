@@ -132,7 +132,7 @@ async fn calendar_windows_of_any_zone_are_counted_whatever_the_clock_shows() {
 }
 
 #[tokio::test]
-async fn places_in_flight_are_counted_and_end_whatever_the_clock_shows() {
+async fn permits_are_counted_and_expire_whatever_the_clock_shows() {
     at_each_time(async |world, start, place| {
         let places = Policy::new("places", Quota::concurrent(3)).strategy(Concurrency::new());
         let (limiter, key) = (world.limiter([places]), fresh_key());
@@ -175,7 +175,7 @@ async fn bans_begin_and_end_whatever_the_clock_shows() {
 
 /// Even rates beside windows, over the instant at which a round of GCRA ends.
 #[tokio::test]
-async fn under_several_policies_a_clock_that_passes_a_round_number_changes_nothing() {
+async fn under_several_policies_a_clock_past_a_round_number_changes_nothing() {
     for world in World::both() {
         world.set(1_799_999_000 * SECOND);
         let limiter = world.limiter([

@@ -70,7 +70,7 @@ pub(crate) async fn send(layer: &RateLimitLayer, cost: u64) -> u16 {
 }
 
 #[tokio::test]
-async fn a_huge_cost_is_refused_for_ever_and_charges_nothing() {
+async fn a_huge_cost_is_never_admitted_and_charges_nothing() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
@@ -103,7 +103,7 @@ async fn a_huge_cost_is_refused_for_ever_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_huge_cost_through_a_layer_gives_no_units_back() {
+async fn a_huge_cost_through_a_layer_refunds_no_units() {
     for world in World::both() {
         for by in By::ALL {
             let policy = by.policy(&format!("{by:?}"), "10/min");
@@ -131,7 +131,7 @@ async fn post_head(address: std::net::SocketAddr, length: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_content_length_that_is_the_cost_gives_no_units_back() {
+async fn a_huge_content_length_as_the_cost_refunds_no_units() {
     for world in World::both() {
         let length = |parts: &Parts| {
             let length = parts.headers.get("content-length");
@@ -165,7 +165,7 @@ async fn a_content_length_that_is_the_cost_gives_no_units_back() {
 
 /// On Redis they share a script call.
 #[tokio::test]
-async fn a_huge_cost_leaves_the_requests_beside_it_alone() {
+async fn a_huge_cost_does_not_affect_other_requests_of_its_batch() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "5/min")]);
@@ -223,7 +223,7 @@ async fn a_huge_charge_is_a_debt_of_one_capacity() {
 
 /// Twice, as a client that hangs up does it.
 #[tokio::test]
-async fn huge_charges_that_are_dropped_before_they_are_answered_do_not_overflow() {
+async fn huge_charges_dropped_before_their_result_do_not_overflow() {
     for world in World::both() {
         let limiter = world.limiter([Policy::new("p", Quota::requests(10).per_minute())]);
         let admission = limiter.check(KEY).await.into_result().expect("room");
@@ -249,7 +249,7 @@ async fn huge_charges_that_are_dropped_before_they_are_answered_do_not_overflow(
 }
 
 #[tokio::test]
-async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too() {
+async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_rejected_too() {
     for world in World::both() {
         for by in By::ALL {
             let name = |role: &str| format!("{role}-{by:?}");
@@ -282,7 +282,7 @@ async fn huge_costs_under_tiers_shadows_and_charges_on_response_are_refused_too(
 }
 
 #[tokio::test]
-async fn huge_costs_take_no_place_in_flight() {
+async fn huge_costs_acquire_no_permit() {
     for world in World::both() {
         let limiter =
             world
@@ -301,7 +301,7 @@ async fn huge_costs_take_no_place_in_flight() {
 }
 
 #[tokio::test]
-async fn a_huge_number_of_refusals_by_hand_bans_once() {
+async fn a_huge_number_of_manual_rejections_bans_once() {
     for world in World::both() {
         let limiter = world.limiter([
             Policy::new("p", Quota::requests(10).per_minute()),
@@ -325,7 +325,7 @@ async fn a_huge_number_of_refusals_by_hand_bans_once() {
 }
 
 #[tokio::test]
-async fn huge_costs_are_refused_in_process_while_the_store_is_at_fault() {
+async fn huge_costs_are_rejected_in_process_while_the_store_fails() {
     let store = RedisStore::open(format!("redis://127.0.0.1:{}", testkit::free_port()));
     let limiter = Limiter::builder()
         .store(store.expect("a store"))
@@ -360,7 +360,7 @@ async fn a_huge_cost_is_not_waited_for() {
 
 /// On Redis they share a script call, and are one entry of it.
 #[tokio::test]
-async fn a_huge_number_of_free_requests_leaves_the_requests_beside_it_alone() {
+async fn a_huge_number_of_free_requests_does_not_affect_other_requests_of_its_batch() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);

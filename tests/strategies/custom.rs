@@ -24,7 +24,7 @@ fn trial(name: &str) -> Policy {
 }
 
 #[tokio::test]
-async fn the_example_counts_on_both_stores() {
+async fn the_custom_strategy_of_the_example_counts_on_both_stores() {
     for world in World::both() {
         let limiter = world.limiter([trial("trial")]);
         assert_eq!(ask_at_once(&limiter, KEY, 64).await, 5, "{}", world.name());
@@ -43,7 +43,7 @@ async fn the_example_counts_on_both_stores() {
 }
 
 #[tokio::test]
-async fn beside_any_of_our_own_it_is_all_or_nothing() {
+async fn a_custom_strategy_beside_any_built_in_one_is_all_or_nothing() {
     for world in World::both() {
         for by in By::ALL {
             for first in [true, false] {
@@ -84,7 +84,7 @@ async fn beside_any_of_our_own_it_is_all_or_nothing() {
 }
 
 #[tokio::test]
-async fn equal_requests_are_merged_and_others_share_a_batch() {
+async fn equal_requests_under_a_custom_strategy_are_merged_and_others_share_a_batch() {
     let world = World::redis();
     let policies = [trial("trial"), By::Gcra.policy("ours", "1000/s")];
     let limiter = world.limiter(policies);
@@ -211,7 +211,7 @@ impl Rule for Bound {
 }
 
 #[tokio::test]
-async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others() {
+async fn a_custom_strategy_that_fails_after_its_write_leaves_the_others_uncharged() {
     let world = World::redis();
     for by in By::ALL {
         for first in [true, false] {
@@ -267,7 +267,7 @@ async fn one_that_fails_after_its_write_leaves_nothing_charged_under_the_others(
 }
 
 #[test]
-fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
+fn a_strategy_for_redis_only_is_a_config_error_in_process() {
     let policy = Policy::new("broken", Quota::requests(1).per_minute()).strategy(Broken::new(true));
     let error = World::memory().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");
@@ -278,7 +278,7 @@ fn one_that_counts_on_redis_alone_is_a_mistake_in_process() {
 }
 
 #[test]
-fn a_script_for_another_capacity_than_the_rules_is_a_mistake() {
+fn a_script_with_another_capacity_than_its_rule_is_a_config_error() {
     let (tidy, surplus) = (true, 1);
     let policy = Policy::new("broken", Quota::requests(5).per_minute());
     let policy = policy.strategy(Broken { tidy, surplus });
@@ -357,7 +357,7 @@ impl Rule for Local {
 }
 
 #[tokio::test]
-async fn one_that_counts_in_process_alone_is_a_mistake_on_redis() {
+async fn a_strategy_for_in_process_only_is_a_config_error_on_redis() {
     let policy = Policy::new("local", Quota::requests(1).per_minute()).strategy(Local);
     let error = World::redis().builder().policy(policy.clone()).build();
     let error = error.expect_err("a mistake");

@@ -42,7 +42,7 @@ impl Store for Recorder {
 }
 
 #[tokio::test]
-async fn no_store_is_asked_for_more_units_than_it_may_assume() {
+async fn no_store_is_called_with_more_units_than_documented() {
     let recorder = Recorder::default();
     let limiter = Limiter::builder().store(recorder.clone());
     let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
@@ -89,7 +89,7 @@ impl Store for Forgetful {
 }
 
 #[tokio::test]
-async fn a_result_that_lacks_a_policy_is_an_error_of_the_store() {
+async fn a_result_without_one_of_the_policies_is_a_store_error() {
     for reported in 0..=2 {
         let policy = |name: &str| Policy::new(name, Quota::requests(10).per_minute());
         let limiter = Limiter::builder().store(Forgetful(reported));

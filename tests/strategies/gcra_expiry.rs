@@ -34,7 +34,7 @@ async fn a_repeated_request_is_counted_by_one_command() {
 }
 
 #[tokio::test]
-async fn under_several_policies_one_command_each_counts_and_one_more_undoes() {
+async fn under_several_policies_one_command_each_charges_and_one_more_rolls_back() {
     let world = World::redis();
     world.set(START + 100_000_000);
     let quotas = ["600/min", "1000/min burst 2000", "500/h"];
@@ -151,7 +151,7 @@ async fn two_hundred_keys_that_lost_their_ttl_are_repaired_in_one_batch() {
 }
 
 #[tokio::test]
-async fn what_a_rejected_request_created_is_deleted() {
+async fn a_key_created_by_a_rejected_request_is_deleted() {
     let world = World::redis();
     let narrow = By::Gcra.policy("narrow", "2/min");
     let limiter = world.limiter([By::Gcra.policy("wide", "100/h"), narrow]);
@@ -218,7 +218,7 @@ async fn a_key_ends_with_the_first_full_minute_at_or_after_its_arrival_time() {
 }
 
 #[tokio::test]
-async fn if_one_policy_refuses_no_other_is_charged() {
+async fn if_one_policy_rejects_no_other_is_charged() {
     for world in World::both() {
         let wide = By::Gcra.policy("wide", "1000/min");
         let narrow = By::Gcra.policy("narrow", "3/min");
@@ -236,7 +236,7 @@ async fn if_one_policy_refuses_no_other_is_charged() {
 }
 
 #[tokio::test]
-async fn keys_of_one_call_are_counted_apart_whichever_of_them_have_room() {
+async fn keys_of_one_call_are_counted_separately_whichever_have_room() {
     for world in World::both() {
         let limiter = world.limiter(["10/min", "1000/min"].map(|q| By::Gcra.policy(q, q)));
         let tasks: Vec<_> = (0..30_u64)

@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn an_arrival_time_that_is_now_and_the_end_of_a_round_is_counted_like_any_other() {
+async fn an_arrival_time_of_now_at_the_end_of_a_round_is_counted_like_any_other() {
     // A round ends at START. The keys are asked about in this very microsecond, and a minute later.
     for world in World::both() {
         let (one, two) = (
@@ -28,7 +28,7 @@ async fn an_arrival_time_that_is_now_and_the_end_of_a_round_is_counted_like_any_
 }
 
 #[tokio::test]
-async fn a_user_without_the_right_to_delete_leaves_no_key_without_an_end() {
+async fn a_user_without_the_right_to_delete_leaves_no_key_without_a_ttl() {
     let server = Server::start();
     let narrow = without(&server, &["-del"], &["2/min"]);
     assert_eq!(ask(&narrow, KEY, 2).await, 2);

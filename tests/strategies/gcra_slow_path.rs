@@ -55,7 +55,7 @@ async fn a_refund_after_a_reset_makes_no_key() {
 }
 
 #[tokio::test]
-async fn a_refund_of_what_time_gave_back_is_of_no_units() {
+async fn a_refund_of_refilled_units_refunds_none() {
     let world = World::redis();
     let limiter = world.single(By::Gcra, "10/min");
     let mut decision = limiter.check(KEY).cost(3).await;
@@ -67,7 +67,7 @@ async fn a_refund_of_what_time_gave_back_is_of_no_units() {
 }
 
 #[tokio::test]
-async fn a_peek_writes_nothing_unless_the_key_is_over() {
+async fn a_peek_writes_nothing_unless_the_key_is_expired() {
     let world = World::redis();
     let limiter = world.single(By::Gcra, "10/min");
     assert_eq!(left(&limiter, KEY).await, 10);
@@ -86,7 +86,7 @@ async fn a_peek_writes_nothing_unless_the_key_is_over() {
 }
 
 #[tokio::test]
-async fn no_unit_is_there_50_ns_early_under_policies_of_two_strategies() {
+async fn no_unit_refills_50_ns_early_under_policies_of_two_strategies() {
     for world in World::both() {
         // A unit takes 3,000,000.05 µs.
         let quota = Quota::requests(20).per(Duration::from_micros(60_000_001));
@@ -101,7 +101,7 @@ async fn no_unit_is_there_50_ns_early_under_policies_of_two_strategies() {
 }
 
 #[tokio::test]
-async fn a_zero_is_no_arrival_time_also_shortly_before_a_round_ends() {
+async fn a_stored_zero_is_no_arrival_time_even_shortly_before_a_round_ends() {
     let world = World::redis();
     world.set(START - 30_000_000);
     let limiter = world.single(By::Gcra, "10/min");
@@ -122,7 +122,7 @@ async fn a_user_without_the_rights_to_set_and_to_delete_leaves_no_key_behind() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_to_be_cut_and_cannot_be_set_is_left_as_it_was() {
+async fn a_key_to_be_cut_that_cannot_be_set_is_left_unchanged() {
     let world = World::redis();
     world.set(START + 1_000_000);
     let quotas = ["1/min burst 4", "2/min burst 9"];

@@ -229,7 +229,7 @@ fn no_traffic_gets_more_than_the_strategy_allows_refunds_and_debts_included() {
 
 /// The microsecond before, and the instant itself.
 #[test]
-fn retry_after_is_honest_for_every_strategy_and_every_cost() {
+fn retry_after_is_exact_for_every_strategy_and_every_cost() {
     let runtime = runtime();
     for world in World::both() {
         let cases = (any_by(), quotas(), steps(), 1..=30_u64, 0..1_000_u64);

@@ -6,7 +6,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_bucket_whose_time_to_live_is_in_another_unit_than_its_rate_outlives_it_a_thousandfold() {
+async fn a_bucket_with_a_ttl_in_another_unit_than_its_rate_lives_a_thousand_times_too_long() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     // Ten tokens at 10 per second: full again after a second.
@@ -23,7 +23,7 @@ async fn a_bucket_whose_time_to_live_is_in_another_unit_than_its_rate_outlives_i
 }
 
 #[tokio::test]
-async fn the_last_token_cannot_be_taken() {
+async fn the_last_token_is_never_available() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     assert_eq!(
@@ -43,7 +43,7 @@ async fn the_last_token_cannot_be_taken() {
 }
 
 #[tokio::test]
-async fn a_client_whose_clock_is_ahead_fills_the_bucket_by_it() {
+async fn a_client_whose_clock_is_ahead_refills_the_bucket() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let now = world.now() / 1_000;
@@ -58,7 +58,7 @@ async fn a_client_whose_clock_is_ahead_fills_the_bucket_by_it() {
 }
 
 #[tokio::test]
-async fn two_keys_can_part_and_the_bucket_is_full_again() {
+async fn a_bucket_in_two_keys_is_full_again_when_one_expires() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let now = world.now() / 1_000;

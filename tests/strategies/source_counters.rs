@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_counter_that_ends_during_the_slow_call_comes_back_without_an_end() {
+async fn a_counter_that_expires_during_a_slow_call_comes_back_without_a_ttl() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     if client.call(&["GET", "ocr"]).is_nil() {
@@ -57,7 +57,7 @@ async fn a_counter_that_ends_during_the_slow_call_comes_back_without_an_end() {
 }
 
 #[tokio::test]
-async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count() {
+async fn a_counter_can_expire_between_its_existence_check_and_its_increment() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["SET", "ocr", "3", "PX", "60000"]).ok();
@@ -89,7 +89,7 @@ async fn a_counter_can_end_between_the_question_whether_it_exists_and_the_count(
 }
 
 #[tokio::test]
-async fn callers_that_are_counted_only_afterwards_pass_the_check_together() {
+async fn callers_counted_only_afterwards_all_pass_the_check() {
     const REPAIR: &str = "
         local count = redis.call('INCR', KEYS[1])
         if redis.call('TTL', KEYS[1]) == -1 then
@@ -135,7 +135,7 @@ async fn callers_that_are_counted_only_afterwards_pass_the_check_together() {
 // Row 12: counters.
 
 #[tokio::test]
-async fn a_counter_that_is_given_back_after_its_end_counts_below_zero_for_ever() {
+async fn a_counter_refunded_after_its_expiry_stays_below_zero_for_ever() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["INCRBY", "count", "5"]).ok();
@@ -178,7 +178,7 @@ async fn a_counter_that_is_given_back_after_its_end_counts_below_zero_for_ever()
 }
 
 #[tokio::test]
-async fn a_reset_tells_what_was_there() {
+async fn a_reset_returns_what_was_counted() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["SET", "count", "7", "PX", "60000"]).ok();
@@ -206,7 +206,7 @@ async fn a_reset_tells_what_was_there() {
 }
 
 #[tokio::test]
-async fn something_else_under_the_key_is_an_error_in_some_words_and_is_left_alone() {
+async fn a_value_of_another_type_under_the_key_is_an_error_and_is_left_alone() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     client.call(&["SET", "count", "ten"]).ok();

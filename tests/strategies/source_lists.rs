@@ -24,7 +24,7 @@ fn list_push(client: &mut Client, exists: bool, who: &str) -> i64 {
 }
 
 #[tokio::test]
-async fn a_list_that_ends_between_look_and_push_loses_the_call() {
+async fn a_list_that_expires_between_check_and_push_loses_the_call() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let (_, exists) = list_look(&mut client);
@@ -66,7 +66,7 @@ async fn a_list_that_ends_between_look_and_push_loses_the_call() {
 }
 
 #[tokio::test]
-async fn a_list_holds_one_caller_more_than_the_quota_and_ours_holds_the_quota() {
+async fn a_list_holds_one_caller_more_than_the_quota_and_list_window_exactly_the_quota() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let mut article = || {
@@ -107,7 +107,7 @@ async fn a_list_holds_one_caller_more_than_the_quota_and_ours_holds_the_quota() 
 // Row 5: count_limit.lua.
 
 #[tokio::test]
-async fn denied_calls_go_on_counting() {
+async fn rejected_calls_are_counted() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     assert_eq!(passed(110, || count_limit(&mut client, "10", "60000")), 10);
@@ -138,7 +138,7 @@ async fn denied_calls_go_on_counting() {
 }
 
 #[tokio::test]
-async fn a_server_that_forgot_the_script_fails_every_call() {
+async fn a_server_that_lost_the_script_fails_every_call() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     let sha = client.call(&["SCRIPT", "LOAD", COUNT_LIMIT]).text();
@@ -200,7 +200,7 @@ async fn a_period_below_a_second_is_no_argument_for_expire() {
 // Row 6: finer granularity.
 
 #[tokio::test]
-async fn a_thousand_a_second_kept_as_a_hundred_per_tenth_refuses_an_honest_burst() {
+async fn a_thousand_a_second_as_a_hundred_per_tenth_rejects_an_allowed_burst() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     assert_eq!(passed(250, || count_limit(&mut client, "100", "100")), 100);

@@ -105,7 +105,7 @@ pub(crate) fn passed(n: u64, mut ask: impl FnMut() -> bool) -> u64 {
 // Row 1: "Rate limiter 1".
 
 #[tokio::test]
-async fn callers_that_all_read_before_any_counts_all_pass() {
+async fn callers_that_all_read_before_one_increments_all_pass() {
     let world = World::redis();
     let (mut alice, mut bob) = (Client::of(world.server()), Client::of(world.server()));
     for _ in 0..10 {
@@ -141,7 +141,7 @@ async fn an_eleventh_request_passes_where_ten_are_allowed() {
 }
 
 #[tokio::test]
-async fn clients_whose_clocks_differ_count_in_windows_of_their_own() {
+async fn clients_whose_clocks_differ_count_in_different_windows() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     // One client's clock is a second ahead of the other's.
@@ -244,7 +244,7 @@ async fn a_crash_between_counting_and_expiring_locks_the_client_out_for_good() {
 }
 
 #[tokio::test]
-async fn a_key_that_lost_its_end_is_never_repaired() {
+async fn a_key_that_lost_its_ttl_is_never_repaired() {
     let world = World::redis();
     let mut client = Client::of(world.server());
     assert_eq!(client.eval(LIMITER_2, &["count"], &[]).int(), 1);

@@ -6,7 +6,7 @@ use tower::{Layer, ServiceExt};
 use crate::support::{By, KEY, World, ask, counted, left};
 
 #[tokio::test]
-async fn what_costs_nothing_passes_free_even_when_all_is_used_up() {
+async fn a_free_request_passes_even_when_all_is_used_up() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
@@ -28,7 +28,7 @@ async fn what_costs_nothing_passes_free_even_when_all_is_used_up() {
 }
 
 #[tokio::test]
-async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
+async fn a_cost_above_the_capacity_is_never_admitted_and_charges_nothing() {
     for world in World::both() {
         for by in By::ALL {
             let limiter = world.limiter([by.policy(&format!("{by:?}"), "10/min")]);
@@ -52,7 +52,7 @@ async fn a_cost_above_the_capacity_is_refused_for_ever_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_closure_over_the_request_says_what_it_costs() {
+async fn a_closure_over_the_request_computes_its_cost() {
     use http::{Request, Response, StatusCode};
 
     for world in World::both() {

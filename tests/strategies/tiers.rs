@@ -18,7 +18,7 @@ const PAIRS: [(&str, &str); 4] = [
 ];
 
 #[tokio::test]
-async fn a_rejection_or_a_peek_under_one_tier_gives_nothing_back_under_another() {
+async fn a_rejection_or_a_peek_under_one_tier_refunds_nothing_under_another() {
     for by in [By::Gcra, By::Bucket] {
         for (large, small) in PAIRS {
             for world in World::both() {
@@ -111,7 +111,7 @@ async fn a_request_with_a_quota_of_another_period_does_not_end_a_window() {
 }
 
 #[tokio::test]
-async fn a_charge_or_a_refund_under_a_small_tier_gives_nothing_back_under_a_large_one() {
+async fn a_charge_or_a_refund_under_a_small_tier_refunds_nothing_under_a_large_one() {
     let (large, small) = (quota("1000/10s"), "10/10s");
     for by in By::ALL {
         for world in World::both() {
@@ -130,7 +130,7 @@ async fn a_charge_or_a_refund_under_a_small_tier_gives_nothing_back_under_a_larg
 }
 
 #[tokio::test]
-async fn a_sliding_window_weighs_all_that_a_large_tier_used_under_a_small_one() {
+async fn a_sliding_window_under_a_small_tier_weighs_all_that_a_large_one_used() {
     let (large, small) = (quota("1000/10s"), "10/10s");
     for world in World::both() {
         let limiter = world.limiter([By::Sliding(1).policy("p", small)]);
@@ -152,7 +152,7 @@ async fn a_sliding_window_weighs_all_that_a_large_tier_used_under_a_small_one() 
 }
 
 #[tokio::test]
-async fn a_tier_that_cannot_be_counted_is_a_mistake_when_the_limiter_is_built() {
+async fn a_tier_that_cannot_be_counted_is_a_config_error() {
     let policy = Policy::new("p", quota("10/min")).tier_quotas([quota("1/401days")]);
     let error = tollgate::Limiter::builder().policy(policy).build();
     let error = error.expect_err("a tier past what GCRA counts").to_string();
@@ -164,7 +164,7 @@ async fn a_tier_that_cannot_be_counted_is_a_mistake_when_the_limiter_is_built() 
 
 /// The deepest debt is two bursts, and one more request is judged on top of it.
 #[tokio::test]
-async fn the_deepest_debt_is_no_room() {
+async fn the_deepest_debt_admits_nothing() {
     for world in World::both() {
         for by in [By::Gcra, By::Bucket] {
             for text in [
@@ -195,7 +195,7 @@ async fn the_deepest_debt_is_no_room() {
 }
 
 #[tokio::test]
-async fn a_clock_that_steps_by_a_day_either_way_is_judged_alike_on_both_stores() {
+async fn a_clock_that_steps_by_a_day_either_way_has_the_same_effect_on_both_stores() {
     const DAY: i64 = 86_400_000_000;
     // Before and behind the end of a round, which is at START.
     for start in [-DAY / 2, -1, 0, 1, DAY / 2, 40 * DAY] {

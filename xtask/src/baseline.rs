@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_grows_fails_whether_or_not_it_is_known() {
+    fn a_growing_count_fails_whether_or_not_it_is_listed() {
         let known = counts(&[("a", 20)]);
         let check = |found| differences(&known, 14, &counts(found));
         assert!(check(&[("a", 20), ("b", 14)]).is_empty());

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_met_at_its_very_bound() {
+    fn a_target_is_met_at_exactly_its_bound() {
         let row = |target| Row::number("", 2.0, Unit::Ratio, target).met();
         assert_eq!(row(Target::AtLeast(2.0)), Some(true));
         assert_eq!(row(Target::AtLeast(2.1)), Some(false));

@@ -40,7 +40,7 @@ macro_rules! cases {
         })*
 
         #[test]
-        fn every_case_is_tried() {
+        fn every_case_runs() {
             let tried = [$($name),*];
             assert_eq!(CASES.map(|case| case.name), tried);
         }
@@ -68,7 +68,7 @@ cases! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_the_json_and_the_chart_tell_of_every_line() {
+async fn the_table_the_json_and_the_chart_show_every_row() {
     let outcomes = run("some").await;
     let setting = Setting::here(&Plan::tiny());
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_or_all_of_them_is_unfit() {
+    fn an_invalid_network_and_one_of_all_addresses_are_errors() {
         for text in [
             "",
             " ",

@@ -128,7 +128,7 @@ mod tests {
     use crate::MemoryStore;
 
     #[test]
-    fn no_more_tiers_are_kept_than_the_bound_however_many_quotas_come() {
+    fn no_more_tiers_are_cached_than_the_bound_however_many_quotas_are_used() {
         let known = Known::default();
         let policy = Policy::new("p", Quota::requests(1).per_second());
         let store = MemoryStore::new();

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_charged_is_noted_and_what_is_refunded_or_reset_is_not() {
+    fn charges_are_recorded_and_refunds_and_resets_are_not() {
         let (shares, key) = (Shares::default(), Key::global());
         let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
         let line = |units, receipt| CounterOp {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn permits_are_counted_in_process_alone() {
+    fn permits_are_not_written_back() {
         let shares = Shares::default();
         let limit = share(&shares, &Concurrency::new(), Quota::concurrent(9));
         shares.execute_detached(Op::Acquire(1), &[CounterOp::new(&limit, Key::global())]);

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_faults_in_a_row_open_it() {
+    fn as_many_failures_in_a_row_as_configured_open_it() {
         let (breaker, now) = breaker(3);
         for _ in 0..5 {
             assert!(
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_goes_when_its_pause_is_over_and_its_answer_closes_it() {
+    fn one_probe_at_a_time_is_sent_after_the_backoff_and_its_reply_closes_it() {
         let (breaker, now) = breaker(1);
         assert!(breaker.watch(now).is_none(), "closed, it needs none");
         breaker.on_failure(now, || StoreError::Timeout);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_late_closes_it_and_so_does_one_to_a_neighbours_probe() {
+    fn a_late_reply_closes_it_and_so_does_one_to_a_shared_probe() {
         let (breaker, now) = breaker(2);
         for lifted in [false, true] {
             while !breaker.on_failure(now, || StoreError::Timeout) {}
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_a_second_and_no_two_are_alike() {
+    fn backoffs_grow_to_a_second_and_differ() {
         for random in [0, 12_345, u64::MAX] {
             let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
             assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_on_until_a_question_is_answered() {
+    fn backoffs_grow_until_a_call_succeeds() {
         let (breaker, now) = breaker(1);
         let opened = |times: u32| {
             breaker.on_failure(now, || StoreError::Timeout);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_stands_still_is_relieved() {
+    fn a_prober_that_stalls_is_replaced() {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
         let still = breaker.watch(now).expect("a watch");
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_dropped_amid_a_probe_leaves_it_to_another_at_once() {
+    fn a_prober_that_is_dropped_during_a_probe_is_replaced_at_once() {
         let (breaker, now) = breaker(1);
         breaker.on_failure(now, || StoreError::Timeout);
         let watch = breaker.watch(now).expect("a watch");

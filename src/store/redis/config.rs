@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_that_were_opened_alike_count_in_the_same_place() {
+    fn stores_with_the_same_servers_and_prefix_have_the_same_id() {
         let id = |servers, prefix| {
             let connect = ConnectConfig {
                 servers: Some(servers),

@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_version_says_the_same_of_what_a_script_met() {
+    fn errors_of_scripts_are_classified_alike_for_every_server_version() {
         for (text, code, message) in [
             ("OOM command not allowed", "OOM", "command not allowed"),
             (
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_set_up_of_a_connection_has_the_code_that_its_server_sent() {
+    fn a_connection_that_cannot_be_set_up_fails_with_the_servers_code() {
         for (text, code) in [
             ("NOAUTH Authentication required.", "NOAUTH"),
             (
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn each_code_stands_in_the_table_once() {
+    fn each_code_is_in_the_table_once() {
         let mut codes: Vec<_> = ERROR_ACTIONS.iter().map(|(code, _)| *code).collect();
         codes.sort_unstable();
         codes.dedup();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_asked_again_that_may_have_run() {
+    fn nothing_is_sent_again_that_may_have_run() {
         let again = ERROR_ACTIONS
             .iter()
             .filter(|(_, fault)| fault.again.is_some());

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_spread_are_refused() {
+    fn numbers_of_tags_that_do_not_spread_are_rejected() {
         for many in [0, 3, 100, 2_048] {
             assert!(HashTags::new(many).is_err(), "{many}");
         }

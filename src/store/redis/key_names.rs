@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn no_brace_reaches_redis_however_it_is_smuggled() {
+    fn no_brace_in_a_policy_name_or_key_reaches_redis() {
         for policy in ["p", "{p}", "p}{q"] {
             for text in ["{a}", "a{", "}", "{", "a\n{b}", ""] {
                 let name = names(policy).of(&Key::new(text));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_values_decode_to_themselves() {
         let mut packed = MsgPackWriter::default();
         let ints = [
             0,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_may_be_known_last() {
+    fn a_reserved_number_is_patched_in_place() {
         let mut packed = MsgPackWriter::default();
         packed.reserve_u32();
         packed.text("who");
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_something_else_is_no_answer() {
+    fn truncated_and_other_bytes_are_no_reply() {
         let mut packed = MsgPackWriter::default();
         packed.list(1);
         packed.text("who");

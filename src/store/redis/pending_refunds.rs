@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_so_many_are_kept_and_each_is_sent_when_its_own_server_answers() {
+    fn a_bounded_number_is_kept_and_each_is_sent_when_its_own_server_replies() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let kept = PendingRefunds::default();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn refunds_of_permits_are_kept_however_many_they_are() {
+    fn refunds_of_permits_are_kept_without_a_bound() {
         let rule = Concurrency::new().bind(&Quota::concurrent(9));
         let limit = LimitHandle::new("p", rule.expect("a rule"), ());
         let kept = PendingRefunds::default();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_part_of_a_refund_claims_no_unit_of_another_part() {
+    fn a_kept_part_of_a_refund_takes_no_unit_of_another_part() {
         let rule = Gcra.bind(&Quota::requests(9).per_minute()).expect("a rule");
         let limit = LimitHandle::new("p", rule, ());
         let kept = PendingRefunds::default();

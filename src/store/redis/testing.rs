@@ -257,7 +257,7 @@ mod tests {
 
     /// These requests have been asked again already.
     #[test]
-    fn a_request_that_comes_too_late_is_asked_again_once() {
+    fn a_request_with_a_stale_window_is_sent_again_once() {
         script_reply(&packed(&[1, -1, 0], Some((2, "STALE late".into()))));
     }
 

@@ -226,27 +226,27 @@ async fn play_all(world: &World, kind: Kind, moves: bool, n: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_never_exceed_the_limit_and_one_that_is_killed_strands_what_it_reserved() {
+async fn two_processes_never_exceed_the_limit_and_a_killed_one_leaves_its_reservations() {
     play_all(&World::redis(), Kind::Never, false, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_one_of_which_is_killed_leave_what_they_charged_and_no_more() {
+async fn two_processes_one_of_them_killed_leave_exactly_their_charges() {
     play_all(&World::redis(), Kind::Little, false, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_one_of_which_is_killed_leave_what_time_has_not_given_back() {
+async fn two_processes_one_of_them_killed_leave_what_has_not_refilled() {
     play_all(&World::redis(), Kind::Little, true, 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_processes_one_of_which_is_killed_go_into_debt_and_out_of_it() {
+async fn two_processes_one_of_them_killed_go_into_debt_and_out_of_it() {
     play_all(&World::redis(), Kind::Debts, true, 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_one_process_leave_what_they_charged_and_no_more() {
+async fn tasks_of_one_process_leave_exactly_their_charges() {
     for kind in Kind::ALL {
         for moves in [false, true] {
             play_all(&World::memory(), kind, moves, 4).await;

@@ -39,7 +39,7 @@ impl Child {
         let mut process = Command::new(env::current_exe().expect("this test's program"))
             .args([
                 "--exact",
-                "ledger::process::one_that_is_killed",
+                "ledger::process::child_process_that_is_killed",
                 "--nocapture",
             ])
             .env(URL, server.url())
@@ -96,7 +96,7 @@ impl Drop for Child {
 
 /// Runs as a process of its own, above. It does nothing in a plain run of the tests.
 #[test]
-fn one_that_is_killed() {
+fn child_process_that_is_killed() {
     let (Ok(url), Ok(scene)) = (env::var(URL), env::var(SCENE)) else {
         return;
     };

@@ -65,7 +65,7 @@ fn assert_mistake(world: &World, tag: &'static str) {
 }
 
 #[test]
-fn a_state_format_of_a_built_in_strategy_is_a_mistake_on_both_stores_also_if_that_is_not_used() {
+fn a_state_format_of_a_built_in_strategy_is_a_config_error_even_if_unused() {
     for world in World::both() {
         for tag in ["g3", "t2", "f1", "c1", "r1", "l1", "s1", "p1", "x1"] {
             assert_mistake(&world, tag);
@@ -99,7 +99,7 @@ impl Strategy for Halved {
 }
 
 #[tokio::test]
-async fn a_strategy_that_binds_to_a_built_in_rule_counts_by_it() {
+async fn a_strategy_that_returns_a_built_in_rule_counts_by_it() {
     for world in World::both() {
         let policy = Policy::new("half", Quota::requests(10).per_day()).strategy(Halved);
         let limiter = world.limiter([policy]);
@@ -108,7 +108,7 @@ async fn a_strategy_that_binds_to_a_built_in_rule_counts_by_it() {
 }
 
 #[tokio::test]
-async fn under_one_name_and_key_each_strategy_has_a_count_of_its_own() {
+async fn under_one_name_and_key_each_strategy_has_its_own_count() {
     for world in World::both() {
         let quota = Quota::requests(5).per_day();
         let ban = Ban::for_duration(Duration::from_secs(60));

@@ -89,7 +89,7 @@ fn process(scene: &Scene, backend: &Backend) -> Process {
 }
 
 #[tokio::test]
-async fn each_strategy_writes_the_bytes_that_it_wrote_before() {
+async fn each_strategy_writes_the_recorded_bytes() {
     if env::var_os("TOLLGATE_WRITE_FORMATS").is_some() {
         write().await;
         panic!("{FIXTURE} is written anew: look at what has changed");
@@ -107,7 +107,7 @@ async fn each_strategy_writes_the_bytes_that_it_wrote_before() {
 }
 
 #[tokio::test]
-async fn each_strategy_goes_on_from_the_bytes_that_it_wrote_before() {
+async fn each_strategy_continues_from_the_recorded_bytes() {
     for scene in scenes::all() {
         let before = recorded(scene.name);
         let (later, keys_later) = resumed(&scene, &before).await;

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_that_is_never_answered_is_waited_for_only_so_long() {
+    async fn a_probe_without_a_reply_is_waited_for_only_so_long() {
         let (node, start) = (node(), Instant::now());
         let silent = node.begin_probe(start, LONG).expect("the first");
         tokio::time::advance(LONG - MOMENT).await;

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_answered_is_the_next_ones() {
+    async fn a_connection_that_replied_is_reused() {
         let server = Server::start();
         let (source, pool) = source(server.addr());
         let first = number(&source).await;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_to_a_server_of_no_use_is_no_ones() {
+    async fn a_connection_to_an_unusable_server_is_not_reused() {
         let server = Server::start();
         let (source, _pool) = source(server.addr());
         for error in [
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_broke_is_no_ones() {
+    async fn a_broken_connection_is_not_reused() {
         let server = Server::start();
         let proxy = Proxy::to(server.addr());
         let (source, pool) = source(proxy.addr());

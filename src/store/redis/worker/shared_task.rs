@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_work_holds_is_dropped_with_its_runtime() {
+    fn the_tasks_state_is_dropped_with_its_runtime() {
         let (shared_task, held) = (Arc::new(SharedTask::default()), Arc::new(()));
         let runtime = tokio::runtime::Builder::new_multi_thread().build();
         let runtime = runtime.expect("a runtime");

@@ -107,7 +107,7 @@ const fn ms(millis: u64) -> Duration {
 }
 
 #[test]
-fn a_denial_counts_down_and_says_what_larger_costs_wait_for() {
+fn a_cached_rejection_counts_down_and_has_the_waits_of_larger_costs() {
     let world = World::new(100);
     let key = Key::new("a");
     assert_eq!(world.wait(&key, 2), None);
@@ -121,7 +121,7 @@ fn a_denial_counts_down_and_says_what_larger_costs_wait_for() {
 }
 
 #[test]
-fn a_denial_ends_when_it_says_counted_from_the_question() {
+fn a_cached_rejection_ends_after_its_wait_counted_from_the_request() {
     let world = World::new(100);
     let key = Key::new("a");
     world.read("7");
@@ -136,7 +136,7 @@ fn a_denial_ends_when_it_says_counted_from_the_question() {
 }
 
 #[test]
-fn what_others_may_have_ended_is_believed_for_the_bound() {
+fn a_rejection_that_other_processes_may_have_ended_is_cached_for_the_bound() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
@@ -157,7 +157,7 @@ fn what_others_may_have_ended_is_believed_for_the_bound() {
 }
 
 #[test]
-fn an_unchanged_epoch_proves_all_denials_at_once() {
+fn an_unchanged_epoch_confirms_all_cached_rejections_at_once() {
     let world = World::new(100);
     let keys = ["a", "b", "c"].map(Key::new);
     world.read("7");
@@ -180,7 +180,7 @@ fn an_unchanged_epoch_proves_all_denials_at_once() {
 
 /// The machine was suspended, or the server's clock was set.
 #[test]
-fn a_server_whose_clock_moved_on_by_more_than_the_bound_is_asked_again() {
+fn a_server_whose_clock_moved_by_more_than_the_bound_is_called_again() {
     for (step, believed) in [
         (ms(900), true),
         (ms(1_001), false),
@@ -203,7 +203,7 @@ fn a_server_whose_clock_moved_on_by_more_than_the_bound_is_asked_again() {
 
 /// Others may take what there was, and what comes with time.
 #[test]
-fn past_the_bound_only_what_rejects_every_cost_is_believed() {
+fn past_the_bound_only_rejections_of_every_cost_are_used() {
     let world = World::new(100);
     let key = Key::new("a");
     world.read("7");
@@ -220,7 +220,7 @@ fn past_the_bound_only_what_rejects_every_cost_is_believed() {
 }
 
 #[test]
-fn the_epoch_is_read_by_one_and_in_time() {
+fn the_epoch_is_read_by_one_request_at_a_time_and_before_the_bound() {
     let world = World::new(100);
     assert_eq!(
         world.rejection_cache.start_epoch_read(),
@@ -264,7 +264,7 @@ fn the_epoch_is_read_by_one_and_in_time() {
 }
 
 #[test]
-fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
+fn a_refund_ends_a_cached_rejection_and_one_in_flight() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
@@ -278,7 +278,7 @@ fn giving_back_ends_a_denial_also_one_that_is_on_its_way() {
 
 /// A quota of its own, and so a limit of its own, and the books of the same policy.
 #[test]
-fn giving_back_ends_the_denials_of_every_quota_of_the_key() {
+fn a_refund_ends_the_cached_rejections_of_every_quota_of_the_key() {
     let (world, other) = (World::new(100), World::new(100));
     let (key, neighbour) = (Key::new("a"), Key::new("b"));
     world.refuse(&key, 1);
@@ -317,7 +317,7 @@ fn rules_whose_state_depends_on_the_cost_say_so() {
 }
 
 #[test]
-fn a_clock_that_steps_back_makes_no_denial_longer() {
+fn a_clock_that_steps_back_extends_no_cached_rejection() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
@@ -326,7 +326,7 @@ fn a_clock_that_steps_back_makes_no_denial_longer() {
 }
 
 #[test]
-fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
+fn requests_that_are_counted_or_admitted_in_part_are_always_sent() {
     let world = World::new(100);
     let key = Key::new("a");
     world.refuse(&key, 1);
@@ -366,7 +366,7 @@ fn what_has_to_be_counted_or_may_be_in_part_is_always_asked() {
 }
 
 #[test]
-fn a_million_keys_take_no_more_room_than_they_may() {
+fn a_million_keys_take_no_more_memory_than_allowed() {
     let world = World::new(10_000);
     for key in 0..1_000_000 {
         world.refuse(&Key::new(format!("{key}")), 1);

@@ -83,7 +83,7 @@ const fn after(millis: u64) -> RetryAfter {
 }
 
 #[test]
-fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
+fn a_cached_rejection_is_of_all_policies_of_its_request_and_of_no_other_request() {
     let world = World::new(100);
     let both = Several::new(&world, &["a", "b"]);
     both.refuse(&[1, 1], &[(6, 20), (2, 40)], ms(100));
@@ -120,7 +120,7 @@ fn a_denial_speaks_for_all_policies_of_its_request_and_for_no_other_request() {
 
 /// Each is as old as its own question: none speaks for the time of another.
 #[test]
-fn denials_of_different_ages_and_of_equal_ages_tell_their_own_waits() {
+fn cached_rejections_of_different_and_equal_ages_have_their_own_waits() {
     let world = World::new(100);
     let [first, second, third] =
         [["a", "b"], ["b", "c"], ["c", "a"]].map(|policies| Several::new(&world, &policies));
@@ -136,7 +136,7 @@ fn denials_of_different_ages_and_of_equal_ages_tell_their_own_waits() {
 }
 
 #[test]
-fn past_the_bound_a_policy_that_had_room_is_asked_about() {
+fn past_the_bound_a_policy_that_had_room_is_evaluated_by_the_store() {
     let world = World::new(100);
     let both = Several::new(&world, &["a", "b"]);
     world.read("7");

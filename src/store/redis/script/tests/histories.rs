@@ -133,7 +133,7 @@ fn receipts(counters: &CounterOps, answer: &Judged) -> Option<CounterOps> {
 }
 
 #[test]
-fn fast_paths_judge_as_the_functions_of_the_strategies_do() {
+fn fast_paths_decide_as_the_functions_of_the_strategies_do() {
     let mut world = World::new();
     let mut runner = TestRunner::new(Config {
         cases: 150,
