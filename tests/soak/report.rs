@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fmt, fs, sync::atomic::AtomicU64, time::Duration};
 
 use crate::{
-    books,
     interval::{Counts, Epoch},
+    ledger,
     limiters::PLACES,
 };
 
