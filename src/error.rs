@@ -1,10 +1,10 @@
-//! What can go wrong: in a configuration, and in a store.
+//! Errors of configurations, calls and stores.
 
 use std::{error, fmt, sync::Arc, time::Duration};
 
-/// A mistake in a configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
+/// An invalid configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
 ///
-/// It says which policy it is about (if one), which value is wrong, and what would be valid.
+/// Names the policy (if it is about one), the invalid value, and what is expected.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,17 +49,17 @@ impl ConfigError {
         Self::new(format!("{place}{}", unfit.value), unfit.expected)
     }
 
-    /// The name of the policy that the mistake is in; `None` if it is in the store or in the limiter as a whole.
+    /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
 
-    /// What is wrong.
+    /// The invalid value, described in words.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// What would be valid.
+    /// A description of what would be valid.
     pub fn expected(&self) -> &str {
         &self.expected
     }
@@ -76,7 +76,9 @@ impl fmt::Display for ConfigError {
 
 impl error::Error for ConfigError {}
 
-/// Why a [`Strategy`](crate::strategy::Strategy) or a [`Store`](crate::store::Store) can't count a quota.
+/// The error of a [`Strategy`](crate::strategy::Strategy), a [`Store`](crate::store::Store) or a
+/// [`KeyExtractor`](crate::KeyExtractor) for a setting that it can't use. The limiter that is built with it returns a
+/// [`ConfigError`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidValue {
     value: String,
@@ -84,7 +86,7 @@ pub struct InvalidValue {
 }
 
 impl InvalidValue {
-    /// `value` is what can't be counted, `expected` says what could be.
+    /// An error about `value`; `expected` describes a valid one. They read "`value`; expected `expected`".
     pub fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
         Self {
             value: value.into(),
@@ -93,7 +95,7 @@ impl InvalidValue {
     }
 }
 
-/// A policy was named that the limiter does not have.
+/// The error of a name that no policy of the limiter has.
 ///
 /// ```
 /// use tollgate::{CallError, Limiter, Policy, Quota};
@@ -117,7 +119,7 @@ impl UnknownPolicy {
         Self(Arc::new((name.to_owned(), known.into_iter().collect())))
     }
 
-    /// The name.
+    /// The unknown name.
     pub fn name(&self) -> &str {
         &self.0.0
     }
@@ -141,22 +143,22 @@ impl fmt::Display for UnknownPolicy {
 
 impl error::Error for UnknownPolicy {}
 
-/// Why a call that is no request's check, such as [`Limiter::reset`](crate::Limiter::reset), was not carried out.
+/// The error of an operation by hand other than a check, such as [`Limiter::reset`](crate::Limiter::reset).
 ///
-/// As a response it tells a client that the service is unavailable (503), and no more. To operators show the error's text, which
-/// names what failed and what to do.
+/// As a response it is a 503 Service Unavailable without details. Its text, for logs and operators, names what failed and what
+/// to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The store could not answer. The operation may still be done after a [timeout](StoreError::Timeout), and is not done
-    /// in process in place of the store.
+    /// The store failed. After a [timeout](StoreError::Timeout) the operation may have been done, or be done later. It is never
+    /// done in process instead.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The call names a policy that the limiter does not have; the store was not called.
     #[error(transparent)]
     UnknownPolicy(#[from] UnknownPolicy),
-    /// The named policy takes its quota, its cost or its conditions from requests, and the call has no request: give it one by
-    /// [`Check::parts`](crate::Check::parts), or settings of its own. The store was not called.
+    /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
+    /// [`Check::parts`](crate::Check::parts), nor settings of its own. The store was not called.
     #[error(
         "policy {policy:?} takes its quota, cost or conditions from a request: call `parts`, or name the policy and set \
          `quota_for` and `cost_for`"
@@ -166,19 +168,18 @@ pub enum CallError {
         /// The policy's name.
         policy: Arc<str>,
     },
-    /// The named policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::PolicyHandle::credit).
     #[error(
-        "policy {policy:?} can't be credited: its strategy keeps each charge by itself; `reset` gives all back"
+        "policy {policy:?} can't be credited: its strategy stores each charge separately; use `reset` to return all units"
     )]
     #[non_exhaustive]
     CreditUnsupported {
         /// The policy's name.
         policy: Arc<str>,
     },
-    /// The call blocks or unblocks keys, and none of the policies that it is about is a [ban](crate::Ban). Nothing was asked of
-    /// the store.
+    /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
     #[error(
-        "none of the policies {policies:?} is a ban: block and unblock need one, such as Policy::block_list(\"blocked\")"
+        "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"
     )]
     #[non_exhaustive]
     NotABan {
@@ -187,42 +188,43 @@ pub enum CallError {
     },
 }
 
-/// Why a store failed. A rejection is a result, and no failure.
+/// The error of a store. A rejected request is a result, not an error.
 ///
-/// An outage ends by itself, and requests are answered as [`OnStoreError`](crate::OnStoreError) says. A
-/// [misconfiguration](Self::is_misconfiguration) lasts until it is mended, and is answered as
+/// Requests that meet an outage, which ends by itself, are handled as [`OnStoreError`](crate::OnStoreError) says; those that
+/// meet a [misconfiguration](Self::is_misconfiguration), which lasts until it is corrected, as
 /// [`OnMisconfiguration`](crate::OnMisconfiguration) says.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No answer within the timeout. The request may still have been charged.
-    #[error("the store did not answer within the timeout")]
+    /// The store did not respond within the timeout. The request may have been charged.
+    #[error("the store did not respond within the timeout")]
     Timeout,
-    /// No connection could be had, or it broke while an answer was awaited. It has the client's error as text, so that no type
-    /// of a dependency is in this API.
-    #[error("no connection to the store: {0}")]
+    /// A connection could not be opened, or broke while a response was awaited: the request may have been charged. Holds the
+    /// text of the client's error.
+    #[error("connection to the store failed: {0}")]
     Connection(Arc<str>),
-    /// The circuit breaker is open: recent calls failed, none is made, and the store is probed in the background.
+    /// The circuit breaker is open after failed calls: the store was not called, and is probed in the background.
     #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", after(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
-        /// How long until the next probe of the store, a few milliseconds at first. For logs, and not for clients.
+        /// The time until the next probe of the store, a few milliseconds at first. For logs, not for clients.
         retry_after: Duration,
-        /// The failure of the last call or probe, if it is known.
+        /// The error of the last call or probe, if it is known.
         #[source]
         cause: Option<Arc<StoreError>>,
     },
-    /// The server answered with an error; nothing was charged.
-    #[error("the store answered with an error: {code}: {message}")]
+    /// The server responded with an error, and nothing was charged; only after `GARBLED`, a response that could not be decoded,
+    /// the request may have been charged.
+    #[error("the store responded with an error: {code}: {message}")]
     #[non_exhaustive]
     Server {
         /// The error's code, such as `OOM` or `READONLY`.
         code: Arc<str>,
-        /// The server's words.
+        /// The server's message.
         message: Arc<str>,
     },
-    /// The key holds data that this crate did not write. It was left as it is, and nothing was charged.
-    #[error("the store's key {key:?} holds no state of this policy: {message}")]
+    /// The key holds data that this crate did not write. It was not changed, and nothing was charged.
+    #[error("the store's key {key:?} does not hold the state of this policy: {message}")]
     #[non_exhaustive]
     CorruptKey {
         /// The key in the store.
@@ -230,10 +232,10 @@ pub enum StoreError {
         /// What is wrong with it.
         message: Arc<str>,
     },
-    /// An earlier charge, refund or settlement of the same request was sent and not answered, so that what the request is
-    /// charged is not known. Nothing was asked of the store. See [`PolicyAdmission::settle`](crate::PolicyAdmission::settle).
+    /// The store did not respond to an earlier charge, refund or settlement of the same request, so that the request's charge
+    /// is unknown. The store was not called. See [`PolicyAdmission::settle`](crate::PolicyAdmission::settle).
     #[error(
-        "what a request is charged under policy {policy:?} is not known: an earlier charge or refund was sent and not answered"
+        "the request's charge under policy {policy:?} is unknown: the store did not respond to an earlier charge or refund"
     )]
     #[non_exhaustive]
     Unconfirmed {
@@ -243,27 +245,26 @@ pub enum StoreError {
     /// The call was made outside of a tokio runtime, or in one that is ending.
     #[error("no tokio runtime: {0}")]
     NoRuntime(&'static str),
-    /// The store or the strategy can't do this operation.
-    #[error("the store can't do that: {0}")]
+    /// The store or the strategy does not support the operation. Nothing was charged.
+    #[error("not supported by the store: {0}")]
     Unsupported(&'static str),
 }
 
 impl StoreError {
-    /// An error that a store's server answered with, such as `OOM`: for a [`Store`](crate::store::Store) of one's own.
+    /// A [`Server`](Self::Server) error, such as `OOM`: for a [`Store`](crate::store::Store) of your own.
     pub fn server(code: impl Into<Arc<str>>, message: impl Into<Arc<str>>) -> Self {
         let (code, message) = (code.into(), message.into());
         Self::Server { code, message }
     }
 
-    /// A key of the store that holds something else than a state of its policy: for a [`Store`](crate::store::Store) of one's
-    /// own.
+    /// A [`CorruptKey`](Self::CorruptKey) error: for a [`Store`](crate::store::Store) of your own.
     pub fn corrupt_key(key: impl Into<Arc<str>>, message: impl Into<Arc<str>>) -> Self {
         let (key, message) = (key.into(), message.into());
         Self::CorruptKey { key, message }
     }
 
-    /// A call that was not made, because the last ones failed, the last of them by `cause`: for a
-    /// [`Store`](crate::store::Store) of one's own that has a circuit breaker.
+    /// A [`CircuitOpen`](Self::CircuitOpen) error, for a [`Store`](crate::store::Store) of your own with a circuit breaker.
+    /// `retry_after` is the time until the next probe, `cause` the last failure.
     pub fn circuit_open(retry_after: Duration, cause: Option<Self>) -> Self {
         Self::CircuitOpen {
             retry_after,
@@ -271,12 +272,12 @@ impl StoreError {
         }
     }
 
-    /// Whether the store, its server or its use is misconfigured: a right or a command is missing, a password is wrong, a
-    /// server is older than Redis 6.2, a cluster is used as a single server, something else stands under a policy's key,
-    /// there is no tokio runtime. Unlike an outage, that doesn't end until it is mended.
+    /// Whether the store, its server or its use is misconfigured: a permission or a command is missing, a password is wrong, a
+    /// server is older than Redis 6.2, a cluster is used as a single server, foreign data is stored under a policy's key, or
+    /// there is no tokio runtime. Unlike an outage, a misconfiguration lasts until it is corrected.
     ///
-    /// The cause of an open circuit breaker counts. [`Limiter::health_check`](crate::Limiter::health_check) finds most of
-    /// these before the first request.
+    /// For [`CircuitOpen`](Self::CircuitOpen), whether its cause is one.
+    /// [`Limiter::health_check`](crate::Limiter::health_check) finds most misconfigurations before the first request.
     pub fn is_misconfiguration(&self) -> bool {
         self.remedy().is_some()
     }

@@ -149,7 +149,7 @@ impl Lists {
             tracing::error!(
                 ?action,
                 suppressed,
-                "an access list can't see a request's address: {hint}"
+                "an access list can't find a request's address: {hint}"
             );
         });
     }

@@ -43,7 +43,7 @@ fn log_ambiguous(kind: &str, name: &str) {
     SELDOM.then(|suppressed| {
         tracing::debug!(
             suppressed,
-            "a request has {kind} {name} more than once, which is ambiguous: it has no key"
+            "a request has no key: {kind} {name} is given more than once, which is ambiguous"
         );
     });
 }

@@ -59,7 +59,7 @@ impl Taken {
                 OUTSIDE.then(|suppressed| {
                     tracing::warn!(
                         suppressed,
-                        "permits of in-flight limits can't be renewed: there is no tokio runtime here"
+                        "permits of in-flight limits can't be renewed outside of a tokio runtime: take them from a task of one"
                     );
                 });
             }

@@ -42,7 +42,7 @@ impl RefusalBody {
                             tracing::error!(
                                 error,
                                 suppressed,
-                                "the body from on_rejection failed, and was cut short"
+                                "the body of on_rejection's response failed and was cut short"
                             );
                         });
                         self.0 = Kind::Bytes(None);

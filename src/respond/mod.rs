@@ -131,7 +131,7 @@ impl Answers {
                     status,
                     action,
                     suppressed,
-                    "on_rejection returned a success; use Rejected::status"
+                    "on_rejection returned a 2xx status; use Rejected::status"
                 );
             });
             return refusal::with(decision, fields, refusal::wants_text(&parts.headers));

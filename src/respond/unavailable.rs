@@ -24,7 +24,7 @@ impl Unavailable {
             | CallError::NotABan { .. } => {
                 static MISUSE: Seldom = Seldom::new();
                 MISUSE.then(|suppressed| {
-                    tracing::error!(%error, suppressed, "a handler answers with a mistake of the application");
+                    tracing::error!(%error, suppressed, "a handler returned the error of a call that the application made wrongly");
                 });
                 None
             }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::error::StoreError;
 
-/// The result of [`Limiter::health_check`](crate::Limiter::health_check): what is wrong with the store.
+/// The result of [`Limiter::health_check`](crate::Limiter::health_check): the problems of a store.
 ///
 /// Stores build it from the [default](HealthReport::default), which has no issues, by its `with_` methods.
 #[derive(Clone, Debug, Default)]
@@ -16,11 +16,11 @@ pub struct HealthReport {
     dropped_write_backs: u64,
 }
 
-/// Something that is wrong with a store, or will be.
+/// A problem of a store, or one that will show later. Its text names the server or policy, what was found, and what to do.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HealthIssue {
-    /// It can't be reached, or does not answer.
+    /// The store can't be reached, or does not respond.
     #[error("{server} can't be reached: {error}")]
     Unreachable {
         /// The store, or one of its servers.
@@ -28,7 +28,7 @@ pub enum HealthIssue {
         /// Why.
         error: StoreError,
     },
-    /// A policy can't be counted: a trial on a key of its own failed.
+    /// A policy can't be counted: a trial operation on a key of its own failed.
     #[error("policy {policy:?} can't be counted on {server}: {error}")]
     PolicyFailed {
         /// The policy's name.
@@ -38,9 +38,9 @@ pub enum HealthIssue {
         /// Why.
         error: StoreError,
     },
-    /// The Redis user may not run commands that a policy needs; the message names them. They may be needed only at times,
-    /// such as to refund, or to repair a missing TTL.
-    #[error("policy {policy:?} lacks a right on {server}: {message}")]
+    /// The Redis user lacks permission for commands that a policy needs; the message names them. Some are needed rarely, such
+    /// as for refunds or to repair a missing TTL.
+    #[error("policy {policy:?} lacks a permission on {server}: {message}")]
     MissingPermission {
         /// The policy's name.
         policy: Arc<str>,
@@ -49,11 +49,10 @@ pub enum HealthIssue {
         /// The server's words.
         message: Arc<str>,
     },
-    /// The Redis user may not use the key whose change invalidates cached rejections: they hold for as long as
-    /// `RedisStoreBuilder::rejection_cache_staleness` allows. If the key is forbidden, and not a command, refunds and resets
-    /// fail.
+    /// The Redis user lacks permission for the key whose change invalidates cached rejections, which then hold for the whole
+    /// `RedisStoreBuilder::rejection_cache_staleness`. If the key rather than a command is forbidden, refunds and resets fail.
     #[error(
-        "rejections are not cached for long, and refunds may fail, without {key:?} on {server}: {message}"
+        "no permission for {key:?} on {server}, which invalidates cached rejections; refunds and resets may fail: {message}"
     )]
     NoInvalidationKey {
         /// The store, or one of its servers.
@@ -63,17 +62,17 @@ pub enum HealthIssue {
         /// The server's words.
         message: Arc<str>,
     },
-    /// A server is older than 6.2.
-    #[error("{server} is Redis {version}, and 6.2 is the oldest that is supported")]
+    /// A server is older than Redis 6.2.
+    #[error("{server} is Redis {version}; 6.2 or newer is required")]
     UnsupportedVersion {
         /// The server.
         server: Arc<str>,
         /// Its version.
         version: Arc<str>,
     },
-    /// A server that is full evicts keys: a client that has used up its quota has all of it again.
+    /// A server evicts keys when its memory is full, and a client whose key is evicted has its full quota again.
     #[error(
-        "{server} forgets counts when its memory is full: maxmemory-policy {policy}, and not noeviction"
+        "{server} evicts counts when its memory is full: maxmemory-policy is {policy}; set it to noeviction"
     )]
     EvictionEnabled {
         /// The server.
@@ -81,88 +80,89 @@ pub enum HealthIssue {
         /// Its `maxmemory-policy`.
         policy: Arc<str>,
     },
-    /// A server is a replica, which can't be written to.
-    #[error("{server} is a replica: it can't be written to")]
+    /// A server is a replica, which is read-only.
+    #[error("{server} is a read-only replica; connect to its master")]
     Replica {
         /// The server.
         server: Arc<str>,
     },
-    /// A server is a node of a cluster, and the store is configured for a single server: requests whose keys are in several
+    /// A server is a node of a cluster, but the store is configured for a single server: requests whose keys are in several
     /// slots, or on another node, fail.
     #[error("{server} is a node of a cluster: use RedisStore::cluster")]
     ClusterNode {
         /// The server.
         server: Arc<str>,
     },
-    /// A server's clock is far from this machine's. Limits are counted by the server's, and dates in responses follow it.
-    #[error("the clock of {server} is {} than this machine's by {by:?}", if *.ahead { "later" } else { "earlier" })]
+    /// A server's clock differs from this machine's by more than a second. Limits are counted by the server's clock, and dates
+    /// in responses follow it.
+    #[error("the clock of {server} is {by:?} {} this machine's; synchronize both clocks", if *.ahead { "ahead of" } else { "behind" })]
     ClockSkew {
         /// The server.
         server: Arc<str>,
-        /// By how much.
+        /// The difference.
         by: Duration,
-        /// Whether it shows a later time.
+        /// Whether the server's clock is ahead.
         ahead: bool,
     },
 }
 
 impl HealthReport {
-    /// Whether nothing is wrong now. Refunds and write-backs that were dropped in the past don't count.
+    /// Whether there are no issues. Refunds and write-backs that were dropped or not confirmed are none.
     pub fn is_healthy(&self) -> bool {
         self.issues.is_empty()
     }
 
-    /// What is wrong.
+    /// The problems that were found.
     pub fn issues(&self) -> &[HealthIssue] {
         &self.issues
     }
 
-    /// What could not be checked, because a permission is missing that counting doesn't need: `version`, `eviction`, `role`.
+    /// The checks that were skipped, because they need a permission that counting doesn't: `version`, `eviction`, `role`.
     pub fn unchecked(&self) -> &[&'static str] {
         &self.unchecked
     }
 
-    /// Refunds, charges and settlements that nothing waited for, and that the store has dropped since it was built: they came
-    /// while it was at fault, when 10,000 waited already, or can't be done under their key.
-    /// Their units come back with time. Refunds of permits that this process held are never dropped.
+    /// The number of refunds, charges and settlements without a waiter that the store has dropped since it was built: they came
+    /// while it failed and 10,000 were queued already, or can't be done under their key. Their units come back with time.
+    /// Refunds of permits that this process held are never dropped.
     pub fn dropped_refunds(&self) -> u64 {
         self.dropped_refunds
     }
 
-    /// Refunds, charges and settlements that nothing waited for, and that the store has not answered since it was built:
-    /// whether they were done is not known, and they are not sent again.
+    /// The number of refunds, charges and settlements without a waiter that were sent since the store was built and got no
+    /// response: whether they were done is unknown, and they are not sent again.
     pub fn unconfirmed(&self) -> u64 {
         self.unconfirmed
     }
 
-    /// Charges in process that the limiter has dropped from its [write-back](crate::LocalFallback::write_back) since it was
-    /// built: they came when 10,000 other keys were queued. They count in process alone.
+    /// The number of charges in process that the limiter has dropped from its [write-back](crate::LocalFallback::write_back)
+    /// since it was built: they came when 10,000 other keys were queued. They count in process only.
     pub fn dropped_write_backs(&self) -> u64 {
         self.dropped_write_backs
     }
 
-    /// This report with one more issue.
+    /// This report with another issue.
     #[must_use]
     pub fn with_issue(mut self, issue: HealthIssue) -> Self {
         self.add_issue(issue);
         self
     }
 
-    /// This report with something that could not be checked.
+    /// This report with another skipped check.
     #[must_use]
     pub fn with_unchecked(mut self, what: &'static str) -> Self {
         self.add_unchecked(what);
         self
     }
 
-    /// This report with so many more dropped refunds.
+    /// This report with `refunds` more dropped refunds.
     #[must_use]
     pub fn with_dropped_refunds(mut self, refunds: u64) -> Self {
         self.dropped_refunds = self.dropped_refunds.saturating_add(refunds);
         self
     }
 
-    /// This report with so many more operations that nothing waited for and the store has not answered.
+    /// This report with `operations` more [unconfirmed](Self::unconfirmed) operations.
     #[must_use]
     pub fn with_unconfirmed(mut self, operations: u64) -> Self {
         self.unconfirmed = self.unconfirmed.saturating_add(operations);

@@ -220,7 +220,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.execute_detached(op, counters);
         StoreResponse::Ready(Err(StoreError::Unsupported(
-            "a response that nothing waits for",
+            "responses to detached operations",
         )))
     }
 

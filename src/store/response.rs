@@ -241,7 +241,7 @@ impl OpResult {
 
 /// The error of a store whose result lacks that of a counter: there is no state to decide by.
 pub(crate) const TOO_FEW_RESULTS: StoreError =
-    StoreError::Unsupported("a result for each policy of a request");
+    StoreError::Unsupported("it returned no result for a policy of the request");
 
 /// The result of an operation for one counter.
 #[derive(Clone, Copy, Debug)]

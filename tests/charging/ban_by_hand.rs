@@ -112,7 +112,7 @@ async fn blocking_by_a_limiter_without_a_ban_is_an_error() {
             assert!(matches!(error, CallError::NotABan { .. }), "{error}");
             assert_eq!(
                 error.to_string(),
-                "none of the policies [\"once\"] is a ban: block and unblock need one, such as \
+                "none of the policies [\"once\"] is a ban: block and unblock require one, such as \
                  Policy::block_list(\"blocked\")"
             );
         };

@@ -23,7 +23,7 @@ async fn a_credit_returns_units_in_use_also_of_a_debt_and_no_more() {
                     assert!(matches!(by, By::Log | By::List | By::Sliding(_)), "{name}");
                     assert_eq!(
                         error.to_string(),
-                        "policy \"p\" can't be credited: its strategy keeps each charge by itself; `reset` gives all back"
+                        "policy \"p\" can't be credited: its strategy stores each charge separately; use `reset` to return all units"
                     );
                     assert_eq!(used(&limiter, "p").await, 7, "{name}");
                     continue;

@@ -135,7 +135,7 @@ async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
             assert!(unconfirmed, "{error}");
             assert_eq!(
                 error.to_string(),
-                "what a request is charged under policy \"p\" is not known: an earlier charge or refund was sent and not answered"
+                "the request's charge under policy \"p\" is unknown: the store did not respond to an earlier charge or refund"
             );
         }
         let all = admission.settle_each([("p", first)]).await;

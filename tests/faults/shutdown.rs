@@ -78,7 +78,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     assert_eq!(
         error.to_string(),
         format!(
-            "not brought to the store in time: {operations} refunds and charges, 0 write-backs"
+            "not sent to the store in time: {operations} refunds and charges, 0 write-backs"
         )
     );
     network.pass();

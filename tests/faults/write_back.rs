@@ -376,7 +376,7 @@ async fn dropped_write_backs_are_counted_and_logged_once_an_outage() {
         }
         let health = limiter.health_check().await;
         assert_eq!(health.dropped_write_backs(), 7 * episode);
-        assert_eq!(log.lines("write-backs are dropped"), episode as usize);
+        assert_eq!(log.lines("write-backs dropped"), episode as usize);
         network.pass();
         // Each answer of the store takes 64 of them along.
         for _ in 0..10_000 / 64 + 1 {

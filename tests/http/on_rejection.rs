@@ -167,7 +167,7 @@ async fn a_success_in_place_of_a_rejection_is_replaced_by_the_default_response()
         answer.is_problem_that_no_cache_stores();
         assert!(answer.retry_after().is_some());
         assert_eq!(log.lines("").len(), 1, "{}", log.text());
-        let error = &log.lines("on_rejection returned a success")[0];
+        let error = &log.lines("on_rejection returned a 2xx status")[0];
         assert!(error.contains(&format!("status={status}")), "{error}");
     }
     let redirect = once().on_rejection(|_, _| {

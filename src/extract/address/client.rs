@@ -177,7 +177,7 @@ impl ClientIp {
                 tracing::debug!(
                     ?peer,
                     suppressed,
-                    "a proxy names no client: its own address counts"
+                    "a trusted proxy names no client; the proxy's own address is counted"
                 );
             });
         }
@@ -200,8 +200,8 @@ impl ClientIp {
                 %peer,
                 %header,
                 suppressed,
-                "a request from a private address that is no trusted proxy has a header that proxies add: probably this \
-                 is a proxy, and all of its clients are counted as one; if so, name it: \
+                "a request from a private address that is not a trusted proxy has a header that proxies add: probably it \
+                 is a proxy, and all of its clients share one bucket; if so, add it: \
                  `extract::client_ip().trusted_proxies([..])`"
             );
         });

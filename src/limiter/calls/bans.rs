@@ -42,11 +42,11 @@ impl Limiter {
     /// years.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let manual_ban = |bound: &Bound| {
-            const NO_BAN: StoreError = StoreError::Unsupported("the strategy bans no key by hand");
+            const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
             let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
             let unfit = |_| {
                 StoreError::Unsupported(
-                    "a ban of less than a millisecond, or of more than ten years",
+                    "a ban shorter than a millisecond or longer than ten years",
                 )
             };
             let store = &self.desks.inner().store;

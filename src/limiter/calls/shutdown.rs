@@ -19,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// What a [shutdown](Limiter::shutdown) did not bring to the store in time.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not brought to the store in time: {operations} refunds and charges, {write_backs} write-backs"
+    "not sent to the store in time: {operations} refunds and charges, {write_backs} write-backs"
 )]
 pub struct ShutdownError {
     operations: u64,
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn an_error_that_main_returns_is_printed_as_a_sentence() {
         let error = ShutdownError::new(3, 2);
-        let text = "not brought to the store in time: 3 refunds and charges, 2 write-backs";
+        let text = "not sent to the store in time: 3 refunds and charges, 2 write-backs";
         assert_eq!(format!("{error:?}"), text);
         assert_eq!(error.to_string(), text);
     }

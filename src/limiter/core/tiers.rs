@@ -108,7 +108,7 @@ impl Known {
         tier.map_err(|invalid| {
             self.uncountable.then(|suppressed| {
                 let error = ConfigError::of(policy.name(), invalid);
-                tracing::error!(%error, suppressed, "a request's own quota can't be counted; the policy's is used");
+                tracing::error!(%error, suppressed, "a request's own quota can't be counted; the policy's own quota is used");
             });
         })
         .ok()

@@ -119,7 +119,7 @@ impl Shares {
             if begins {
                 tracing::warn!(
                     max_keys = MAX_UNWRITTEN_KEYS,
-                    "write-backs are dropped: too many keys were charged in process while the store failed"
+                    "write-backs dropped: too many keys were charged in process while the store failed"
                 );
             }
             return;

@@ -95,7 +95,7 @@ impl Desk {
                 let error = CallError::PartsRequired {
                     policy: policy.clone(),
                 };
-                tracing::error!(%error, suppressed, "a call lacks its request");
+                tracing::error!(%error, suppressed, "a call lacks the request that its policy reads");
             }
             _ => {}
         });

@@ -84,7 +84,7 @@ impl Desk {
     /// The rejection of a request that would have to wait where there is no runtime.
     #[cold]
     pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
-        let error = StoreError::NoRuntime("waiting needs its timers");
+        let error = StoreError::NoRuntime("waiting needs the timers of a runtime");
         self.log_failure(&error, FailureAction::Reject);
         let mut draft = Draft::new(Op::Acquire(1), false);
         draft.rule(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);

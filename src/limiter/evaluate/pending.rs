@@ -184,7 +184,7 @@ fn run_on(pending: QuotaLookUp) {
             ?timeout,
             runs_on,
             suppressed,
-            "a quota was not found in time; the policy's is used"
+            "quota_lookup exceeded its timeout; the policy's own quota is used"
         );
     });
 }

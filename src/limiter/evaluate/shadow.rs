@@ -92,7 +92,7 @@ impl Bound {
                     admitted,
                     would,
                     suppressed,
-                    "a shadow policy would decide otherwise"
+                    "a shadow policy would decide differently"
                 );
             });
         }

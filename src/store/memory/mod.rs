@@ -352,7 +352,7 @@ impl Store for MemoryStore {
         let locked = self.lock(counters);
         let answer = locked.and_then(|mut locked| self.answer(op, counters, &mut locked));
         StoreResponse::Ready(answer.ok_or(StoreError::Unsupported(
-            "a limit that another store registered",
+            "a limit registered by another store",
         )))
     }
 

@@ -105,7 +105,7 @@ impl RedisStore {
         let elsewhere = |line: &CounterOp<'_>| line.limit.context::<RedisLimit>().is_none();
         match counters {
             counters if counters.iter().any(elsewhere) => Err(StoreError::Unsupported(
-                "a limit that another store registered",
+                "a limit registered by another store",
             )),
             [line] => Ok([OwnedCounterOp::of(line)].into()),
             counters => Ok(counters.iter().map(OwnedCounterOp::of).collect()),
@@ -193,7 +193,7 @@ impl Store for RedisStore {
             range.arg(CALLERS).arg(1).arg(name);
             shared.breaker(tag).check()?;
             if Handle::try_current().is_err() {
-                return Err(StoreError::NoRuntime("callers waits for the server"));
+                return Err(StoreError::NoRuntime("`callers` waits for the server"));
             }
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.deadline, list).await;
@@ -245,7 +245,7 @@ impl Store for RedisStore {
                     workers.execute_detached(op, part.counters);
                 }
                 StoreResponse::Ready(Err(StoreError::Unsupported(
-                    "one response of several slots",
+                    "one response for several slots",
                 )))
             }
             Ok(counters) => StoreResponse::Pending(workers.execute_observed(op, counters).into()),

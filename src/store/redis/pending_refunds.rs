@@ -161,7 +161,7 @@ impl PendingRefunds {
         if begins {
             tracing::warn!(
                 max_refunds = MAX_KEPT,
-                "charges and refunds are dropped: too many came while the store failed"
+                "charges and refunds dropped: too many were queued while the store failed"
             );
         }
     }
@@ -259,7 +259,7 @@ fn log_unconfirmed(request: &PendingRequest, error: &StoreError) {
             policy = policy_of(request),
             %error,
             suppressed,
-            "a charge or refund may not have been settled: it was sent, and the store did not answer"
+            "a charge or refund may not have been settled: it was sent, and the store did not respond"
         );
     });
 }
@@ -271,7 +271,7 @@ fn log_failed(request: &PendingRequest, error: &StoreError) {
             policy = policy_of(request),
             %error,
             suppressed,
-            "a charge was not settled: it stays as it was"
+            "a charge was not settled and stays as it was"
         );
     });
 }

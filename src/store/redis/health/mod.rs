@@ -42,7 +42,7 @@ impl RedisStore {
         let mut health = HealthReport::default();
         if Handle::try_current().is_err() {
             let server = "the server".into();
-            let error = StoreError::NoRuntime("health_check waits for the server");
+            let error = StoreError::NoRuntime("`health_check` waits for the server");
             health.add_issue(HealthIssue::Unreachable { server, error });
             return health;
         }

@@ -132,7 +132,7 @@ impl WorkerPool {
         retries_refunds: bool,
     ) -> Result<ResponseHandle, StoreError> {
         let outside =
-            || StoreError::NoRuntime("the Redis store sends from the runtime of its caller");
+            || StoreError::NoRuntime("the Redis store sends requests from the caller's runtime");
         let (worker_index, hash) = self.invalidate_and_route(op, &counters);
         let here = Handle::try_current().map_err(|_| outside())?;
         let state = RequestState::with_cache_token(

@@ -51,7 +51,7 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
             shared.closed.then(|suppressed| {
                 tracing::info!(
                     suppressed,
-                    "circuit breaker closed: the store answers again"
+                    "circuit breaker closed: the store responds again"
                 );
             });
             shared.answers_again(tag);
