@@ -28,7 +28,8 @@ use crate::{
     store::{Store, memory::MemoryStore},
 };
 
-/// Builds a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) around one: what it was made by says which.
+/// Builds a [`Limiter`], or a [`RateLimitLayer`](crate::RateLimitLayer) around one: from [`Limiter::builder`] or
+/// [`RateLimitLayer::builder`](crate::RateLimitLayer::builder).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct LimiterBuilder<T = Limiter> {
@@ -56,21 +57,21 @@ impl<T> LimiterBuilder<T> {
         }
     }
 
-    /// Counts in `store`: in a [`MemoryStore`] of its own unless set.
+    /// Sets the store that holds the counts. Default: a [`MemoryStore`] of the limiter's own.
     pub fn store(mut self, store: impl Store) -> Self {
         self.store = Some(Arc::new(store));
         self
     }
 
-    /// Adds a policy. A request must pass them all, but for those [in the shadow](Policy::shadow); it is charged under
-    /// all of them, or under none.
+    /// Adds a policy. A request is admitted if all policies but [shadow policies](Policy::shadow) admit it, and is charged
+    /// under all of them or under none.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policies.push(policy);
         self
     }
 
-    /// Denies the requests of a list, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList): 403 Forbidden,
-    /// and nothing is charged. Lists come before all else, in the order of this table:
+    /// Denies the requests on a list, an [`AddressList`](crate::AddressList) or a [`KeyList`](crate::KeyList), with 403
+    /// Forbidden; nothing is charged. May be called several times. Lists are evaluated first, in the order of this table:
     ///
     /// | a request | is |
     /// |---|---|
@@ -83,35 +84,36 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Admits the requests of a list: no policy applies to them. See [`deny`](LimiterBuilder::deny) for requests on both.
+    /// Admits the requests on a list without evaluating a policy. May be called several times. See
+    /// [`deny`](LimiterBuilder::deny) for requests on both kinds of lists.
     pub fn allow(mut self, list: impl Into<AccessList>) -> Self {
         self.lists.allow(list.into());
         self
     }
 
-    /// What to do with a request whose address a list of addresses can't see: [`OnUnknownAddress::Pass`] unless set.
+    /// Sets what happens to a request whose address an [`AddressList`](crate::AddressList) can't find. Default:
+    /// [`OnUnknownAddress::Pass`].
     ///
-    /// The address is unknown where the server doesn't leave it in the request's extensions (with axum, without
-    /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without
-    /// [`address`](crate::Check::address).
+    /// The address is unknown if the server doesn't put it into the request's extensions (with axum, without
+    /// `into_make_service_with_connect_info`), and in a [`check`](Limiter::check) without [`address`](crate::Check::address).
     pub fn on_unknown_address(mut self, action: OnUnknownAddress) -> Self {
         self.lists.on_unknown_address(action);
         self
     }
 
-    /// Applies no policy to requests to this path: see [`Policy::skip_path`] for this and the other conditions.
+    /// Exempts requests to this path from all policies: see [`Policy::skip_path`] for this and the other conditions.
     pub fn skip_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.add_path(path.as_ref());
         self
     }
 
-    /// Applies no policy to requests by this method.
+    /// Exempts requests with this method from all policies: see [`Policy::skip_method`].
     pub fn skip_method(mut self, method: Method) -> Self {
         self.skips.add_method(method);
         self
     }
 
-    /// Applies no policy to requests of which `condition` is true.
+    /// Exempts requests for whose head `condition` returns true from all policies: see [`Policy::skip_with`].
     pub fn skip_with<F>(mut self, condition: F) -> Self
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -120,20 +122,20 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Applies policies only to requests to this path, or to another one that is given so: see [`Policy::only_path`].
+    /// Restricts all policies to requests to this path. Several calls add paths: see [`Policy::only_path`].
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.only_path(path.as_ref());
         self
     }
 
-    /// Applies policies only to requests by this method, or by another one that is given so: see [`Policy::only_method`].
+    /// Restricts all policies to requests with this method. Several calls add methods: see [`Policy::only_method`].
     pub fn only_method(mut self, method: Method) -> Self {
         self.skips.only_method(method);
         self
     }
 
-    /// Applies policies only to requests of which `condition` is true, and all others that are given so: see
-    /// [`Policy::only_with`].
+    /// Restricts all policies to requests for whose head `condition` returns true. With several calls, all conditions have to
+    /// be true: see [`Policy::only_with`].
     pub fn only_with<F>(mut self, condition: F) -> Self
     where
         F: Fn(&Parts) -> bool + Send + Sync + 'static,
@@ -142,25 +144,27 @@ impl<T> LimiterBuilder<T> {
         self
     }
 
-    /// Counts CORS preflights like any other request. They are free unless this is set: a browser sends them by
-    /// itself, and a page whose preflight is rejected can't read why.
+    /// Sets whether CORS preflights are counted like any other request. Default: false, since a browser sends them by itself,
+    /// and a page whose preflight is rejected can't read why.
     ///
-    /// A preflight is what the Fetch standard says: `OPTIONS` with an `Origin` and an `Access-Control-Request-Method`.
-    /// Where `OPTIONS` itself does costly work, set this, or put the CORS layer, which answers preflights, outside.
+    /// A preflight is what the Fetch standard defines: `OPTIONS` with an `Origin` and an `Access-Control-Request-Method`. If
+    /// the service does costly work for `OPTIONS`, set this, or put the CORS layer, which responds to preflights, outside of
+    /// the limiter's.
     pub fn count_preflights(mut self, count: bool) -> Self {
         self.counts_preflights = count;
         self
     }
 
-    /// What to do with a request in an outage of the store. Unless set, layers and [`check`](Limiter::check) admit, and outgoing calls
-    /// [wait](Limiter::wait) for the store until their timeout. A policy may have a setting [of its own](Policy::on_store_error).
+    /// Sets what happens to a request in an outage of the store. By default layers and [`check`](Limiter::check) admit, and
+    /// outgoing calls [wait](Limiter::wait) for the store until their timeout. A policy may have a setting [of its
+    /// own](Policy::on_store_error).
     pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
         self.on_store_error = Some(answer.into());
         self
     }
 
-    /// What to do with a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
-    /// [`OnMisconfiguration::Reject`] unless set.
+    /// Sets what happens to a request when the store is [misconfigured](crate::StoreError::is_misconfiguration). Default:
+    /// [`OnMisconfiguration::Reject`].
     pub fn on_misconfiguration(mut self, answer: OnMisconfiguration) -> Self {
         self.on_misconfiguration = answer;
         self
@@ -170,9 +174,11 @@ impl<T> LimiterBuilder<T> {
     ///
     /// # Errors
     ///
-    /// If there is no policy, a name is empty, unprintable or used twice, a quota or a [tier's](Policy::tier_quotas) is past what its strategy counts, a
-    /// strategy can't count in the store, a [fallback](crate::LocalFallback) is across no processes or its shares can't be
-    /// counted in process, a request costs more than a policy can ever admit, or a list is of a policy that isn't there.
+    /// [`ConfigError`] if there is no policy; a policy's name is invalid or used twice; a strategy can't count a quota or a
+    /// [tier](Policy::tier_quotas), or can't count in the store; an extractor or a condition is invalid; a
+    /// [fallback](crate::LocalFallback) is shared by 0 processes, or its shares can't be counted in process; a policy's cost is
+    /// more than it can ever admit; a shadow policy or a [`KeyList`](crate::KeyList) names a policy that the limiter doesn't
+    /// have.
     pub fn build(self) -> Result<T, ConfigError>
     where
         T: From<Limiter>,

@@ -1,4 +1,4 @@
-//! Calls of a limiter: a builder, and the future that it becomes.
+//! Calls of a limiter: a builder, and its future.
 
 use std::{
     fmt,
@@ -21,7 +21,7 @@ use crate::{
     store::Op,
 };
 
-/// A call of a [`Limiter`](crate::Limiter), made when it is awaited. `T` is what it returns: a [`Decision`] for
+/// A call of a [`Limiter`](crate::Limiter), which is made when it is awaited. `T` is its result: a [`Decision`] for
 /// [`check`](crate::Limiter::check), an [`Admission`] or [`Rejected`] for [`admit`](crate::Limiter::admit), a
 /// [`LimitStatus`](crate::LimitStatus) or [`CallError`](crate::CallError) for [`peek`](crate::Limiter::peek),
 /// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset).
@@ -36,7 +36,7 @@ pub struct Check<T = Decision> {
     output: PhantomData<fn() -> T>,
 }
 
-/// What a [`Check`] returns.
+/// The result of a [`Check`].
 pub trait CheckOutput {
     /// Converts the limiter's decision.
     fn from_decision(decision: Decision) -> Self;
@@ -67,15 +67,15 @@ impl<T> Check<T> {
         }
     }
 
-    /// Costs `units` under every policy, in place of each policy's own cost.
+    /// Sets the cost under every policy to `units`, in place of each policy's own.
     pub fn cost(mut self, units: u64) -> Self {
         self.own().cost = Some(units);
         self
     }
 
-    /// Decides on `n` equal requests at one instant: as many as there is room for are charged, each whole, and
-    /// [`Decision::admitted`] says how many. The decision is to admit if it's at least one. More than [`u32::MAX`] are as
-    /// many as that.
+    /// Checks `n` equal requests at one instant: as many as fit are admitted and charged, each at its full cost, and
+    /// [`Decision::admitted`] is their number. The decision admits if that is at least one. Default: 1; more than [`u32::MAX`]
+    /// count as [`u32::MAX`].
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -113,7 +113,7 @@ impl<T> Check<T> {
         self.own.get_or_insert_default()
     }
 
-    /// Costs `units` under the policy of that name.
+    /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.own().costs.push((policy.into(), units));
         self
@@ -121,7 +121,7 @@ impl<T> Check<T> {
 }
 
 impl<T> Check<T> {
-    /// Counts by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
+    /// Sets the quota under the policy of that name, such as that of the caller's tier, in place of the policy's own: see
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.own().quotas.push((policy.into(), quota));
@@ -130,16 +130,16 @@ impl<T> Check<T> {
 }
 
 impl<T> Check<T> {
-    /// The head of the request that the call is about. The settings that policies take from requests are honoured:
+    /// Sets the head of the request that the call is for, from which policies take their settings:
     /// [`quota_with`](crate::Policy::quota_with), [`quota_lookup`](crate::Policy::quota_lookup),
-    /// [`cost_with`](crate::Policy::cost_with) and [`skip_path`](crate::Policy::skip_path) with its likes, of a policy or of the
-    /// limiter; [`caller`](crate::Policy::caller); and lists of addresses. Keys are not: they are those of the call. What the call sets itself, such as
-    /// [`quota_for`](Check::quota_for), comes first.
+    /// [`cost_with`](crate::Policy::cost_with) [`skip_path`](crate::Policy::skip_path) and the other conditions, of a policy or
+    /// of the limiter; [`caller`](crate::Policy::caller); and the address for [address lists](crate::AddressList). Keys are
+    /// those of the call, not the request's. Settings of the call, such as [`quota_for`](Check::quota_for), take precedence.
     ///
-    /// A policy that has such settings makes a call without them an error (for a check,
-    /// [`DecisionKind::PartsRequired`](crate::DecisionKind::PartsRequired)), unless the call gives what the policy takes from
-    /// requests: a quota by [`quota_for`](Check::quota_for), a cost by [`cost`](Check::cost) or
-    /// [`cost_for`](Check::cost_for), and, in place of conditions, the policy's name with its key.
+    /// If a policy has such settings, a call without a request is an error (for a check,
+    /// [`DecisionKind::PartsRequired`](crate::DecisionKind::PartsRequired)), unless the call sets what the policy takes from
+    /// requests: a quota by [`quota_for`](Check::quota_for), a cost by [`cost`](Check::cost) or [`cost_for`](Check::cost_for),
+    /// and, in place of conditions, the policy's name with its key.
     ///
     /// ```
     /// use http::request::Parts;
@@ -155,7 +155,7 @@ impl<T> Check<T> {
         self
     }
 
-    /// The client's address, for [lists of addresses](crate::AddressList). It is not counted by.
+    /// Sets the client's address for [address lists](crate::AddressList). It is not used as a key.
     pub fn address(mut self, address: IpAddr) -> Self {
         self.own().address = Some(address);
         self
@@ -173,8 +173,14 @@ impl<T: CheckOutput> IntoFuture for Check<T> {
 
 /// The future of a [`Check`].
 ///
-/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where the decision is made in process: a task
-/// that makes many in a loop yields to others. Nothing is charged before that. Outside of a runtime it never yields.
+/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also if the decision is made in process: a task that
+/// makes many decisions in a loop yields to others. Nothing is charged before it yields. Outside of a runtime it never yields.
+///
+/// # Cancellation
+///
+/// Dropping the future of a [`check`](crate::Limiter::check) or [`admit`](crate::Limiter::admit) before it completes cancels
+/// the request: a charge that was made nevertheless is refunded. Dropping a [`peek`](crate::Limiter::peek) is harmless. A
+/// [`charge`](crate::Limiter::charge) or [`reset`](crate::Limiter::reset) that was polled may be done nevertheless.
 #[must_use = "futures do nothing unless polled"]
 pub struct CheckFuture<T = Decision>(State<T>);
 

@@ -6,9 +6,32 @@ use crate::key::Key;
 
 /// The keys of a call: one [`Key`] for all policies, or pairs of a policy's name and its key.
 ///
-/// One key for all stands for the caller. A policy that counts all requests together, by
-/// [`extract::global`](crate::extract::global), keeps its own key; policies that count by something else than the caller, such
-/// as an address or a path, have to be named, each with its key.
+/// A single key identifies the caller under all policies, except those that count all requests together, by
+/// [`extract::global`](crate::extract::global), which keep their own key. Policies that count by something other than the
+/// caller, such as an address or a path, have to be named, each with its key.
+///
+/// ```
+/// use tollgate::{Key, Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("user", Quota::requests(5).per_minute()))
+///     .policy(Policy::new("address", Quota::requests(9).per_minute()))
+///     .build()?;
+/// // A key for each policy,
+/// let address = Key::ip([192, 0, 2, 1].into());
+/// let admission = limiter.admit([("user", Key::new("alice")), ("address", address)]).await?;
+/// assert_eq!(admission.remaining("address"), Some(8));
+/// // for one of them,
+/// let admission = limiter.admit(("user", "alice")).await?;
+/// assert_eq!((admission.remaining("user"), admission.remaining("address")), (Some(3), None));
+/// // or one key for all.
+/// let admission = limiter.admit("alice").await?;
+/// assert_eq!((admission.remaining("user"), admission.remaining("address")), (Some(2), Some(8)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Keys {
     who: Who,
@@ -22,7 +45,7 @@ enum Who {
 }
 
 impl Keys {
-    /// Records `caller` as the caller of what is charged, in place of each policy's key: see
+    /// Records `caller` as the caller of the charges, in place of each policy's key: see
     /// [`Policy::caller`](crate::Policy::caller).
     #[must_use]
     pub fn caller(mut self, caller: Key) -> Self {

@@ -56,10 +56,10 @@ pub(crate) use wait::DEFAULT_MAX_WAITERS;
 use wait::leader::Queues;
 pub use wait::{Wait, WaitFuture};
 
-/// Policies over a store. Cheap to clone; clones share everything.
+/// A set of policies over a store. Cheap to clone; clones share everything.
 ///
-/// A [`RateLimitLayer`](crate::RateLimitLayer) calls it for each request. It can be called without HTTP too, with keys that
-/// only a handler knows.
+/// A [`RateLimitLayer`](crate::RateLimitLayer) calls it for each request. It can also be called without HTTP, with keys that
+/// only a handler or a job knows. It can be shared between threads and runtimes; dropping it loses no counts of the store.
 ///
 /// ```
 /// use tollgate::{Limiter, Policy, Quota};
@@ -144,25 +144,23 @@ enum Role {
 }
 
 impl Limiter {
-    /// Starts to build a limiter.
+    /// Returns a builder of a limiter.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::new()
     }
 
-    /// Admits a request and charges it, under every policy, or rejects it and charges none: the call for handlers, where
-    /// `?` answers a rejected request.
+    /// Admits a request and charges it under every policy, or rejects it and charges it under none. Made for handlers, where
+    /// `?` turns a rejection into the response.
     ///
     /// The [`Admission`] holds the permits of [in-flight limits](crate::Concurrency), and releases them when it is dropped:
-    /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check): one
-    /// key counts under all policies but those by [`extract::global`](crate::extract::global), and policies that count by
-    /// something else than the caller, such as an address or a path, have to be named with their keys.
+    /// bind it to a name for as long as the work takes. `keys` and the settings are those of [`check`](Limiter::check).
     ///
-    /// No layer knows of the admission: [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to) adds its fields to the
-    /// handler's response.
+    /// The layers around the handler don't know the admission: [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to)
+    /// adds its fields to the handler's response.
     ///
-    /// There is no response to charge by. A policy with [`charge_after`](Policy::charge_after) charges nothing until the
-    /// handler does ([`Admission::policy`], [`charge`](crate::PolicyAdmission::charge)), and one with
-    /// [`refund_unless`](Policy::refund_unless) refunds nothing until the handler does.
+    /// The call has no response whose outcome could be charged. Under a policy with [`charge_after`](Policy::charge_after) the
+    /// handler charges by [`Admission::policy`] and [`charge`](crate::PolicyAdmission::charge), and under one with
+    /// [`refund_unless`](Policy::refund_unless) it refunds.
     ///
     /// ```
     /// use tollgate::{Limiter, Rejected};
@@ -184,26 +182,32 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Rejected`] if a quota is used up, a key is banned or on a [deny list](LimiterBuilder::deny), the store failed and the
-    /// limiter is set to reject then, or the call can't be carried out: a name that no policy has, or no
+    /// [`Rejected`] if a quota is exhausted, a key is banned or on a [deny list](LimiterBuilder::deny), the store failed and
+    /// the limiter [rejects](OnStoreError::Reject) then, or the call is invalid: a name that no policy has, or no
     /// [`parts`](Check::parts) for a policy that takes settings from requests.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future before it completes cancels the request: a charge that was made nevertheless is refunded.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 
-    /// Decides on a request as [`admit`](Limiter::admit) does, and returns the whole [`Decision`], whatever it is.
+    /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
+    /// fails: [`DecisionKind`](crate::DecisionKind) has the errors that `admit` returns. Cancellation is that of `admit`.
     ///
-    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key. One key for all stands for the caller:
-    /// a policy by [`extract::global`](crate::extract::global) counts by its own key instead. Policies that count by
-    /// something else than the caller, such as the peer's address or the path, have to be named, or the key is counted as if
-    /// it were an address or a path: `[("address", address), ("user", user), ("budget", Key::global())]`. A policy that is
-    /// not named does not
-    /// apply to this call, bans and shadows included; one [in the shadow of another](Policy::shadow_of) goes by the other's key. A
-    /// name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
-    /// so does a policy that takes settings from requests, without [`parts`](Check::parts). Of a request without a response,
-    /// a policy with [`charge_after`](Policy::charge_after) charges nothing, and one with
-    /// [`refund_unless`](Policy::refund_unless) refunds nothing: see [`admit`](Limiter::admit). The cost is each policy's own
-    /// unless set:
+    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key.
+    ///
+    /// One key identifies the caller under all policies, except those by [`extract::global`](crate::extract::global), which
+    /// count by their own key. Policies that count by something other than the caller, such as the peer's address or the path,
+    /// have to be named, since the key would be counted as if it were an address or a path: `[("address", address), ("user",
+    /// user), ("budget", Key::global())]`. Policies that are not named don't apply to the call, bans and shadow policies
+    /// included; a [candidate](Policy::shadow_of) has the key of its live policy.
+    ///
+    /// A name that no policy has rejects the request ([`DecisionKind::UnknownPolicy`](crate::DecisionKind::UnknownPolicy)), and
+    /// so does a policy that takes settings from requests, without [`parts`](Check::parts).
+    ///
+    /// The cost is each policy's own unless set:
     ///
     /// ```no_run
     /// # async fn f(limiter: tollgate::Limiter) {
@@ -219,27 +223,29 @@ impl Limiter {
         Check::new(self.desk(), Op::Acquire(1), keys.into())
     }
 
-    /// How a request would stand, without charging it. Lists of addresses are asked only if the call says the address, by
-    /// [`address`](Check::address) or [`parts`](Check::parts).
+    /// Reports the status of a request's keys without charging them. [Address lists](crate::AddressList) are evaluated only if
+    /// the call has an address, by [`address`](Check::address) or [`parts`](Check::parts). Dropping the future is harmless.
     ///
     /// # Errors
     ///
-    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Peek, keys.into())
     }
 
-    /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which later
-    /// requests wait for. For costs that are known only afterwards.
+    /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which has to refill
+    /// before later requests are admitted. For costs that are known only afterwards.
     ///
-    /// A [ban](crate::Ban) is charged only if it is named: then as many rejections are counted.
+    /// A [ban](crate::Ban) is charged only if it is named: it then counts `units` rejections.
     ///
-    /// Returns how a request **of as many units** stands afterwards: its wait is [`Never`](crate::RetryAfter::Never) where they are
-    /// more than the quota ever admits at once. A [`peek`](Limiter::peek) says how the caller's next request stands.
+    /// Returns the status of a request **of as many units** afterwards: its wait is [`Never`](crate::RetryAfter::Never) if
+    /// `units` are more than the quota ever admits at once. A [`peek`](Limiter::peek) has that of the caller's next request.
+    ///
+    /// If the future was polled and is dropped, the units may be charged nevertheless.
     ///
     /// # Errors
     ///
-    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`].
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid.
     pub fn charge(
         &self,
         keys: impl Into<Keys>,
@@ -248,20 +254,22 @@ impl Limiter {
         Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
-    /// Forgets what was used under the policies that `keys` are for, and the rejections that bans among them counted: such a
-    /// [ban](crate::Ban) is lifted too. Returns how the keys stood before. One key for all policies leaves those by
-    /// [`extract::global`](crate::extract::global) alone, which count all requests together, unless it is their own key or
-    /// there are no other policies.
+    /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
+    /// Returns the status before. One key for all policies does not reset policies by
+    /// [`extract::global`](crate::extract::global), which count all requests together, unless it is their own key or there are
+    /// no other policies.
     ///
-    /// What was charged before and is refunded later is then taken off what was charged since, unless the strategy can tell
-    /// them apart ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),
-    /// [`SlidingLog`](crate::SlidingLog)): requests that were under way can let as many units more be admitted as they are
-    /// refunded.
+    /// A later refund of a charge from before the reset is subtracted from the charges since, unless the strategy can
+    /// distinguish them ([`FixedWindow`](crate::FixedWindow), [`ListWindow`](crate::ListWindow),
+    /// [`SlidingLog`](crate::SlidingLog)): requests in flight during the reset can let as many units more be admitted as they
+    /// are refunded.
+    ///
+    /// If the future was polled and is dropped, the keys may be reset nevertheless.
     ///
     /// # Errors
     ///
-    /// If the store fails, whatever [`OnStoreError`] says, or the call can't be carried out: see [`CallError`]. Nothing
-    /// is reset in process then either.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid. Shares in
+    /// process are not reset then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.desk(), Op::Reset, keys.into())
     }
@@ -276,7 +284,7 @@ impl Limiter {
         self.desk().judge_request(parts)
     }
 
-    /// The policies, in order: bans after those that are enforced, and shadows after both.
+    /// The policies in their order of evaluation: enforced policies, then bans, then shadow policies.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
         self.desks
             .inner()

@@ -1,4 +1,4 @@
-//! Policies for keys and blocks that only the application knows.
+//! Policies whose keys or blocks the application sets by hand.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +16,9 @@ use crate::{
 const DAY: Duration = Duration::from_secs(86_400);
 
 impl Policy {
-    /// Counts by keys that only the application knows, such as the account of a login: the policy applies to calls by hand, such
-    /// as [`Limiter::admit`](crate::Limiter::admit), and to no request that passes a layer.
-    /// [`PolicyHandle::key`](crate::PolicyHandle::key) makes of a text the key that `admit` makes of it.
+    /// Applies the policy to calls by hand only, such as [`Limiter::admit`](crate::Limiter::admit), and to no request that
+    /// passes a layer: for keys that only the application knows, such as the account of a login.
+    /// [`PolicyHandle::key`](crate::PolicyHandle::key) turns text into the same key as `admit` does.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -42,9 +42,10 @@ impl Policy {
         self
     }
 
-    /// A [`Ban`] that counts no rejections: it blocks the keys that [`Limiter::block`](crate::Limiter::block) names, in all
-    /// processes, until their time has passed or [`unblock`](crate::Limiter::unblock) lifts it. Like any policy it goes by
-    /// client address unless [`key`](Policy::key) or [`by_hand`](Policy::by_hand) says otherwise.
+    /// A policy under a [`Ban`] that counts no rejections: it blocks the keys that are passed to
+    /// [`Limiter::block`](crate::Limiter::block), in all processes, until their time has passed or they are
+    /// [unblocked](crate::Limiter::unblock). Like any policy it counts by client address unless [`key`](Policy::key) or
+    /// [`by_hand`](Policy::by_hand) is set.
     ///
     /// For accounts that an operator locks, and for another service's `429 Too Many Requests`: see
     /// [`outgoing`](crate::outgoing#when-the-other-side-says-429).

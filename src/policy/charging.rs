@@ -1,4 +1,4 @@
-//! When a policy charges.
+//! When a policy charges requests.
 
 use super::Policy;
 use crate::{charge::When, outcome::Outcome};
@@ -43,9 +43,9 @@ use crate::{charge::When, outcome::Outcome};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl Policy {
-    /// Checks on arrival that a request fits, and charges it when it is over, if `charges` returns true for its outcome.
-    /// Requests in flight together may exceed the limit; where that costs money, use
-    /// [`refund_unless`](Policy::refund_unless). The last of the two calls counts.
+    /// Charges a request when it has ended, if `charges` returns true for its outcome; on arrival it is only checked. So
+    /// concurrent requests may exceed the limit together; where that costs money, use [`refund_unless`](Policy::refund_unless).
+    /// The last call of the two methods counts. By default a request is charged on arrival, whatever its outcome.
     ///
     /// ```
     /// use tollgate::{Policy, Quota, outcome};
@@ -54,10 +54,10 @@ impl Policy {
     /// let login = Policy::new("login", Quota::requests(20).per_minute()).charge_after(outcome::failure);
     /// ```
     ///
-    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, or hanging up
-    /// would evade a limit on failures: see [`charge_dropped`](Policy::charge_dropped).
+    /// A request that is [dropped](crate::outcome::RequestEnd::Dropped) before it has a response is charged, since a client
+    /// could otherwise evade a limit on failures by disconnecting: see [`charge_dropped`](Policy::charge_dropped).
     ///
-    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and charges nothing: charge the failure
+    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and charges nothing: charge a failure
     /// by [`PolicyAdmission::charge`](crate::PolicyAdmission::charge).
     #[must_use]
     pub fn charge_after<F>(self, charges: F) -> Self
@@ -67,8 +67,8 @@ impl Policy {
         self.charge_by(When::Response, charges)
     }
 
-    /// Charges on arrival, and refunds the charge when the request is over, unless `charges` returns true for its outcome.
-    /// The last call of this and [`charge_after`](Policy::charge_after) counts.
+    /// Charges a request on arrival, and refunds it when it has ended, unless `charges` returns true for its outcome. The last
+    /// call of this method and [`charge_after`](Policy::charge_after) counts.
     ///
     /// ```
     /// use tollgate::{Policy, Quota, outcome};
@@ -77,16 +77,16 @@ impl Policy {
     /// let ocr = Policy::new("ocr", Quota::requests(5).per_minute()).refund_unless(outcome::success);
     /// ```
     ///
-    /// Requests under way hold units that may be refunded in a moment. Where they hold all, others are rejected, with
-    /// the `Retry-After` of a charge that stays. Where failures alone are to count, [`charge_after`](Policy::charge_after) rejects
+    /// Requests in flight hold units that may be refunded soon. While they hold all units, other requests are rejected, with a
+    /// `Retry-After` that assumes no refund. To count failures only, use [`charge_after`](Policy::charge_after), which rejects
     /// no request because of others that will succeed.
     ///
     /// A refund returns only what time has not already given back, and only to the window that was charged. Under
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the time that the request took stays used where other
-    /// requests were charged beside it; for slow work, [`FixedWindow`](crate::FixedWindow) refunds the whole. If the process
-    /// dies meanwhile the charge stays, no longer than its window.
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) the units that would have refilled while the request ran
+    /// stay charged if other requests were charged at the same time; for slow work, [`FixedWindow`](crate::FixedWindow) refunds
+    /// the whole charge. If the process dies during the request, the charge stays until its window ends or it has refilled.
     ///
-    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and refunds nothing: refund by
+    /// A call by hand, such as [`Limiter::check`](crate::Limiter::check), has no response and refunds nothing: refund it by
     /// [`PolicyAdmission::refund`](crate::PolicyAdmission::refund).
     #[must_use]
     pub fn refund_unless<F>(self, charges: F) -> Self
@@ -96,19 +96,20 @@ impl Policy {
         self.charge_by(When::Reserve, charges)
     }
 
-    /// Whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that was
-    /// dropped before it had a response: true unless set.
+    /// Sets whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that
+    /// was [dropped](crate::outcome::RequestEnd::Dropped) before it had a response. Default: true.
     #[must_use]
     pub fn charge_dropped(mut self, charges: bool) -> Self {
         self.charge.dropped = charges;
         self
     }
 
-    /// Whether a rejected request is charged by the policies that reject it, down to a debt of at most one capacity, so that
-    /// a client that keeps retrying waits for longer: false unless set.
+    /// Sets whether a policy charges the requests that it rejects, down to a debt of at most one capacity, so that a client
+    /// that keeps retrying has to wait longer. Default: false.
     ///
     /// Strategies that store each unit ([`SlidingLog`](crate::SlidingLog), [`ListWindow`](crate::ListWindow),
-    /// [`Concurrency`](crate::Concurrency)) go into no debt.
+    /// [`Concurrency`](crate::Concurrency)) don't go into debt. Together with [`charge_after`](Policy::charge_after) it is a
+    /// [`ConfigError`](crate::ConfigError).
     #[must_use]
     pub fn charge_rejected(mut self, charges: bool) -> Self {
         self.charge.rejected = charges;

@@ -1,4 +1,4 @@
-//! What a policy can't be.
+//! Validation of policies.
 
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@ use http::{Method, request::Parts};
 use super::Policy;
 
 impl Policy {
-    /// Doesn't apply to requests to this path, as the client sent it and without its query. `/static/*` is all beneath
-    /// `/static/`.
+    /// Exempts requests to this path, as the client sent it and without its query, from the policy. `/static/*` matches every
+    /// path below `/static/`. May be called several times.
     ///
     /// # Conditions
     ///
@@ -17,16 +17,16 @@ impl Policy {
     /// | [`only_method`](Policy::only_method) | if it is one of these methods |
     /// | [`only_with`](Policy::only_with) | if all of these functions are true |
     ///
-    /// All of the conditions that are set have to hold. Paths are the original ones, also within a nested axum router,
-    /// where `parts.uri` is the rest of the path: functions read [`extract::original_path`](crate::extract::original_path).
+    /// All conditions that are set must hold. Paths are the original ones, also within a nested axum router, where `parts.uri`
+    /// is the rest of the path: functions can read [`extract::original_path`](crate::extract::original_path).
     ///
-    /// Where servers may differ in how they read a path, the policy applies. So a path is never skipped that has segments
-    /// `.` or `..`, a `;`, a backslash, one of them or a `/`, `%` or NUL in percent-encoding, or percent-encoding that is no
-    /// UTF-8; and `only_path("/login")` applies to `/%6Cogin`, `/login;a=b` and whatever has `..` in it. A condition's own
-    /// path with any of these is a [`ConfigError`](crate::ConfigError).
+    /// The policy applies to paths that servers read differently. So a path is never skipped that has segments `.` or `..`, a
+    /// `;`, a backslash, one of these or a `/`, `%` or NUL in percent-encoding, or percent-encoding of invalid UTF-8; and
+    /// `only_path("/login")` applies to `/%6Cogin`, `/login;a=b` and every path with `..` in it. A condition whose own path has
+    /// any of these is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     ///
-    /// A [`check`](crate::Limiter::check) by hand knows of the request what [`Check::parts`](crate::Check::parts) says. Without it,
-    /// a policy with conditions has to be named with its key, or the check is rejected.
+    /// A [`check`](crate::Limiter::check) by hand takes the request from [`Check::parts`](crate::Check::parts). Without it, a
+    /// policy with conditions has to be named with its key, or the check is rejected.
     ///
     /// ```
     /// use tollgate::{Policy, Quota};
@@ -46,15 +46,16 @@ impl Policy {
         self
     }
 
-    /// Doesn't apply to requests by this method. See [`skip_path`](Policy::skip_path).
+    /// Exempts requests with this method from the policy. May be called several times: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn skip_method(mut self, method: Method) -> Self {
         self.skips.add_method(method);
         self
     }
 
-    /// Doesn't apply to requests of which `condition` is true. See [`skip_path`](Policy::skip_path); within a
-    /// nested axum router the path is [`extract::original_path`](crate::extract::original_path), not that of `parts.uri`.
+    /// Exempts requests for whose head `condition` returns true from the policy. May be called several times: see
+    /// [`skip_path`](Policy::skip_path). It runs on the request path and must not block. Within a nested axum router the path
+    /// is [`extract::original_path`](crate::extract::original_path), not that of `parts.uri`.
     #[must_use]
     pub fn skip_with<F>(mut self, condition: F) -> Self
     where
@@ -64,25 +65,24 @@ impl Policy {
         self
     }
 
-    /// Applies only to requests to this path, or to another one that is given so; `/admin/*` is all beneath `/admin/`. See
-    /// [`skip_path`](Policy::skip_path).
+    /// Restricts the policy to requests to this path; `/admin/*` matches every path below `/admin/`. Several calls add paths:
+    /// see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_path(mut self, path: impl AsRef<str>) -> Self {
         self.skips.only_path(path.as_ref());
         self
     }
 
-    /// Applies only to requests by this method, or by another one that is given so. See
-    /// [`skip_path`](Policy::skip_path).
+    /// Restricts the policy to requests with this method. Several calls add methods: see [`skip_path`](Policy::skip_path).
     #[must_use]
     pub fn only_method(mut self, method: Method) -> Self {
         self.skips.only_method(method);
         self
     }
 
-    /// Applies only to requests of which `condition` is true, and all others that are given so. See
-    /// [`skip_path`](Policy::skip_path); within a nested axum router the path is [`extract::original_path`](crate::extract::original_path), not
-    /// that of `parts.uri`.
+    /// Restricts the policy to requests for whose head `condition` returns true. With several calls, all conditions have to be
+    /// true: see [`skip_path`](Policy::skip_path). It runs on the request path and must not block. Within a nested axum router
+    /// the path is [`extract::original_path`](crate::extract::original_path), not that of `parts.uri`.
     #[must_use]
     pub fn only_with<F>(mut self, condition: F) -> Self
     where

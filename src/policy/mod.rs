@@ -23,10 +23,11 @@ mod quotas;
 mod shadow;
 pub(crate) mod skip;
 
-/// A named limit: a quota, how it is counted, by which key, and what a request costs.
+/// A named limit: a quota, the strategy that counts it, the key of a request, and its cost.
 ///
-/// Unless set otherwise it counts by [client address](extract::peer), with [`Gcra`] ([`Concurrency`] for requests in
-/// flight), one unit a request.
+/// By default it counts by [client address](extract::peer), with [`Gcra`] ([`Concurrency`] for a quota of requests in flight),
+/// charges one unit per request, on arrival, and applies to every request. A mistake in a policy is a
+/// [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -77,21 +78,21 @@ type LookUpQuota = Arc<dyn Fn(&Parts) -> LookUp + Send + Sync>;
 /// A quota that is being looked up.
 pub(crate) type LookUp = Pin<Box<dyn Future<Output = Option<Quota>> + Send>>;
 
-/// What a request costs, in units.
+/// The cost of a request, in units.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Cost {
-    /// So many units. A request that costs nothing always passes.
+    /// The same number of units for each request. A request that costs 0 is always admitted.
     Fixed(u64),
-    /// As many as the function says.
+    /// The number of units that the function returns for the request's head.
     With(Arc<dyn Fn(&Parts) -> u64 + Send + Sync>),
 }
 
 impl Policy {
-    /// A policy that allows each client address `quota`.
+    /// A policy that allows `quota` for each client address.
     ///
-    /// The name stands in headers, logs and keys: printable ASCII, spaces within included, at most 64 characters, without `"` and `\`. Policies
-    /// of the same name in the same store share their counts.
+    /// The name is used in headers, logs and the store's keys. It has 1 to 64 printable ASCII characters, without `"` and `\`
+    /// and without spaces around it. Policies of the same name in the same store share their counts.
     pub fn new(name: impl Into<Arc<str>>, quota: Quota) -> Self {
         Self {
             name: name.into(),
@@ -112,14 +113,14 @@ impl Policy {
         }
     }
 
-    /// Counts by `strategy`, in place of [`Gcra`].
+    /// Sets the strategy that counts the quota. Default: [`Gcra`], or [`Concurrency`] for a quota of requests in flight.
     #[must_use]
     pub fn strategy(mut self, strategy: impl Strategy) -> Self {
         self.strategy = Some(Arc::new(strategy));
         self
     }
 
-    /// Counts by what `extractor` finds in a request, in place of the client's address.
+    /// Sets the extractor of the key that a request is counted by. Default: [`extract::peer`], the client's address.
     #[must_use]
     pub fn key(mut self, extractor: impl KeyExtractor) -> Self {
         self.extractor = Some(Arc::new(extractor));
@@ -127,29 +128,30 @@ impl Policy {
         self
     }
 
-    /// What to do with a request that has no key. By default those without a client address share one bucket, and all others
-    /// are rejected with 400 Bad Request: [by extractor](extract#requests-without-a-key).
+    /// Sets what happens to a request without a key. By default requests without a client address share one bucket, and those
+    /// without another key are rejected with 400 Bad Request: [by extractor](extract#requests-without-a-key).
     #[must_use]
     pub fn missing_key(mut self, missing: MissingKey) -> Self {
         self.missing = Some(missing);
         self
     }
 
-    /// Charges `units` a request, in place of one. Zero is free.
+    /// Sets the cost of each request in units. Default: 1. Requests that cost 0 are always admitted.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = Some(Cost::Fixed(units));
         self
     }
 
-    /// Charges each request as many units as `cost` returns for its head. That may be any number, also one that is up to the
-    /// client, such as a body's length: a request that costs more than the quota's capacity is rejected, without a
-    /// `Retry-After`. Calls by hand take [`Check::parts`](crate::Check::parts), or a cost of their own.
+    /// Sets the cost of each request to the units that `cost` returns for its head, in place of [`cost`](Policy::cost). Any
+    /// number is valid, also one that a client chooses, such as a body's length: a request that costs more than the quota's
+    /// capacity is rejected, without a `Retry-After`. `cost` runs on the request path and must not block. Calls by hand set
+    /// [`Check::parts`](crate::Check::parts), or a cost of their own.
     ///
-    /// Where the cost is in the body, which this layer doesn't read, let a middleware in front of it read the body and leave
-    /// the cost in the request's extensions, where `cost` finds it. Or let the handler that has read the body call
-    /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost).
-    /// [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to) adds the fields to its response.
+    /// If the cost is in the body, which the layer doesn't read, a middleware in front of the layer can read the body and put
+    /// the cost into the request's extensions, where `cost` finds it. Or the handler that has read the body calls
+    /// [`Limiter::admit`](crate::Limiter::admit) with [`Check::cost`](crate::Check::cost) and adds the fields to its response
+    /// by [`RateLimitHeaders::add_to`](crate::RateLimitHeaders::add_to).
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
     where
@@ -159,17 +161,18 @@ impl Policy {
         self
     }
 
-    /// Records the key that `extractor` finds in a request as the caller of its charge, in place of the policy's own key: for
-    /// strategies that store callers, such as [`ListWindow`](crate::ListWindow). Calls by hand take
-    /// [`Check::parts`](crate::Check::parts), or [`Keys::caller`](crate::Keys::caller).
+    /// Sets the extractor of the caller that is recorded with each charge, for strategies that store callers, such as
+    /// [`ListWindow`](crate::ListWindow). Default: the policy's own key. Calls by hand set
+    /// [`Check::parts`](crate::Check::parts) or [`Keys::caller`](crate::Keys::caller).
     #[must_use]
     pub fn caller(mut self, extractor: impl KeyExtractor) -> Self {
         self.caller = Some(Arc::new(extractor));
         self
     }
 
-    /// What to do under this policy when the store fails, in place of the limiter's setting: a login may stay closed while a
-    /// read stays open. The setting of a [shadow policy](Policy::shadow) has no effect.
+    /// Sets what happens to requests under this policy when the store fails, in place of the limiter's
+    /// [setting](crate::LimiterBuilder::on_store_error): logins may be rejected while reads are admitted. It has no effect for
+    /// a [shadow policy](Policy::shadow).
     #[must_use]
     pub fn on_store_error(mut self, answer: impl Into<OnStoreError>) -> Self {
         self.on_store_error = Some(answer.into());

@@ -1,40 +1,42 @@
-//! What to do with a request when the store fails: in an outage, or because it is misconfigured.
+//! What happens to a request when the store fails: in an outage, or because it is misconfigured.
 
 use crate::{error::InvalidValue, quota::Quota};
 
-/// What to do with a request in an outage of the store: for all policies of a limiter
-/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one ([`Policy::on_store_error`](crate::Policy::on_store_error)).
+/// What happens to a request in an outage of the store: for all policies of a limiter
+/// ([`LimiterBuilder::on_store_error`](crate::LimiterBuilder::on_store_error)), or for one
+/// ([`Policy::on_store_error`](crate::Policy::on_store_error)).
 ///
-/// If one of a request's policies rejects then, the request is rejected. Otherwise those that fall back decide in process,
-/// all or nothing, and those that admit are left out. The setting of a [shadow policy](crate::Policy::shadow) has no effect.
+/// If one of a request's policies is set to `Reject`, the request is rejected. Otherwise the policies with a local fallback are
+/// evaluated in process, all or nothing, and those set to `Admit` are not evaluated. The setting of a [shadow
+/// policy](crate::Policy::shadow) has no effect.
 ///
-/// Access lists come before all policies, in an outage too: a request on an [allow list](crate::LimiterBuilder::allow) passes
-/// even where every policy rejects.
+/// Access lists are evaluated before all policies, also in an outage: a request on an [allow
+/// list](crate::LimiterBuilder::allow) is admitted even if every policy rejects.
 ///
-/// An outage is a call without an answer, or an error that ends by itself. A rejection is an answer, and for a
-/// [misconfiguration](crate::StoreError::is_misconfiguration) there is [`OnMisconfiguration`].
+/// An outage is a call without a response, or an error that ends by itself. For a
+/// [misconfiguration](crate::StoreError::is_misconfiguration), [`OnMisconfiguration`] applies.
 ///
-/// Unless it is set, [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an
+/// By default [`check`](crate::Limiter::check) and layers admit, and [`wait`](crate::Limiter::wait) and an
 /// [`OutgoingLayer`](crate::OutgoingLayer) wait for the store to come back: until their timeout, after which they reject.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnStoreError {
-    /// Admit the request, uncounted: an outage of the store is no outage of the service. Set explicitly, it admits outgoing
-    /// calls too, at once.
+    /// Admits the request without counting it, so that an outage of the store is no outage of the service. Set explicitly, it
+    /// also admits outgoing calls, at once.
     #[default]
     Admit,
-    /// Reject it: 503 Service Unavailable. For logins, and for what costs money.
+    /// Rejects the request with 503 Service Unavailable: for logins, and for work that costs money.
     Reject,
-    /// Decide in process, by a share of the quota: 429 Too Many Requests beyond it.
+    /// Evaluates the request in process, by a share of the quota, and rejects it beyond that with 429 Too Many Requests.
     LocalFallback(LocalFallback),
 }
 
-/// What to do with a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
+/// What happens to a request when the store is [misconfigured](crate::StoreError::is_misconfiguration):
 /// [`LimiterBuilder::on_misconfiguration`](crate::LimiterBuilder::on_misconfiguration).
 ///
-/// A missing right, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
-/// under a key or a missing runtime doesn't end by itself: a service that admitted requests meanwhile would have no limit.
-/// Each is logged as an error with its remedy, at most every ten seconds.
+/// A missing permission, a wrong password, a server that is too old, a cluster that is used as a single server, a foreign value
+/// under a key or a missing runtime does not end by itself: a service that admitted requests meanwhile would have no limit. It
+/// is logged as an error with its remedy, at most every ten seconds.
 ///
 /// ```
 /// use tollgate::{Limiter, OnMisconfiguration, Policy, Quota};
@@ -49,37 +51,37 @@ pub enum OnStoreError {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnMisconfiguration {
-    /// Reject the request: 503 Service Unavailable.
+    /// Rejects the request with 503 Service Unavailable.
     #[default]
     Reject,
-    /// As in an outage: what [`OnStoreError`] says.
+    /// Handles the request as in an outage: as [`OnStoreError`] says.
     AsStoreError,
 }
 
-/// Limits in process while the store fails: by the same policies, each with a share of its quota.
+/// Limits in process while the store fails, by the same policies, each with a share of its quota.
 ///
-/// The share is the quota divided by the number of processes, rounded up, and at least one unit; so is the burst's, and so
-/// are those of [quotas by request](crate::Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
+/// The share is the quota divided by the number of processes, rounded up, and at least one unit; the burst is divided likewise,
+/// and so are [quotas by request](crate::Policy::quota_with) and of [in-flight limits](Quota::concurrent). A request that costs
 /// more than the share is rejected until the store is back.
 ///
 /// # What holds over which interval
 ///
-/// A limiter counts its shares for as long as it lives, through all outages: the store's return starts none of them anew.
-/// So in any interval, however many outages are in it, a process admits in process at most what the policy's
+/// A limiter counts its shares for as long as it lives, through all outages: they are not reset when the store is back. So in
+/// any interval, whatever the number of outages in it, a process admits in process at most what the policy's
 /// [strategy](crate::strategy) admits in that interval under the share: once the share in any period under
-/// [`SlidingLog`](crate::SlidingLog), once in each window under [`FixedWindow`](crate::FixedWindow), and so on. All
-/// processes together admit in process at most what the strategy admits under the sum of their shares. Shares are rounded up:
-/// where the number of processes does not divide the quota, that is more than the quota, such as 4 requests in flight of 3 by
-/// two processes. Choose a quota that divides where the limit is another service's.
+/// [`SlidingLog`](crate::SlidingLog), once in each window under [`FixedWindow`](crate::FixedWindow), and so on. All processes
+/// together admit in process at most what the strategy admits under the sum of their shares. Shares are rounded up: where the
+/// number of processes does not divide the quota, that is more than the quota, such as 4 requests in flight of 3 by two
+/// processes. Choose a quota that divides where the limit is another service's.
 ///
-/// What the store admits before, between and after outages is counted in the store, and comes on top: in a period with
-/// outages at most what the strategy admits under the quota and under all shares together. With
-/// [write-back](Self::write_back) the store counts what was admitted in process too, as soon as it has answered once. If
-/// all of it arrives, the quota alone is exceeded only by what was admitted in process while the store's count, which was
-/// not known there, left no room for it.
+/// Requests that the store admits before, between and after outages are counted in the store, in addition: a period with
+/// outages has at most what the strategy admits under the quota and under all shares together. With
+/// [write-back](Self::write_back) the store also counts what was admitted in process, once it responds again. If all of it
+/// arrives, the quota is exceeded only by requests that were admitted in process while the store's count, which is unknown
+/// during the outage, left no room for them.
 ///
-/// What was charged in process is refunded, renewed and settled there. It is known to this process alone, and a limiter
-/// counts it by itself: where a process has several limiters over the same policies, count each as a process.
+/// Charges in process are refunded, renewed and settled in process. Each limiter counts them by itself: where a process has
+/// several limiters over the same policies, count each as a process.
 ///
 /// ```
 /// use tollgate::{LocalFallback, OnStoreError, Policy, Quota, RateLimitLayer};
@@ -104,8 +106,8 @@ pub struct LocalFallback {
 }
 
 impl LocalFallback {
-    /// One of so many processes: as many as share the store. If there are fewer, less is admitted while the store fails;
-    /// if there are more, more.
+    /// A fallback with the share of one of `processes`, the number of processes that share the store. If fewer run, less is
+    /// admitted while the store fails; if more run, more.
     ///
     /// Zero is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     pub const fn shared_by(processes: u32) -> Self {
@@ -115,14 +117,14 @@ impl LocalFallback {
         }
     }
 
-    /// Whether to charge in the store, when it is back, what was charged in process and counts by then, down to a debt of at
-    /// most one capacity. Off unless set. Either way it counts in process for as long as it would, and in the next outage.
+    /// Sets whether charges that were made in process, and still count, are charged to the store when it is back, down to a
+    /// debt of at most one capacity. Default: false. Either way they keep counting in process, also in the next outage.
     ///
-    /// Each charge is sent once: should the store fail again before it has answered, the charge may be lost, and is never
-    /// made twice. Charges are noted for up to 10,000 keys, and those beyond are
-    /// [counted](crate::HealthReport::dropped_write_backs) and logged. Bans and in-flight limits are not written back.
+    /// Each charge is sent once: if the store fails again before it responds, the charge may be lost, and is never made twice.
+    /// Charges are kept for up to 10,000 keys; those beyond are dropped, [counted](crate::HealthReport::dropped_write_backs)
+    /// and logged. Bans and in-flight limits are not written back.
     ///
-    /// Units that are refunded after they were written back are free again in process alone.
+    /// Units that are refunded after they were written back are available again in process only.
     #[must_use]
     pub const fn write_back(mut self, write_back: bool) -> Self {
         self.write_back = write_back;

@@ -8,12 +8,13 @@ use super::{LookUp, Policy, Tiers};
 use crate::quota::Quota;
 
 impl Policy {
-    /// Gives each request the quota that `find` says, such as its caller's tier's; the policy's own if it says none.
+    /// Sets the quota of each request to the one that `find` returns for its head, such as that of its caller's tier. If it
+    /// returns `None`, the policy's own quota applies. `find` runs on the request path and must not block.
     ///
-    /// A caller whose quota changes keeps what was used ([how it is read under the new
-    /// one](crate::strategy#changing-a-live-policy)). A quota that the strategy can't count is logged as an error, and the policy's own is used; name those that are
-    /// known beforehand in [`tier_quotas`](Policy::tier_quotas). Calls by hand take [`Check::parts`](crate::Check::parts), or
-    /// [`Check::quota_for`](crate::Check::quota_for).
+    /// A caller whose quota changes keeps its usage ([how it is read under the new
+    /// quota](crate::strategy#changing-a-live-policy)). If the strategy can't count a quota, an error is logged and the
+    /// policy's own quota applies; declare quotas that are known beforehand by [`tier_quotas`](Policy::tier_quotas). Calls by
+    /// hand set [`Check::parts`](crate::Check::parts) or [`Check::quota_for`](crate::Check::quota_for).
     ///
     /// ```
     /// use tollgate::{Policy, Quota, extract};
@@ -37,19 +38,20 @@ impl Policy {
         self
     }
 
-    /// Gives each request the quota that a look-up finds, such as in a database; the policy's own if it finds none, or
-    /// takes longer than `timeout`. The look-up is made once for each request and policy that
-    /// has one, so let it cache what it found.
+    /// Sets the quota of each request to the result of an async look-up, such as in a database. If the look-up returns `None`
+    /// or takes longer than `timeout`, the policy's own quota applies. It runs once for each request and policy that has one,
+    /// so it should cache its results.
     ///
-    /// It can't reject: a stranger has the policy's own quota. To reject strangers, or for several policies, look up in a
-    /// middleware in front of the limiter, leave the caller in the request's extensions, and use
-    /// [`extract::extension`](crate::extract::extension) and [`quota_with`](Policy::quota_with), as
-    /// `examples/llm_tokens.rs` does.
+    /// It can't reject: an unknown caller has the policy's own quota. To reject unknown callers, or for several policies, look
+    /// the caller up in a middleware in front of the limiter, put it into the request's extensions, and use
+    /// [`extract::extension`](crate::extract::extension) and [`quota_with`](Policy::quota_with), as `examples/llm_tokens.rs`
+    /// does.
     ///
-    /// One that takes longer runs on in the background, on tokio's current runtime, so that what it keeps is there for the next
-    /// request. At most 64 do so at a time in a process; others are dropped.
+    /// A look-up that exceeds `timeout` continues in the background, on the current tokio runtime, so that its cache is filled
+    /// for the next request. At most 64 do so at a time in a process; others are dropped. A warning is logged, at most every 10
+    /// s. A look-up is dropped with its request, if that is cancelled.
     ///
-    /// The future may not borrow from the request's head: take what it needs before the `async` block.
+    /// The future can't borrow from the request's head: copy what it needs before the `async` block.
     ///
     /// ```
     /// use std::time::Duration;
@@ -69,6 +71,10 @@ impl Policy {
     ///         async move { plan_of(user).await }
     ///     });
     /// ```
+    ///
+    /// # Panics
+    ///
+    /// A request that looks up its quota panics outside of a tokio runtime with timers.
     #[must_use]
     pub fn quota_lookup<F, L>(mut self, timeout: Duration, look_up: F) -> Self
     where
@@ -80,17 +86,20 @@ impl Policy {
         self
     }
 
-    /// Declares the quotas that requests may come with, by [`quota_with`](Policy::quota_with),
-    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::Check::quota_for). One that the strategy can't count
-    /// is an error when the limiter is built, not a log line.
+    /// Declares the quotas that requests may have, by [`quota_with`](Policy::quota_with),
+    /// [`quota_lookup`](Policy::quota_lookup) or [`Check::quota_for`](crate::Check::quota_for). A declared quota that the
+    /// strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is built, rather than a logged error.
     ///
-    /// All tiers of a policy share a caller's count. [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) keep it as time, and cut
-    /// what is deeper than any debt (it was left by a clock that stepped back, or by another quota). The deepest debt is twice
-    /// the longest refill of the tiers that are declared here or that this process has met. So declare the tiers with long
-    /// refills: without that, a rejection or peek under a much shorter tier may cut a caller's debt. Under every other strategy a tier has
-    /// the policy's own period, or a rejection under a shorter one would end or shrink what is counted under a longer one: a
-    /// declared tier of another period is a [`ConfigError`](crate::ConfigError), and a request that comes with one is counted
-    /// by the policy's own quota, with an error in the log every 10 s at most.
+    /// All tiers of a policy share a caller's count.
+    ///
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) store it as time, and cut a debt that is deeper than any
+    /// tier allows (it was left by a clock that stepped back, or by another quota). The deepest debt is twice the longest
+    /// refill time of the tiers that are declared here or that this process has seen. So declare the tiers with long refills:
+    /// otherwise a rejection or peek under a much shorter tier may cut a caller's debt.
+    ///
+    /// Under every other strategy a tier must have the policy's own period, since a rejection under a shorter period would end
+    /// or shrink the window of a longer one: a declared tier of another period is a [`ConfigError`](crate::ConfigError), and a
+    /// request with an undeclared one is counted by the policy's own quota, with an error in the log at most every 10 s.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};

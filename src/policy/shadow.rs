@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{Policy, Shadow};
 
 impl Policy {
-    /// Evaluates this policy without enforcing it: a request that it would reject passes, and its result is among the
-    /// decision's [shadows](crate::Decision::shadows). It charges what it would admit, as if it were one of the policies.
-    /// Responses don't mention it, and it is skipped for a request without a key.
+    /// Evaluates this policy without enforcing it: a request that it would reject is not rejected by it, and its result is
+    /// among the decision's [shadows](crate::Decision::shadows). It charges the requests that it would admit, as if it were
+    /// enforced. Responses don't mention it, and it is skipped for a request without a key.
     /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts how often it would have changed the decision.
     ///
     /// ```
@@ -33,15 +33,15 @@ impl Policy {
         self
     }
 
-    /// A candidate to replace the policy of that name: a [`shadow`](Policy::shadow) that is evaluated as if it stood in place
-    /// of the live one. It charges what it would admit, also where the live one rejects, and may be looser as well as
-    /// stricter.
+    /// Makes this policy a candidate for the policy named `live`: a [`shadow`](Policy::shadow) that is evaluated in place of
+    /// the live policy. It charges the requests that it would admit, also where the live policy rejects them, and may be looser
+    /// as well as stricter.
     ///
     /// Unless set on the candidate, these are the live policy's: key, [`missing_key`](Policy::missing_key), cost,
     /// [`caller`](Policy::caller), strategy, and [conditions](Policy::skip_path), all of them or none. Its quota,
-    /// [`quota_with`](Policy::quota_with) and its likes, and [when it charges](Policy::charge_after) are its own.
-    /// A call by hand that says a key or a cost for the live policy says it for the candidate too, unless it names the
-    /// candidate.
+    /// [`quota_with`](Policy::quota_with), [`quota_lookup`](Policy::quota_lookup) and [when it charges](Policy::charge_after)
+    /// are its own. A key or cost that a call by hand sets for the live policy applies to the candidate too, unless the call
+    /// names the candidate.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota, extract};
@@ -58,19 +58,19 @@ impl Policy {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     ///
-    /// # Deciding by it
+    /// # Promoting a candidate
     ///
-    /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts in one process, from its start: to sum over processes,
-    /// log or count those of a [`Decision`](crate::Decision)'s [`shadows`](crate::Decision::shadows) that
-    /// [`would_reject`](crate::PolicyDecision::would_reject). To promote the candidate, give the live policy its quota and remove
-    /// the candidate: counts go by the policy's name, so the live ones stay
-    /// ([what becomes of them](crate::strategy#changing-a-live-policy)).
+    /// [`Limiter::shadow_stats`](crate::Limiter::shadow_stats) counts in one process, from its start; to sum over processes,
+    /// count the [`shadows`](crate::Decision::shadows) of each [`Decision`](crate::Decision) that
+    /// [`would_reject`](crate::PolicyDecision::would_reject). To promote the candidate, set its quota on the live policy and
+    /// remove the candidate: counts belong to the policy's name, so those of the live policy stay ([how they are
+    /// read](crate::strategy#changing-a-live-policy)).
     ///
     /// # Equal requests
     ///
-    /// Equal requests may be decided together: in one call, by [`times`](crate::Check::times), or merged on their way to
-    /// Redis. Where the live policy rejects some of them, the candidate charges as many as it and the other policies have
-    /// room for.
+    /// Equal requests may be evaluated together: in one call, by [`times`](crate::Check::times), or merged on their way to
+    /// Redis. Where the live policy rejects some of them, the candidate charges as many as it and the other policies have room
+    /// for.
     #[must_use]
     pub fn shadow_of(mut self, live: impl Into<Arc<str>>) -> Self {
         self.shadow = Some(Shadow {

@@ -142,7 +142,7 @@ async fn settling_again_after_an_unknown_outcome_is_an_error_that_says_so() {
         assert!(
             all.expect_err("an unknown charge")
                 .to_string()
-                .contains("is not known")
+                .contains("is unknown")
         );
         assert_eq!(used_on_the_store(&limiter, KEY).await, first);
     }

@@ -77,9 +77,7 @@ async fn refunds_kept_during_an_outage_are_made_by_a_shutdown() {
     assert!(operations >= 200 && error.write_backs() == 0, "{error:?}");
     assert_eq!(
         error.to_string(),
-        format!(
-            "not sent to the store in time: {operations} refunds and charges, 0 write-backs"
-        )
+        format!("not sent to the store in time: {operations} refunds and charges, 0 write-backs")
     );
     network.pass();
     // They stay queued, for a second call.

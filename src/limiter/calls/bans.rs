@@ -12,9 +12,9 @@ use crate::{
 };
 
 impl Limiter {
-    /// Blocks a key for `time`, from now on and in all processes, under every [ban](crate::Ban), or under those that
-    /// are named; a ban by [`extract::global`](crate::extract::global), which is on all requests, has to be named. Replaces a ban that is in force, also a longer one, and does not count towards the
-    /// doubling of later ones.
+    /// Blocks a key for `time` from now on, in all processes, under every [ban](crate::Ban), or under the bans that `keys`
+    /// name. A ban by [`extract::global`](crate::extract::global), which would block all requests, has to be named. Replaces a
+    /// ban in force, also a longer one, and does not count towards the doubling of later ones.
     ///
     /// ```
     /// use std::time::Duration;
@@ -38,16 +38,20 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, a name is no policy's, no policy that is meant is a ban, or the time is not between a millisecond and ten
-    /// years.
+    /// [`CallError`] if the store fails, a name is unknown, or none of the policies is a ban ([`NotABan`](CallError::NotABan));
+    /// [`StoreError::Unsupported`] in it if `time` is not between a millisecond and ten years. A store error is returned
+    /// whatever [`OnStoreError`](crate::OnStoreError) says.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the key may or may not be blocked.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
         let manual_ban = |bound: &Bound| {
-            const NO_BAN: StoreError = StoreError::Unsupported("blocking a key under this strategy");
+            const NO_BAN: StoreError =
+                StoreError::Unsupported("blocking a key under this strategy");
             let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
             let unfit = |_| {
-                StoreError::Unsupported(
-                    "a ban shorter than a millisecond or longer than ten years",
-                )
+                StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years")
             };
             let store = &self.desks.inner().store;
             store
@@ -58,13 +62,17 @@ impl Limiter {
             .await
     }
 
-    /// Lifts bans of a key in all processes, under every [ban](crate::Ban), or under those that are named, and forgets
-    /// its rejections and how often it was banned. Another process may go on rejecting the key from
-    /// memory, for up to the bound of `RedisStoreBuilder::rejection_cache_staleness`.
+    /// Ends the bans of a key in all processes, under every [ban](crate::Ban) or under the bans that `keys` name, and removes
+    /// its counts of rejections and of earlier bans. Another process may reject the key from its cache for up to
+    /// `RedisStoreBuilder::rejection_cache_staleness`.
     ///
     /// # Errors
     ///
-    /// If the store can't answer, a name is no policy's, or no policy that is meant is a ban.
+    /// [`CallError`] if the store fails, a name is unknown, or none of the policies is a ban ([`NotABan`](CallError::NotABan)).
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the bans may or may not have ended.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
         let own = |bound: &Bound| Ok(bound.limit.clone());
         self.rule_bans(Op::Reset, &keys.into(), own).await

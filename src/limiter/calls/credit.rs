@@ -1,4 +1,4 @@
-//! Units that are given back by hand.
+//! Credits: units that are added by hand.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use crate::{
     strategy::{ChargeReceipt, RetryAfter},
 };
 
-/// A call of [`PolicyHandle::credit`], made when it is awaited.
+/// A call of [`PolicyHandle::credit`], which is sent when it is awaited.
 #[must_use = "nothing is credited until this is awaited"]
 #[derive(Clone, Debug)]
 pub struct Credit {
@@ -28,7 +28,7 @@ pub struct Credit {
     units: u64,
 }
 
-/// What a [credit](PolicyHandle::credit) gave back.
+/// The result of a [credit](PolicyHandle::credit).
 #[derive(Clone, Debug)]
 pub struct Credited {
     units: u64,
@@ -36,33 +36,33 @@ pub struct Credited {
 }
 
 impl Credited {
-    /// How many units were given back: fewer than were asked for if fewer were in use. The rest of a unit that time had begun
-    /// to give back counts as one.
+    /// The number of units that were added: fewer than requested if fewer were in use. The rest of a unit that has partly
+    /// refilled counts as one.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// How the key stands since then.
+    /// The status of the key after the credit.
     pub fn status(&self) -> &LimitStatus {
         &self.status
     }
 }
 
 impl PolicyHandle {
-    /// Adds `units`, at most until the full quota is available; [`Credited`] says how many were added, and how the key stands
-    /// then. It can't lift a caller above the full quota: a caller that has used 100 units is credited 100 of 500. For
-    /// goodwill, not for a charge of one's own, which is [refunded](crate::Decision::refund).
+    /// Adds `units` to what a key has left, up to the full quota: a caller that has used 100 units is credited 100 of 500.
+    /// [`Credited`] has the number of units that were added and the status afterwards. For goodwill; to undo a charge,
+    /// [refund](crate::Decision::refund) it.
     ///
-    /// The caller's quota counts: under a policy with [`quota_with`](crate::Policy::quota_with),
-    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of its tier
-    /// by [`quota_for`](Credit::quota_for), or pass a request of its own by [`parts`](Credit::parts). A policy in the
-    /// [shadow](crate::Policy::shadow_of) of this one is credited with it.
+    /// The units are counted by the caller's quota: under a policy with [`quota_with`](crate::Policy::quota_with),
+    /// [`quota_lookup`](crate::Policy::quota_lookup) or [`tier_quotas`](crate::Policy::tier_quotas), set the quota of the
+    /// caller's tier by [`quota_for`](Credit::quota_for), or pass a request of the caller by [`parts`](Credit::parts). Shadow
+    /// candidates [of this policy](crate::Policy::shadow_of) are credited too.
     ///
-    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) give units back from all that is in use,
-    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) from the window at hand.
+    /// [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) add to all units in use,
+    /// [`FixedWindow`](crate::FixedWindow) and [`CalendarWindow`](crate::CalendarWindow) to the current window.
     /// [`SlidingLog`](crate::SlidingLog), [`SlidingWindow`](crate::SlidingWindow), [`ListWindow`](crate::ListWindow),
-    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) keep each charge by itself, and credit nothing:
-    /// [`reset`](PolicyHandle::reset) gives all back.
+    /// [`Concurrency`](crate::Concurrency) and [`Ban`](crate::Ban) store each charge separately and can't credit:
+    /// [`reset`](PolicyHandle::reset) returns all units.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota};
@@ -85,8 +85,12 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// If the store can't answer, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its quota
-    /// from requests and the call says neither ([`CallError::PartsRequired`]).
+    /// [`CallError`] if the store fails, the strategy can't credit ([`CallError::CreditUnsupported`]), or the policy takes its
+    /// quota from requests and the call sets neither `quota_for` nor `parts` ([`CallError::PartsRequired`]).
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, the units may or may not be credited.
     pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
         let own = Own {
             unconditional: true,
@@ -101,15 +105,15 @@ impl PolicyHandle {
 }
 
 impl Credit {
-    /// Credits by `quota` under the policy of that name, in place of the policy's own: the caller's tier's. See
+    /// Sets the quota of the caller's tier under the policy of that name, in place of the policy's own: see
     /// [`Check::quota_for`].
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.peek = self.peek.quota_for(policy, quota);
         self
     }
 
-    /// The head of a request of the caller's, which its quota is taken from: see [`Check::parts`]. Conditions and the cost of
-    /// requests are not asked for.
+    /// Sets the head of a request of the caller, from which the policy takes its quota: see [`Check::parts`]. The policy's
+    /// conditions and costs are not evaluated.
     pub fn parts(mut self, parts: &Parts) -> Self {
         self.peek = self.peek.parts(parts);
         self

@@ -1,4 +1,4 @@
-//! One policy of a limiter, found once by its name.
+//! A handle to one policy of a limiter.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ pub struct PolicyHandle {
 }
 
 impl Limiter {
-    /// The policy of that name, for an administrator's calls. Look it up once, when the application starts: a mistyped name is
-    /// an error there.
+    /// Returns a handle to the policy of that name, for calls by operators. Get it once, when the application starts, so that a
+    /// mistyped name is an error there.
     ///
     /// ```
     /// use std::time::Duration;
@@ -46,7 +46,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the limiter has no policy of that name.
+    /// [`UnknownPolicy`] if the limiter has no policy of that name.
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
         Ok(PolicyHandle {
             index: self.desks.inner().find(name)?,
@@ -56,20 +56,20 @@ impl Limiter {
 }
 
 impl PolicyHandle {
-    /// The policy.
+    /// The policy itself.
     pub fn policy(&self) -> &Policy {
         &self.bound().policy
     }
 
-    /// The key that the policy counts a request by that brings `text` where its extractor looks for it: hashed if it is a
-    /// secret, the network of an address. `None` if its extractor takes no such text: see
+    /// The key of a request that has `text` where the policy's extractor looks for it: for an API key its hash, for an address
+    /// its network. `None` if the extractor can't make a key of this text: see
     /// [`KeyExtractor::key_from_text`](crate::extract::KeyExtractor::key_from_text).
     pub fn key(&self, text: &str) -> Option<Key> {
         self.keys([text])
     }
 
-    /// The same for extractors that take several texts, or none: a tuple takes one for each of its parts, `or_else` the place of
-    /// one of its extractors before the texts of that one.
+    /// Does what [`key`](PolicyHandle::key) does for extractors that take several texts, or none: a tuple takes one for each of
+    /// its parts, `or_else` the number of one of its extractors followed by the texts of that one.
     ///
     /// ```
     /// use tollgate::{Key, Limiter, Policy, Quota, extract::{self, KeyExtractor}};
@@ -88,46 +88,47 @@ impl PolicyHandle {
         self.policy().extractor().key_from_text(&texts)
     }
 
-    /// See [`Limiter::peek`].
+    /// Reports the status of a key without charging it: see [`Limiter::peek`].
     pub fn peek(&self, key: impl Into<Key>) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.peek(self.named(key))
     }
 
-    /// See [`Limiter::charge`].
+    /// Charges `units` under this policy, into debt if need be: see [`Limiter::charge`].
     pub fn charge(&self, key: impl Into<Key>, units: u64) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.charge(self.named(key), units)
     }
 
-    /// See [`Limiter::reset`]: of this policy alone. A [ban](crate::Ban) beside it is a policy of its own, and stays.
+    /// Removes the usage of a key under this policy only: see [`Limiter::reset`]. A [ban](crate::Ban) is a policy of its own
+    /// and stays.
     pub fn reset(&self, key: impl Into<Key>) -> Check<Result<LimitStatus, CallError>> {
         self.limiter.reset(self.named(key))
     }
 
-    /// See [`Limiter::block`].
+    /// Blocks a key under this policy, a [ban](crate::Ban), for `time`: see [`Limiter::block`].
     ///
     /// # Errors
     ///
-    /// If the store can't answer, the policy is no ban, or the time is not between a millisecond and ten years.
+    /// Those of [`Limiter::block`].
     pub async fn block(&self, key: impl Into<Key>, time: Duration) -> Result<(), CallError> {
         self.limiter.block(self.named(key), time).await
     }
 
-    /// See [`Limiter::unblock`].
+    /// Ends the ban of a key under this policy: see [`Limiter::unblock`].
     ///
     /// # Errors
     ///
-    /// If the store can't answer, or the policy is no ban.
+    /// Those of [`Limiter::unblock`].
     pub async fn unblock(&self, key: impl Into<Key>) -> Result<(), CallError> {
         self.limiter.unblock(self.named(key)).await
     }
 
-    /// The callers that were charged with that key, in order, one entry for each unit that counts now: the keys that the
-    /// policy's [caller](Policy::caller) extractor found. Empty if its strategy doesn't remember callers
-    /// ([`ListWindow`](crate::ListWindow) does).
+    /// The callers whose charges under a key count now, oldest first, one entry per unit: the keys that the policy's
+    /// [caller](Policy::caller) extractor found. Empty if the strategy doesn't record callers
+    /// ([`ListWindow`](crate::ListWindow) does). Nothing is charged, and dropping the future is harmless.
     ///
     /// # Errors
     ///
-    /// If the store can't answer.
+    /// [`StoreError`] if the store fails.
     pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, StoreError> {
         let key = key.into();
         consume_budget().await;

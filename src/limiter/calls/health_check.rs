@@ -4,18 +4,17 @@ use crate::{
 };
 
 impl Limiter {
-    /// Checks the store's server, and tries every policy on a key of its own, which is removed at once: every operation on a
-    /// key, and each command that they need. For the start of an application, and for its health checks: it costs some
-    /// ten round trips for each policy.
+    /// Checks the store's servers, and tries every operation of every policy, with each command it needs, on a key of its own,
+    /// which is removed at once. For the start of an application and its health checks: it costs about ten round trips per
+    /// policy.
     ///
-    /// A Redis server that doesn't respond is waited for for one second, or for the store's
-    /// timeout if that is longer; on a cluster each node in turn, and its slots for up to
-    /// five seconds. A server that has responded gets up to five seconds for each further round trip, so that a slow one is
-    /// checked to the end; the first that it doesn't answer ends its check. A probe with less time wraps the call in
-    /// `tokio::time::timeout`: dropping it is harmless.
+    /// It waits one second for the first response of a Redis server, or the store's timeout if that is longer; on a cluster for
+    /// each node in turn, and up to five seconds for the slot map. A server that has responded gets up to five seconds for each
+    /// further round trip, so that a slow server is checked to the end; its first missing response ends its check. Dropping the
+    /// future is harmless: a health check with less time wraps it in `tokio::time::timeout`.
     ///
-    /// It finds what would show only later, such as a right that a policy lacks, or counts that are silently forgotten:
-    /// each is a [`HealthIssue`](crate::HealthIssue).
+    /// It finds problems that would show only later, such as a missing permission, or counts that are silently evicted. Each is
+    /// a [`HealthIssue`](crate::HealthIssue) of the report; a store that can't be reached is one too.
     ///
     /// ```
     /// use tollgate::{Limiter, Policy, Quota};
@@ -24,9 +23,11 @@ impl Limiter {
     /// let limiter = Limiter::builder()
     ///     .policy(Policy::new("burst", Quota::requests(10).per_second()))
     ///     .build()?;
-    /// for problem in limiter.health_check().await.issues() {
-    ///     eprintln!("{problem}");
+    /// let report = limiter.health_check().await;
+    /// for issue in report.issues() {
+    ///     eprintln!("{issue}");
     /// }
+    /// assert!(report.is_healthy());
     /// # Ok::<(), tollgate::ConfigError>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,4 +1,4 @@
-//! How the caller of a request stands, for an endpoint that tells it.
+//! The status of a request's caller, for an endpoint that reports it.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use crate::{
 };
 
 impl Limiter {
-    /// How the caller of a request stands, without charging it: each policy counts by the key that its extractor finds in the
-    /// request, as in a layer. For an endpoint such as `/usage`, behind no layer of this limiter.
+    /// Reports the status of a request's caller without charging it: under each policy, that of the key that its extractor
+    /// finds in the request, as in a layer. For an endpoint such as `/usage` that is behind no layer of this limiter.
     ///
-    /// All policies are in the status, whatever [conditions](crate::Policy::skip_path) say of this request, but for
-    /// those whose key it lacks and whose conditions leave it out, and those [by hand](crate::Policy::by_hand). Access lists decide as for any request, and a key that
-    /// is missing is the status's [kind](LimitStatus::kind). The cost is what the policies say of this request, unless set.
+    /// The status has all policies, also those whose [conditions](crate::Policy::skip_path) exempt this request, except
+    /// policies [by hand](crate::Policy::by_hand) and exempting policies whose key the request lacks. Access lists are
+    /// evaluated as for any request, and a missing key is the status's [kind](LimitStatus::kind). The cost is that of this
+    /// request under each policy, unless set.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -41,7 +42,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// If the store fails, whatever [`OnStoreError`](crate::OnStoreError) says: see [`CallError`].
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says.
     pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
         let mut keys: Vec<(String, Key)> = Vec::new();
         let mut missing = None;

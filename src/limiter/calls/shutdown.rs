@@ -1,4 +1,4 @@
-//! Bringing to the store what is queued, before a process ends.
+//! Sending queued operations to the store before a process ends.
 
 use std::{fmt, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
 /// How long to wait before a store that could not answer is asked again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a [shutdown](Limiter::shutdown) did not bring to the store in time.
+/// The error of a [shutdown](Limiter::shutdown) that could not send everything to the store in time.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "not sent to the store in time: {operations} refunds and charges, {write_backs} write-backs"
@@ -41,27 +41,27 @@ impl ShutdownError {
         }
     }
 
-    /// Refunds, releases of permits and charges that are queued, or sent and not answered. Of those that were sent it is not
-    /// known whether they were done.
+    /// The number of refunds, released permits and charges that are queued, or were sent and got no response: whether these
+    /// were done is unknown.
     pub fn operations(&self) -> u64 {
         self.operations
     }
 
-    /// Keys whose charges in process are not [written back](crate::LocalFallback::write_back).
+    /// The number of keys whose charges in process are not [written back](crate::LocalFallback::write_back).
     pub fn write_backs(&self) -> u64 {
         self.write_backs
     }
 }
 
 impl Limiter {
-    /// Brings to the store what is queued in this process, and waits for the answers, at most for `timeout`: refunds, released
-    /// permits and charges that nothing waits for, among them those that were kept while the store failed, and
-    /// [write-backs](crate::LocalFallback::write_back). For the end of a process, once its server has stopped: what is queued
-    /// then is lost, and comes back only with time.
+    /// Sends the operations that are queued in this process to the store, and waits for the responses, for at most `timeout`:
+    /// refunds, released permits and charges without a waiter, among them those that were kept while the store failed, and
+    /// [write-backs](crate::LocalFallback::write_back). Call it before a process ends, once its server has stopped: operations
+    /// that are queued then are lost, and their units come back only with time.
     ///
-    /// It ends nothing: later checks are answered as before, and what they queue needs another call. A permit that is still
-    /// held stays taken, and so does what an [`Admission`](crate::Admission) has not settled yet: drop them first. What is
-    /// queued belongs to the store: limiters and layers over clones of it need one call, but for their write-backs.
+    /// The limiter stays usable: operations that later checks queue need another call. Drop permits and
+    /// [admissions](crate::Admission) first, since those in use are not released or settled. The queue belongs to the store:
+    /// limiters and layers over clones of it need one call, except for their write-backs.
     ///
     /// ```no_run
     /// # async fn f(layer: tollgate::RateLimitLayer, app: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
@@ -79,7 +79,11 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`ShutdownError`] says what was not brought to the store in time. It stays queued.
+    /// [`ShutdownError`] counts the operations that were not sent in time. They stay queued.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping the future ends the wait; what was not sent stays queued.
     ///
     /// # Panics
     ///

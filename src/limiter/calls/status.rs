@@ -1,4 +1,4 @@
-//! How keys stand with a limiter's policies.
+//! The status of keys under a limiter's policies.
 
 use std::fmt;
 
@@ -10,11 +10,10 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// How keys stand with each policy: what [`Limiter::peek`](crate::Limiter::peek),
-/// [`Limiter::charge`](crate::Limiter::charge) and [`Limiter::reset`](crate::Limiter::reset) return, and what a
-/// [`Credited`](crate::Credited) holds.
+/// The status of keys under each policy: the result of [`Limiter::peek`](crate::Limiter::peek),
+/// [`charge`](crate::Limiter::charge) and [`reset`](crate::Limiter::reset), and part of a [`Credited`](crate::Credited).
 ///
-/// It is nothing that admits a request: it holds no charge, and can't become an [`Admission`](crate::Admission).
+/// It admits no request: it holds no charge, and can't become an [`Admission`](crate::Admission).
 #[derive(Clone)]
 pub struct LimitStatus(Decision);
 
@@ -27,38 +26,39 @@ impl LimitStatus {
         self.0
     }
 
-    /// Whether a request of the cost that the call gave, or else of each policy's own, would be admitted now; of a [reset](crate::Limiter::reset), before it.
+    /// Whether a request with the cost of the call, or else each policy's own, would be admitted now; after a
+    /// [reset](crate::Limiter::reset), whether it would have been before.
     pub fn would_admit(&self) -> bool {
         self.0.is_admitted() && self.0.retry_after() == RetryAfter::Now
     }
 
-    /// When a request of that cost would be admitted: the longest wait of any policy.
+    /// The wait until a request of that cost would be admitted: the longest of all policies.
     pub fn retry_after(&self) -> RetryAfter {
         self.0.retry_after()
     }
 
-    /// What would become of a request: [`Rejected`](DecisionKind::Rejected) wherever it [would not be
-    /// admitted](LimitStatus::would_admit) under its policies. Lists decide before policies do: a request on one has no policies.
+    /// The decision that a request would get: [`Rejected`](DecisionKind::Rejected) if its policies [would not
+    /// admit](LimitStatus::would_admit) it. A request on an access list has no policies.
     pub fn kind(&self) -> &DecisionKind {
         self.0.kind()
     }
 
-    /// Where the answer came from.
+    /// The source of the status.
     pub fn source(&self) -> DecisionSource {
         self.0.source()
     }
 
-    /// The status under each policy that is enforced and that the call is about, in the order the policies were given in.
+    /// The status under each enforced policy of the call, in the order of the [builder's](crate::LimiterBuilder::policy) calls.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         self.0.policies()
     }
 
-    /// The status under each policy [in the shadow](crate::Policy::shadow) that the call is about.
+    /// The status under each [shadow policy](crate::Policy::shadow) of the call.
     pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         self.0.shadows()
     }
 
-    /// The status under the policy of that name, if the call is about it: enforced or not.
+    /// The status under the policy of that name, enforced or not; `None` if the call did not apply to it.
     pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
         self.0.policy(policy)
     }

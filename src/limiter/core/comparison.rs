@@ -1,18 +1,18 @@
-//! How the decisions of a shadow differ from those that were made.
+//! The differences between a shadow policy's decisions and those that were made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How a [shadow](crate::Policy::shadow)'s decisions differ from those that were made, in requests, since the limiter was
-/// built and in this process.
+/// Counts how a [shadow policy](crate::Policy::shadow)'s decisions differ from those that were made, in requests of this
+/// process since the limiter was built. From [`Limiter::shadow_stats`](crate::Limiter::shadow_stats).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ShadowStats {
-    /// Requests that the shadow was evaluated for.
+    /// Requests that the shadow policy was evaluated for.
     pub evaluated: u64,
-    /// Requests that were admitted, and that the shadow would have rejected.
+    /// Requests that were admitted, and that the shadow policy would have rejected.
     pub stricter: u64,
-    /// Requests that were rejected, and that would have been admitted with the shadow [in place](crate::Policy::shadow_of) of the live
-    /// policy.
+    /// Requests that were rejected, and would have been admitted with the shadow policy [in place](crate::Policy::shadow_of) of
+    /// the live one.
     pub looser: u64,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Comparison {
 }
 
 impl ShadowStats {
-    /// Requests of which it would have changed the decision.
+    /// Requests whose decision the shadow policy would have changed: the sum of `stricter` and `looser`.
     pub fn differing(&self) -> u64 {
         self.stricter + self.looser
     }

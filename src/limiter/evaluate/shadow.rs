@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl Limiter {
-    /// How the decisions of the [shadow](crate::Policy::shadow) of that name differ from those that were made; `None` if
-    /// there is none.
+    /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
+    /// `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
     pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
         let mut policies = self.desks.inner().policies.iter();
         match &policies.find(|bound| bound.policy.name() == policy)?.role {

@@ -53,8 +53,8 @@ const MIN_POLL: Duration = Duration::from_millis(5);
 const MAX_POLL: Duration = Duration::from_millis(250);
 
 impl Limiter {
-    /// Waits until a request is admitted, no longer than `timeout` from when this is first polled, and charges it: for
-    /// outgoing calls, jobs, and all else that may rather be late than rejected.
+    /// Waits until a request is admitted, for at most `timeout` from the first poll, and charges it: for outgoing calls, jobs,
+    /// and other work that is better late than rejected.
     ///
     /// ```
     /// use std::time::Duration;
@@ -79,56 +79,60 @@ impl Limiter {
     ///
     /// # First come, first served
     ///
-    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps for as long
-    /// as the store says, and calls it again, since another process may have been quicker. Those behind it don't call the
-    /// store, and none overtakes: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't queue, and other processes have queues of their own: between them the quota holds, but no order.
+    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps until the
+    /// reported retry time, and calls it again, since another process may have been first. The requests behind it don't call
+    /// the store, and none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't
+    /// queue, and other processes have queues of their own: the quota holds for all of them together, but no order.
     ///
-    /// Dropping the future leaves the queue, and what was charged for it is refunded. One that is kept without being
+    /// # Cancellation
+    ///
+    /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is kept without being
     /// polled blocks those behind it, as with tokio's locks.
     ///
     /// # When the store fails
     ///
-    /// It is called again, after 5 ms at first, at last every 250 ms, until it answers or the timeout has passed; then the
-    /// request is rejected with the store's error. With [`on_store_error`](crate::LimiterBuilder::on_store_error) it is admitted
-    /// or rejected at once, or waits for its turn in process.
+    /// The store is called again, after 5 ms at first and every 250 ms at most, until it responds or the timeout has passed;
+    /// then the request is rejected with the store's error. If [`on_store_error`](crate::LimiterBuilder::on_store_error) is
+    /// set, the request is admitted or rejected at once, or waits for its turn in process.
     ///
     /// # In-flight limits
     ///
-    /// It is not known when a permit will be released. A permit that was waited for lets the queue go on when it is released in
-    /// this process; others are found by calling the store, after 5 ms at first, at last every 250 ms. So between processes an
-    /// in-flight limit that is used up is not shared evenly: one that has a queue takes a permit that it releases at once, and
-    /// another may get none until that queue is empty. Where that matters, give each process a limit of its own, such as 2 and 1
-    /// of 3.
+    /// The time at which a permit will be released is unknown. A permit that was acquired by waiting wakes the queue when it is
+    /// released in this process; others are found by calling the store, after 5 ms at first and every 250 ms at most. So
+    /// processes don't share an exhausted in-flight limit evenly: one with a queue takes each permit that it releases again at
+    /// once, and another may get none until that queue is empty. Where that matters, give each process a limit of its own, such
+    /// as 2 and 1 of 3.
     ///
     /// # Errors
     ///
     /// [`Rejected`], at once, if
-    /// - it is the first in the queue, and the store says that it would take longer than the timeout; or the timeout passes while
-    ///   others are in front of it, whose wait it does not know;
-    /// - the [queue](Wait::queue) is full; neither is decided before the store has been called once, so that a rejection
-    ///   always has a status;
+    /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
+    ///   others are in front of it;
+    /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
+    ///   a status;
     /// - it costs more than a quota ever allows;
-    /// - it names a policy that the limiter doesn't have, or lacks a request that a policy takes settings from
+    /// - it names a policy that the limiter doesn't have, or has no request for a policy that takes settings from requests
     ///   ([`Check::parts`](crate::Check::parts));
-    /// - the store failed, and the limiter is set to [reject](crate::OnStoreError::Reject) then, or the store is
+    /// - the store failed, and the limiter [rejects](crate::OnStoreError::Reject) then, or the store is
     ///   [misconfigured](crate::StoreError::is_misconfiguration);
     /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
     ///
-    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected call for the first in the queue is charged.
+    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected store call for the first in the queue is
+    /// charged.
     ///
-    /// # Lists, bans and shadows
+    /// # Access lists, bans and shadow policies
     ///
-    /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an
-    /// [allow list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a
-    /// request only if this returns [`Rejected`], once, and a banned key waits as for a quota that is used up.
-    /// [Shadows](crate::Policy::shadow) are evaluated once too, when the waiting is over; no request waits for them.
+    /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an [allow
+    /// list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
+    /// once, and only if this returns [`Rejected`]; a banned key waits as for an exhausted quota. [Shadow
+    /// policies](crate::Policy::shadow) are evaluated once too, when the wait is over; no request waits for them.
     ///
     /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
-    /// those by other processes are found at its next call.
+    /// those by other processes take effect at its next call.
     ///
     /// # Panics
     ///
-    /// In a tokio runtime whose timers are not enabled, if it has to wait.
+    /// If the request has to wait in a tokio runtime whose timers are not enabled.
     pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
         Wait {
             request: WaitRequest {
@@ -147,7 +151,7 @@ impl Limiter {
     }
 }
 
-/// A request that waits for its turn, from [`Limiter::wait`]. It joins the queue when this is awaited.
+/// A request that waits for its turn, from [`Limiter::wait`]. It joins the queue when it is awaited.
 #[must_use = "nothing is waited for until this is awaited"]
 #[derive(Clone)]
 pub struct Wait {
@@ -158,37 +162,39 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Rejects at once if `most` requests wait for the same keys already: 1,024 unless set. With 0 no request waits.
+    /// Sets the length of the queue: the request is rejected at once if `most` requests wait for the same keys already.
+    /// Default: 1,024. With 0 no request waits.
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
     }
 
-    /// See [`Check::cost`](crate::Check::cost).
+    /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
         self.request.own.cost = Some(units);
         self
     }
 
-    /// See [`Check::cost_for`](crate::Check::cost_for).
+    /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
         self.request.own.costs.push((policy.into(), units));
         self
     }
 
-    /// See [`Check::parts`](crate::Check::parts). What the policies take from the request is found out once, before it waits.
+    /// Sets the head of the request that the call is for: see [`Check::parts`](crate::Check::parts). The policies evaluate it
+    /// once, before it waits.
     pub fn parts(mut self, parts: &Parts) -> Self {
         self.request.own.parts = Some(Arc::new(parts.clone()));
         self
     }
 
-    /// See [`Check::address`](crate::Check::address).
+    /// Sets the client's address for address lists: see [`Check::address`](crate::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
         self.request.own.address = Some(address);
         self
     }
 
-    /// See [`Check::quota_for`](crate::Check::quota_for).
+    /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
         self.request.own.quotas.push((policy.into(), quota));
         self
@@ -326,7 +332,8 @@ impl IntoFuture for Wait {
 
 /// The future of a [`Wait`].
 ///
-/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also where it is decided at once.
+/// It takes part in tokio's [cooperative scheduling](tokio::task::coop), also if the request is admitted at once. Dropping it
+/// leaves the queue, and a charge that was made for it is refunded.
 #[must_use = "futures do nothing unless polled"]
 pub struct WaitFuture(Option<Pin<Box<dyn Future<Output = Decision> + Send>>>);
 
