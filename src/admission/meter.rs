@@ -1,24 +1,23 @@
-//! Units that are counted as they are used up, and settled at the end.
+//! A meter of units, which are settled at the end.
 
 use std::sync::Arc;
 
 use super::{Admission, policy_admission::PolicyAdmission, settle::SettleError};
 use crate::error::{StoreError, UnknownPolicy};
 
-/// Counts the units of a request whose cost shows only while it is served, such as the tokens of a stream, and
-/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`], or
-/// [`Admission::meter`] for several policies at once.
+/// Counts the units of a request whose cost becomes known while it is served, such as the tokens of a stream, and
+/// [settles](PolicyAdmission::settle) them when it is dropped. From [`PolicyAdmission::meter`], or [`Admission::meter`] for
+/// several policies at once.
 ///
-/// Move it into the stream: however the stream ends, also when the client hangs up half-way, the request is charged what was
-/// counted by then, in place of what it was charged on arrival. A meter that has counted nothing settles nothing: the charge on
-/// arrival stays.
+/// Move it into the stream: however the stream ends, also if the client disconnects, the request is charged the units that were
+/// counted by then, in place of its charge on arrival. A meter that has counted nothing settles nothing: the charge on arrival
+/// stays.
 ///
-/// It may be dropped on any thread, also outside a runtime. What the store can't settle at once is settled in the background.
-/// What can't be sent, since the store fails, is kept with the refunds that nothing waits for, sent when the store is back, and
-/// flushed by [`Limiter::shutdown`](crate::Limiter::shutdown). Of what was sent and not answered it is not known whether it was
-/// settled: it is logged, counted in [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) and not sent again. So may be
-/// lost what is on its way while its runtime ends. [`finish`](UnitMeter::finish) waits for the answer instead, and returns the
-/// error if there is one.
+/// It may be dropped on any thread, also outside a runtime. A settlement that takes time runs in the background. While the
+/// store fails, it is kept, sent when the store is back, and flushed by [`Limiter::shutdown`](crate::Limiter::shutdown).
+/// Whether a settlement that was sent and got no response was done is unknown: it is logged, counted in
+/// [`HealthReport::unconfirmed`](crate::HealthReport::unconfirmed) and not sent again. A settlement in flight when its runtime
+/// ends may be lost likewise. [`finish`](UnitMeter::finish) waits for the response instead, and returns the error.
 ///
 /// With [`LocalFallback::write_back`](crate::LocalFallback::write_back), an estimate that was charged in process and written back
 /// before the meter is dropped stays charged to the store: see [`settle`](PolicyAdmission::settle).
@@ -54,7 +53,8 @@ pub struct UnitMeter {
 }
 
 impl PolicyAdmission {
-    /// Counts the units that the request uses from here on, from zero, and settles them when the meter is dropped.
+    /// Returns a meter that counts the request's units from zero, and settles them when it is dropped: see [`UnitMeter`] for an
+    /// example.
     pub fn meter(self) -> UnitMeter {
         let (admission, policy) = self.into_parts();
         UnitMeter {
@@ -66,8 +66,8 @@ impl PolicyAdmission {
 }
 
 impl Admission {
-    /// One [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a budget of all: they are settled
-    /// to the same cost, as [`settle_each`](Admission::settle_each) settles them.
+    /// Returns one [meter](PolicyAdmission::meter) for several policies, such as a caller's tokens and a global budget: they
+    /// are settled to the same cost, by [`settle_each`](Admission::settle_each).
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
@@ -90,7 +90,7 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// [`UnknownPolicy`] as of [`Admission::policy`].
+    /// [`UnknownPolicy`] as from [`Admission::policy`].
     pub fn meter<N: Into<Arc<str>>>(
         &self,
         policies: impl IntoIterator<Item = N>,
@@ -108,21 +108,21 @@ impl Admission {
 }
 
 impl UnitMeter {
-    /// Counts so many more units. Nothing is sent before the meter is finished or dropped.
+    /// Counts `units` more. Nothing is sent before the meter is finished or dropped.
     pub fn add(&mut self, units: u64) {
         self.units = self.units.saturating_add(units);
     }
 
-    /// How many units were counted.
+    /// The number of units that were counted.
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// Settles what was counted, and waits for it. If the future is dropped, it is settled nevertheless.
+    /// Settles the counted units, and waits for the result. If the future is dropped, they are settled nevertheless.
     ///
     /// # Errors
     ///
-    /// If the store can't answer: see [`PolicyAdmission::settle`].
+    /// [`StoreError`] if the store fails: see [`PolicyAdmission::settle`]. The units are not settled later.
     pub async fn finish(mut self) -> Result<(), StoreError> {
         let settled = match self.units {
             0 => Ok(()),

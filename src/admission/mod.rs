@@ -24,10 +24,11 @@ use judged::{Judged, Turn};
 pub use refused::Rejected;
 pub(crate) use refused::status_of;
 
-/// A handler's handle to its request's decision.
+/// A handler's handle to the decision on its request: its status, charges and permits.
 ///
-/// It is in the request's extensions behind a [`RateLimitLayer`](crate::RateLimitLayer), and with feature `axum` it is
-/// an extractor. Where layers are stacked, all share one.
+/// A [`RateLimitLayer`](crate::RateLimitLayer) puts it into the request's extensions, and with feature `axum` it is an
+/// extractor. Stacked layers share one. [`Limiter::admit`](crate::Limiter::admit) returns one for a call by hand. Cheap to
+/// clone; the permits of a call by hand are released when the last clone is dropped.
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -45,7 +46,8 @@ pub struct Admission {
     shared: Arc<Mutex<Judged>>,
 }
 
-/// Keeps the permits of in-flight limits past the response: for a WebSocket, or work that goes on in the background.
+/// Holds the permits of in-flight limits beyond the response: for a WebSocket, or work in the background. From
+/// [`Admission::hold_permits`].
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct PermitGuard {
@@ -80,11 +82,11 @@ impl Admission {
         self.lock().turn()
     }
 
-    /// Holds the request's permits of in-flight limits until the returned guard is dropped. By itself a request holds them
-    /// until its response's body has been sent or dropped: a stream's, until it ends.
+    /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
+    /// when the response's body, or stream, has been sent or dropped.
     ///
-    /// A WebSocket's response is its handshake (RFC 6455), which has no body: its permit is released as soon as it is open,
-    /// unless it is held. Its charge is settled by the handshake in any case.
+    /// The response that opens a WebSocket (RFC 6455) has no body, so its permit is released as soon as it is open, unless it
+    /// is held. Policies that charge by the outcome see the handshake in any case.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -110,7 +112,7 @@ impl Admission {
     /// ```
     ///
     /// A client that disappears without closing its connection keeps its permit until the connection is found broken: send
-    /// pings, and close connections that don't answer.
+    /// pings, and close connections that don't respond.
     pub fn hold_permits(&self) -> PermitGuard {
         PermitGuard {
             _permits: self.lock().permits(),
@@ -122,8 +124,8 @@ impl Admission {
         Self::default()
     }
 
-    /// Every layer's decision on this request, the outermost first, as they stand now. What they
-    /// [refund](Decision::refund), this admission and its layers don't refund again.
+    /// The decision of every layer on this request, the outermost first, with their current status. They share the charges with
+    /// this admission and its layers: a unit is [refunded](Decision::refund) once.
     pub fn decisions(&self) -> Vec<Decision> {
         self.lock()
             .decisions()
@@ -131,7 +133,7 @@ impl Admission {
             .collect()
     }
 
-    /// Units left under the policy of that name, after this request; `None` if it didn't apply.
+    /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
         let mut judged = self.lock();
         let mut left = judged
@@ -278,11 +280,12 @@ impl Decision {
         }
     }
 
-    /// Converts the decision into an [`Admission`], or the error of a request that was not admitted.
+    /// Converts the decision into an [`Admission`] that holds its permits, or into the error of a request that was not
+    /// admitted.
     ///
     /// # Errors
     ///
-    /// [`Rejected`] if the request may not pass.
+    /// [`Rejected`] if the request was not admitted.
     pub fn into_result(self) -> Result<Admission, Rejected> {
         if self.is_admitted() {
             Ok(Admission::of(self))

@@ -1,4 +1,4 @@
-//! What a request was charged under one policy, for its handler to correct.
+//! The charge of a request under one policy, for its handler to correct.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::{
     strategy::ChargeReceipt,
 };
 
-/// A handler's handle to what its request was charged under one policy: see [`Admission::policy`].
+/// A handler's handle to the charge of its request under one policy. From [`Admission::policy`].
 ///
-/// Everything here may be done at any time while a clone of the [`Admission`] lives: in the handler, in a layer further
-/// in, and after the response, in a task that goes on.
+/// Its methods may be called at any time: in the handler, in an inner layer, and after the response, in a background task.
+/// Calls for one request run one after the other.
 ///
 /// Under an in-flight limit ([`Concurrency`](crate::Concurrency)) a request holds the permits that it took on arrival.
-/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) leave them as they are;
-/// [`refund`](PolicyAdmission::refund) gives them back early.
+/// [`charge`](PolicyAdmission::charge) and [`settle`](PolicyAdmission::settle) don't change them;
+/// [`refund`](PolicyAdmission::refund) releases them early.
 #[derive(Clone, Debug)]
 pub struct PolicyAdmission {
     admission: Admission,
@@ -28,13 +28,13 @@ pub struct PolicyAdmission {
 }
 
 impl Admission {
-    /// The charges of this request under the policy of that name, of every layer that has one. There are none if the policy
-    /// did not apply to the request, and nothing then happens.
+    /// Returns a handle to the charges of this request under the policy of that name, in every layer that has one. If the
+    /// policy did not apply to the request there are none, and the handle's methods do nothing.
     ///
     /// # Errors
     ///
-    /// [`UnknownPolicy`] if none of the limiters that decided on the request has a policy of that name. A request that no
-    /// limiter saw, behind a layer that is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
+    /// [`UnknownPolicy`] if no limiter that the request passed has a policy of that name. A request that passed none, since its
+    /// layer is not [enabled](crate::RateLimitLayer::enabled), has no charges under any name.
     pub fn policy(&self, name: impl Into<Arc<str>>) -> Result<PolicyAdmission, UnknownPolicy> {
         let (policy, admission) = (name.into(), self.clone());
         self.check_policy(&policy)?;
@@ -48,17 +48,23 @@ impl PolicyAdmission {
         &self.policy
     }
 
-    /// Units left under the policy, after this request and what was charged and refunded since; `None` if it didn't apply.
+    /// The units left under the policy, after this request and its later charges and refunds; `None` if the policy did not
+    /// apply.
     pub fn remaining(&self) -> Option<u64> {
         self.admission.remaining(&self.policy)
     }
 
-    /// Charges `units` more, past what is left if need be: down to a debt of at most one capacity, which later requests
-    /// wait for. Dropped before it is done, it is charged nevertheless.
+    /// Charges `units` more, also if fewer are left: down to a debt of at most one capacity, which has to refill before later
+    /// requests are admitted.
     ///
     /// # Errors
     ///
-    /// If the store can't answer. Whether it was charged is not known then.
+    /// [`StoreError`] if the store fails. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it
+    /// is unknown whether the units were charged.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped after its first poll, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
         for at in self.admission.places(&self.policy, Which::Counted) {
@@ -67,16 +73,18 @@ impl PolicyAdmission {
         Ok(())
     }
 
-    /// Refunds up to `units` of what the request was charged, as [`Decision::refund`](crate::Decision::refund) does: only
-    /// what time has not already given back, and no unit twice. Returns one result for each layer whose policy of this name
-    /// is enforced and applied, the outermost first.
+    /// Refunds up to `units` of the request's charge, as [`Decision::refund`](crate::Decision::refund) does: only units that
+    /// have not refilled already, and no unit twice. Returns one result for each layer whose policy of this name is enforced
+    /// and applied, the outermost first.
     ///
-    /// Dropped before it is done, it leaves what it has not sent to the store to a later refund.
+    /// # Cancellation
+    ///
+    /// If the future is dropped, refunds that were sent are done nevertheless; the rest can still be refunded.
     ///
     /// # Errors
     ///
-    /// If the store can't answer. Under the layers before the one that failed, units may have been refunded; the
-    /// units of that one are not refunded later.
+    /// [`StoreError`] if the store fails. Charges of layers before the one that failed may have been refunded; the units of
+    /// that one are not refunded later.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
         let _turn = self.admission.turn().lock_owned().await;
         let mut refunds = Vec::new();
@@ -86,26 +94,30 @@ impl PolicyAdmission {
         Ok(refunds)
     }
 
-    /// Charges or refunds, until what the request is charged under this policy is its `true_cost`: for costs that are known
-    /// only when the work is done, such as an LLM's tokens. May be called again as the cost becomes clearer. Several policies
-    /// at once are settled by [`Admission::settle_each`]; a stream's units are counted by a [meter](PolicyAdmission::meter).
+    /// Corrects the request's charge under this policy to `true_cost` units, by a charge or a refund: for costs that are known
+    /// only when the work is done, such as an LLM's tokens. May be called again when the cost changes.
+    /// [`Admission::settle_each`] settles several policies at once; a [meter](PolicyAdmission::meter) counts the units of a
+    /// stream.
     ///
-    /// A candidate [in the shadow](crate::Policy::shadow_of) of this policy is settled with it, in the same round trip, unless it
-    /// rejected the request: [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
-    /// [`refund`](Self::refund) leave it as it is: name it to adjust it.
+    /// Shadow candidates [of this policy](crate::Policy::shadow_of) are settled with it, in the same round trip, unless they
+    /// rejected the request, so that [`ShadowStats`](crate::ShadowStats) compare true costs. [`charge`](Self::charge) and
+    /// [`refund`](Self::refund) don't change candidates, which have handles of their own.
     ///
-    /// What was charged in process while the store failed is settled in process. With
+    /// A charge in process, made while the store failed, is settled in process. With
     /// [`write_back`](crate::LocalFallback::write_back) the estimate stays charged to the store if it was written back before.
     ///
     /// # Errors
     ///
-    /// If the store can't answer. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it is not
-    /// known whether the settlement was done: it is not sent again, since it could be charged or refunded twice, and each
-    /// further one under this policy is [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or
-    /// [`refund`](Self::refund) that ended so. The request is then charged what it was before, or its true cost. The
-    /// application may leave it so, make up for it by [`charge`](Self::charge) or
-    /// [`PolicyHandle::credit`](crate::PolicyHandle::credit), or note it for its own accounts. After any other error nothing
-    /// was done, and the settlement can be repeated.
+    /// [`StoreError`] if the store fails. After [`Timeout`](StoreError::Timeout) and [`Connection`](StoreError::Connection) it
+    /// is unknown whether the settlement was done, so that the request is charged either as before or its true cost. A
+    /// repetition could charge or refund twice: each further settlement under this policy is
+    /// [`Unconfirmed`](StoreError::Unconfirmed), also after a [`charge`](Self::charge) or [`refund`](Self::refund) that failed
+    /// so. The application may correct it by [`charge`](Self::charge) or [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    /// After any other error nothing was done, and the settlement can be repeated.
+    ///
+    /// # Cancellation
+    ///
+    /// If the future is dropped, a settlement that was sent is done nevertheless.
     pub async fn settle(&self, true_cost: u64) -> Result<(), StoreError> {
         let settling = [(self.policy.clone(), true_cost)];
         match self.admission.settle_all(&settling).await {

@@ -11,11 +11,11 @@ use crate::{
     strategy::RetryAfter,
 };
 
-/// A request was not admitted: the error of [`Limiter::admit`](crate::Limiter::admit),
-/// [`wait`](crate::Limiter::wait) and [`Decision::into_result`].
+/// The error of a request that was not admitted, from [`Limiter::admit`](crate::Limiter::admit), [`wait`](crate::Limiter::wait)
+/// and [`Decision::into_result`].
 ///
-/// With feature `axum` it is a response, the same as the layer's own rejection; with feature `tonic` it converts into a
-/// `tonic::Status`.
+/// With feature `axum` it is a response, equal to the layer's own rejection; with feature `tonic` it converts into a
+/// `tonic::Status`. Its text, for logs, names the policies that rejected and the wait.
 #[derive(Clone, Debug)]
 pub struct Rejected {
     decision: Box<Decision>,
@@ -30,8 +30,8 @@ impl Rejected {
         }
     }
 
-    /// Which fields it has as a response: those of [`RateLimitHeaders::draft`], unless set. A layer uses its
-    /// own for its rejections.
+    /// Sets the fields of its response. Default: [`RateLimitHeaders::draft`]. A layer around the handler replaces them by its
+    /// own.
     #[must_use]
     pub fn headers(mut self, headers: RateLimitHeaders) -> Self {
         self.fields = headers;
@@ -42,18 +42,18 @@ impl Rejected {
         self.fields
     }
 
-    /// The decision that rejected it.
+    /// The decision on the request.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// The status of its response: 429 for a quota or a [ban](crate::Ban), 403 for a deny list, 400 for a missing key, 503
-    /// for a store that failed and for a call that the limiter can't carry out.
+    /// The status of its response: 429 for a quota or a [ban](crate::Ban), 403 for a deny list, 400 for a missing key, 503 if
+    /// the store failed or the call is invalid.
     pub fn status(&self) -> StatusCode {
         status_of(self.decision.kind())
     }
 
-    /// When the same request would pass: see [`Decision::retry_after`].
+    /// The wait until the same request would be admitted: see [`Decision::retry_after`].
     pub fn retry_after(&self) -> RetryAfter {
         self.decision.retry_after()
     }

@@ -1,4 +1,4 @@
-//! Settling a request's charges to their true costs: those of several policies together.
+//! Settling the charges of a request to their true costs, under several policies together.
 
 use std::{mem, sync::Arc};
 
@@ -12,20 +12,20 @@ use crate::{
     strategy::ChargeReceipt,
 };
 
-/// Why [several policies](crate::Admission::settle_each) were not settled.
+/// The error of [`Admission::settle_each`](crate::Admission::settle_each).
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// A name that no policy has. Nothing was settled.
+    /// No policy has the name. Nothing was settled.
     #[error(transparent)]
     UnknownPolicy(#[from] UnknownPolicy),
-    /// The store could not answer.
+    /// The store failed.
     #[error("{error}; policies settled nevertheless: {settled:?}")]
     #[non_exhaustive]
     Store {
         /// The policies that were settled nevertheless: those of another layer, or in another slot of a cluster.
         settled: Vec<Arc<str>>,
-        /// What went wrong.
+        /// The store's error.
         #[source]
         error: StoreError,
     },
@@ -65,8 +65,9 @@ pub(super) struct Line {
 }
 
 impl Admission {
-    /// Settles several policies at once, each to its true cost, as [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. A policy that is
-    /// not named stays as it is; of one that is named twice, the last cost counts.
+    /// Settles several policies at once, each to its true cost in units, as
+    /// [`PolicyAdmission::settle`](crate::PolicyAdmission::settle) settles one. Policies that are not named don't change; if
+    /// one is named twice, the last cost counts.
     ///
     /// The policies of one layer are settled in one round trip, all or none of them. Those of several layers, and on a cluster
     /// those whose keys are in several slots, are settled by one call each, all sent at once.
@@ -90,16 +91,16 @@ impl Admission {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A candidate [in the shadow](crate::Policy::shadow_of) of a policy is settled with it, to the same cost, unless it is named.
+    /// Shadow candidates [of a policy](crate::Policy::shadow_of) are settled with it, to the same cost, unless they are named.
     ///
     /// # Errors
     ///
-    /// [`SettleError`]: if a name is unknown, nothing is settled. If the store can't answer, the error names the policies
-    /// that were settled nevertheless; whether a charge was made that [timed out](StoreError::Timeout) is not known.
+    /// [`SettleError`]. If a name is unknown, nothing is settled. If the store fails, the error names the policies that were
+    /// settled nevertheless; whether a charge that [timed out](StoreError::Timeout) was made is unknown.
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, what it has sent to the store is done nevertheless.
+    /// If the future is dropped, settlements that were sent are done nevertheless.
     pub async fn settle_each<N: Into<Arc<str>>>(
         &self,
         true_costs: impl IntoIterator<Item = (N, u64)>,

@@ -30,12 +30,12 @@ pub(crate) use permit::{DecisionPermit, Permit};
 pub(crate) use receipts::{Piece, Receipts};
 pub use refund::Refund;
 
-/// The result for a request: whether it was admitted, and how it stands with each policy that applied.
+/// The result for a request: whether it was admitted, and its status under each policy that applied.
 ///
-/// It holds the permits of [in-flight limits](crate::Concurrency), and dropping it, or the last clone of it, releases them.
-/// [`into_result`](Decision::into_result) hands them to an [`Admission`](crate::Admission), which handlers get from
-/// [`Limiter::admit`](crate::Limiter::admit) at once; a decision that is dropped with a permit is logged as an error, once
-/// for each policy:
+/// It holds the permits of [in-flight limits](crate::Concurrency); dropping the last clone releases them.
+/// [`into_result`](Decision::into_result) passes them to an [`Admission`](crate::Admission), which
+/// [`Limiter::admit`](crate::Limiter::admit) returns directly. A decision that is dropped with a permit is logged as an error,
+/// once per policy:
 ///
 /// ```
 /// # use tollgate::{Key, Limiter, Rejected};
@@ -52,8 +52,8 @@ pub use refund::Refund;
 /// # }
 /// ```
 ///
-/// Clones share what the request was charged: a unit is [refunded](Decision::refund) once, by whichever clone. Each keeps
-/// its policies' results as they were when it was made.
+/// Clones share the request's charge: a unit is [refunded](Decision::refund) once, by any of them. Each keeps the results as
+/// they were when it was cloned.
 ///
 /// A decision must be used:
 ///
@@ -76,32 +76,33 @@ pub struct Decision {
     pub(crate) permit: DecisionPermit,
 }
 
-/// What became of a request.
+/// Whether a request was admitted, and if not, why.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// It may pass.
+    /// The request is admitted and charged.
     Admitted,
-    /// A quota is used up; nothing was charged.
+    /// A quota is exhausted, or the key is banned. Nothing was charged, unless a policy [charges rejected
+    /// requests](crate::Policy::charge_rejected).
     Rejected,
-    /// The named policy found no key in it, and rejects such requests.
+    /// The request has no key for the policy, which [rejects](crate::MissingKey::Reject) such requests. Nothing was charged.
     #[non_exhaustive]
     MissingKey {
         /// The policy's name.
         policy: Arc<str>,
-        /// What the request lacks, in its client's words: `the header x-api-key`.
+        /// What the request lacks, as the response says it: `the header x-api-key`.
         missing: Arc<str>,
     },
-    /// It is on a [deny list](crate::LimiterBuilder::deny); nothing was charged.
+    /// The request is on a [deny list](crate::LimiterBuilder::deny). Nothing was charged.
     DenyListed,
-    /// The store failed, and the limiter is set to reject requests then.
+    /// The store failed, and the limiter [rejects](crate::OnStoreError::Reject) requests then. The request may have been
+    /// charged: see the error.
     StoreFailed(StoreError),
-    /// A call by hand names a policy that the limiter does not have: a mistake of the application, which is logged as an error
-    /// every 10 s at most. Nothing was charged.
+    /// A call by hand names a policy that the limiter does not have: a mistake in the application, logged as an error at most
+    /// every 10 s. Nothing was charged.
     UnknownPolicy(UnknownPolicy),
-    /// The named policy takes its quota, its cost or its conditions from requests, and a call by hand came without one: a
-    /// mistake of the application, which is logged as an error every 10 s at most. Nothing was charged. See
-    /// [`Check::parts`](crate::Check::parts).
+    /// The policy takes its quota, its cost or its conditions from requests, and a call by hand has none: a mistake in the
+    /// application, logged as an error at most every 10 s. Nothing was charged. See [`Check::parts`](crate::Check::parts).
     #[non_exhaustive]
     PartsRequired {
         /// The policy's name.
@@ -177,40 +178,42 @@ pub(crate) struct Adjusted {
 }
 
 impl Decision {
-    /// Whether the request may pass.
+    /// Whether the request was admitted.
     pub fn is_admitted(&self) -> bool {
         matches!(self.kind, DecisionKind::Admitted)
     }
 
-    /// How many of the requests of a [`check`](crate::Limiter::check) for [several](crate::Check::times) were charged.
+    /// The number of requests that were admitted: 0 or 1, or more of a [`check`](crate::Limiter::check) for
+    /// [several](crate::Check::times).
     pub fn admitted(&self) -> u64 {
         self.admitted
     }
 
-    /// What became of the request.
+    /// Whether the request was admitted, and if not, why.
     pub fn kind(&self) -> &DecisionKind {
         &self.kind
     }
 
-    /// Where the decision came from.
+    /// The source of the decision: the store, the rejection cache, or the fallback.
     pub fn source(&self) -> DecisionSource {
         self.source
     }
 
-    /// The result for each policy that applied and is enforced, in the order the policies were given in. None when the
-    /// store could not answer. A [ban](crate::Ban) has one while it blocks, and in a [`peek`](crate::Limiter::peek).
+    /// The result under each enforced policy that applied, in the order of the [builder's](crate::LimiterBuilder::policy)
+    /// calls. Empty if the store failed. A [ban](crate::Ban) has one while it blocks the key, and in a
+    /// [`peek`](crate::Limiter::peek).
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (enforced, _) = self.counted.split_at(self.enforced());
         enforced.iter().map(|counted| self.verdict_of(counted))
     }
 
-    /// The result for each policy that applied [in the shadow](crate::Policy::shadow).
+    /// The result under each [shadow policy](crate::Policy::shadow) that applied.
     pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
         let (_, shadows) = self.counted.split_at(self.enforced());
         shadows.iter().map(|counted| self.verdict_of(counted))
     }
 
-    /// The result for the policy of that name, if it applied: enforced or not.
+    /// The result under the policy of that name, enforced or not; `None` if it did not apply.
     pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
         let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
         let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
@@ -247,9 +250,9 @@ impl Decision {
         policies.any(|policy| policy.counted.part == Part::Ban && policy.rejected())
     }
 
-    /// When the same request would pass: the longest wait of any policy under which it costs something.
-    /// [`Unknown`](RetryAfter::Unknown) where the store failed (responses then say a second), [`Never`](RetryAfter::Never)
-    /// where waiting does not help.
+    /// The wait until the same request would be admitted: the longest of all policies under which it costs something.
+    /// [`Unknown`](RetryAfter::Unknown) if the store failed (responses then have `Retry-After: 1`),
+    /// [`Never`](RetryAfter::Never) if waiting does not help.
     pub fn retry_after(&self) -> RetryAfter {
         match &self.kind {
             DecisionKind::Admitted => retry(&*self.books, &self.counted),

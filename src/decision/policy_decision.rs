@@ -8,7 +8,8 @@ use crate::{
     strategy::{QuotaStatus, RetryAfter},
 };
 
-/// How a request stands with one policy.
+/// The result of a request under one policy: whether it was rejected, the units left, and the waits. From
+/// [`Decision::policies`] and [`LimitStatus::policies`](crate::LimitStatus::policies).
 #[derive(Clone, Copy)]
 pub struct PolicyDecision<'a> {
     pub(crate) decision: &'a Decision,
@@ -36,7 +37,7 @@ impl<'a> PolicyDecision<'a> {
         self.decision.books.name(self.counted.policy)
     }
 
-    /// The key that the request was counted by: of a credential, its hash.
+    /// The key that the request was counted by; of a credential, its hash.
     pub fn key(&self) -> Key {
         self.counted.key
     }
@@ -46,42 +47,42 @@ impl<'a> PolicyDecision<'a> {
         self.decision.books.quota(self.counted).0
     }
 
-    /// The most units that can pass at once.
+    /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
         self.decision.books.quota(self.counted).1
     }
 
-    /// What the request cost, or would have.
+    /// The cost of the request in units, also if it was rejected.
     pub fn cost(&self) -> u64 {
         self.counted.cost
     }
 
-    /// Whole units left, after this request if it was admitted.
+    /// The whole units left, after this request if it was admitted; 0 in debt.
     pub fn remaining(&self) -> u64 {
         self.status().remaining
     }
 
-    /// When another request of the same cost would pass this policy.
+    /// The wait until another request of the same cost is admitted by this policy.
     pub fn retry_after(&self) -> RetryAfter {
         self.status().retry_after
     }
 
-    /// How long until the full quota is available again, unless other requests come.
+    /// The wait until the full quota is available, if no other request comes.
     pub fn reset_after(&self) -> Duration {
         self.status().reset_after
     }
 
-    /// Whether the policy is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
+    /// Whether this is a shadow policy, which is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
     pub fn is_shadow(&self) -> bool {
         self.counted.is_shadow()
     }
 
-    /// Whether this policy rejected the request, or would have, were it enforced.
+    /// Whether this policy rejected the request, or would have if it were enforced.
     pub fn would_reject(&self) -> bool {
         self.rejected() || self.counted.is_shadow_refusal()
     }
 
-    /// Whether this policy rejected the request; false for a shadow, which rejects nothing.
+    /// Whether this policy rejected the request; false for a shadow policy.
     pub fn rejected(&self) -> bool {
         matches!(self.decision.kind, DecisionKind::Rejected)
             && !self.is_shadow()

@@ -1,4 +1,4 @@
-//! Refunds of what a decision charged.
+//! Refunds of a decision's charges.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::task::coop::consume_budget;
 use super::{Adjust, Books, Counted, Decision};
 use crate::{error::StoreError, store::Op};
 
-/// What a refund gave back under one policy: see [`Decision::refund`].
+/// The result of a refund under one policy: see [`Decision::refund`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Refund {
@@ -26,32 +26,32 @@ impl Refund {
         &self.policy
     }
 
-    /// How many units were refunded. The rest of a unit of which time had given back a part counts as one.
+    /// The number of units that were refunded. The rest of a unit that has partly refilled counts as one.
     pub fn units(&self) -> u64 {
         self.units
     }
 }
 
 impl Decision {
-    /// Refunds up to `units` of what the request was charged under each policy, to the store that charged it.
+    /// Refunds up to `units` of the request's charge under each policy, to the store that charged it.
     ///
-    /// Only what time has not already given back is refunded, and only to the window, bucket or entries that it was taken
-    /// from. Under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
-    /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left to be
-    /// refunded.
+    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
+    /// under [`Gcra`](crate::Gcra) and [`TokenBucket`](crate::TokenBucket) that includes the rest of a unit. No unit is
+    /// refunded twice: clones of a decision, its [`Admission`](crate::Admission) and its layer share what is left of the
+    /// charge.
     ///
-    /// Returns one result for each of the decision's [`policies`](Decision::policies), in their order; they tell how it stands after the
-    /// refund. What was charged in the [shadow](crate::Policy::shadow) is refunded too, and not reported.
+    /// Returns one result for each of the decision's [`policies`](Decision::policies), in their order, which then have the
+    /// status after the refund. Charges of [shadow policies](crate::Policy::shadow) are refunded too, and not reported.
     ///
     /// # Errors
     ///
-    /// If the store can't answer. Under the policies before the one that failed, units may have been refunded; the
-    /// units of that one are not refunded later.
+    /// [`StoreError`] if the store fails. Policies before the one that failed may have been refunded; the units of that one are
+    /// not refunded later.
     ///
     /// # Cancellation
     ///
-    /// If the future is dropped, what it has sent to the store is refunded nevertheless, and is not refunded again; the
-    /// rest can still be refunded.
+    /// If the future is dropped, refunds that were sent are done nevertheless, and not repeated; the rest can still be
+    /// refunded.
     ///
     /// # Examples
     ///

@@ -11,7 +11,8 @@ use super::in_flight::Ticket;
 use crate::{outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
-    /// The body of a response: the inner service's, or that of a rejection.
+    /// The body of a response of a [`RateLimit`](crate::RateLimit) service: the inner service's, or that of a rejection.
+    /// Dropping it releases the request's permits and charges by the outcome.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]

@@ -20,7 +20,9 @@ use super::{
 use crate::{limiter::Pending, outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
-    /// The future of a [`RateLimit`](crate::RateLimit) service.
+    /// The future of a [`RateLimit`](crate::RateLimit) service. Dropping it before the decision cancels the request: a charge
+    /// that was made nevertheless is refunded. Dropping it later ends the request as
+    /// [dropped](crate::outcome::RequestEnd::Dropped).
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,

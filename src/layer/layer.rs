@@ -16,10 +16,10 @@ use crate::{
     sync::{CachePadded, Handles},
 };
 
-/// Limits the requests that reach a service.
+/// A tower layer that limits the requests to a service.
 ///
-/// It has no type parameters, is cheap to clone, and its clones share everything. See the [module](crate::layer) for
-/// what it does to a request.
+/// It has no type parameters, is cheap to clone, and its clones share their counts. The [module](crate::layer) describes what
+/// happens to a request.
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -41,7 +41,7 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer over `limiter`, sharing its counts.
+    /// A layer over `limiter`, with which it shares counts. It is enabled, with the fields of [`RateLimitHeaders::draft`].
     pub fn new(limiter: Limiter) -> Self {
         Self::of(limiter, Answers::default(), true)
     }
@@ -63,30 +63,31 @@ impl RateLimitLayer {
         Self::of(limiter, answers, self.enabled)
     }
 
-    /// Starts to build a layer around a limiter of its own: the limiter's settings first, then, once it is built, those of
-    /// its responses.
+    /// Returns a builder of a layer over a limiter of its own. The builder has the limiter's settings; the layer that it builds
+    /// has those of responses.
     pub fn builder() -> LimiterBuilder<Self> {
         LimiterBuilder::new()
     }
 
-    /// Switches the layer off (or on again) without changing its type: requests pass untouched.
+    /// Sets whether the layer limits requests; if not, they pass unchanged to the inner service. Default: true. The layer's
+    /// type is the same.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
 
-    /// Adds these fields to responses, in place of those of [`RateLimitHeaders::draft`].
+    /// Sets the rate-limit fields of responses. Default: [`RateLimitHeaders::draft`].
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.answering(|answers| answers.headers = headers)
     }
 
-    /// Answers rejected requests with what `respond` returns, in place of problem details.
+    /// Sets the response to rejected requests. Default: problem details (RFC 9457), or plain text for a browser.
     ///
-    /// The response's status, header fields and body stay as they are. `Retry-After` and the [fields](RateLimitHeaders) that tell
-    /// how the client stands are added unless it has them. For gRPC calls `respond` is not called: they get a
-    /// gRPC status. A body that fails half-way ends there, and the error is logged.
+    /// `Retry-After` and the rate-limit [fields](RateLimitHeaders) are added to the response of `respond`, unless it has them;
+    /// it is not changed otherwise. `respond` is not called for gRPC calls, which get a gRPC status. If its body fails, the
+    /// response ends there, and an error is logged.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
@@ -105,8 +106,8 @@ impl RateLimitLayer {
     /// # Ok::<(), tollgate::ConfigError>(())
     /// ```
     ///
-    /// A response with a 2xx status would tell clients and caches that the request succeeded: the default response is sent in
-    /// its place, and an error is logged.
+    /// A response with a 2xx status, by which clients and caches would take the request for successful, is replaced by the
+    /// default one, and an error is logged.
     #[must_use]
     pub fn on_rejection<F, B>(self, respond: F) -> Self
     where
@@ -117,14 +118,14 @@ impl RateLimitLayer {
         self.answering(|answers| answers.on_rejection(respond))
     }
 
-    /// Refunds what this layer charged a request that its handler then rejected, by a [`Rejected`] that it returned as its
-    /// response. Off unless set: the request has reached the handler, which may have done costly work for it.
+    /// Sets whether this layer refunds a request whose handler rejects it, by returning a [`Rejected`] as its response.
+    /// Default: false, since the handler may have done costly work for the request.
     #[must_use]
     pub fn refund_handler_rejections(self, refund: bool) -> Self {
         self.answering(|answers| answers.refunds_handler_rejections = refund)
     }
 
-    /// The limiter, for calls with keys that only a handler knows.
+    /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
         &self.gates.any().limiter
     }

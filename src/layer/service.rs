@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{admission::Admission, limiter::Judgement};
 
-/// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer).
+/// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,
@@ -25,17 +25,17 @@ impl<S> RateLimit<S> {
         Self { inner, gate }
     }
 
-    /// The service inside.
+    /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside.
+    /// The inner service, mutable.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }

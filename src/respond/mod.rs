@@ -149,9 +149,9 @@ impl Answers {
 }
 
 impl RateLimitHeaders {
-    /// Adds the fields to a response, for an admission that a handler got from
-    /// [`Limiter::admit`](crate::Limiter::admit) and no layer knows of. Layers add those of their own decisions by themselves;
-    /// put the two in the same dialect.
+    /// Adds the fields of an admission to a response: for a handler whose admission is from
+    /// [`Limiter::admit`](crate::Limiter::admit), which no layer knows. Layers add those of their own decisions; use the same
+    /// dialect as they do.
     ///
     /// ```
     /// # #[cfg(feature = "axum")] {
