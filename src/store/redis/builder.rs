@@ -7,7 +7,7 @@ use super::{
     breaker::Breaker,
     config::{ConnectConfig, ServerConfig},
     key_names,
-    rejection_cache::{RejectionCache, epoch_key::EpochKey},
+    rejection_cache::{RejectionCache, epoch::EpochKey},
     script::ScriptRegistry,
     state::StoreState,
     worker::pool::WorkerPool,

@@ -16,11 +16,9 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     batch::MAX_BATCH_KEYS,
     request::{
-        PendingRequest, ended,
-        limit::workers_of,
+        PendingRequest, UndeliveredGuard, ended,
+        limit::{Workers, workers_of},
         op::{CounterOps, OwnedCounterOp},
-        undelivered::UndeliveredGuard,
-        workers::Workers,
     },
 };
 use crate::{error::StoreError, log::Seldom, store::Op};

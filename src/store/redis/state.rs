@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use super::{
     breaker::Breaker,
     pending_refunds::PendingRefunds,
-    rejection_cache::{RejectionCache, epoch_key::EpochKey},
+    rejection_cache::{RejectionCache, epoch::EpochKey},
     script::{Script, ScriptRegistry},
     topology::Topology,
 };

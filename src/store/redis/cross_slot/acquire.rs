@@ -1,12 +1,17 @@
 //! Acquiring under keys in several slots.
 
-use std::{future::Future, mem, sync::Arc};
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
 use smallvec::SmallVec;
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use super::{
-    finishing::Finishing,
     parts::{
         PartReply, PendingPart, SlotPart, answers, answers_by, ask_parts, charged, join, late,
         parts,
@@ -255,5 +260,38 @@ impl Taken {
             }
         }
         answer
+    }
+}
+
+/// A future that continues in a task of its own when it is dropped on a runtime before it completes. Its output is
+/// dropped then.
+pub(crate) struct Finishing<F: Future<Output: Send> + Send + 'static>(Option<Pin<Box<F>>>);
+
+impl<F: Future<Output: Send> + Send + 'static> Finishing<F> {
+    pub(crate) fn new(future: F) -> Self {
+        Self(Some(Box::pin(future)))
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Future for Finishing<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let Some(future) = &mut self.0 else {
+            return Poll::Pending;
+        };
+        let output = ready!(future.as_mut().poll(cx));
+        self.0 = None;
+        Poll::Ready(output)
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> Drop for Finishing<F> {
+    fn drop(&mut self) {
+        if let Some(future) = self.0.take()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            drop(runtime.spawn(async { drop(future.await) }));
+        }
     }
 }

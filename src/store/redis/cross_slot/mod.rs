@@ -13,7 +13,6 @@
 use std::sync::Arc;
 
 pub(crate) mod acquire;
-mod finishing;
 mod parts;
 mod standing;
 

@@ -21,8 +21,7 @@ use crate::{
     sync::CachePadded,
 };
 
-mod epoch;
-pub(crate) mod epoch_key;
+pub(crate) mod epoch;
 mod shard;
 #[cfg(test)]
 mod tests;

@@ -9,16 +9,14 @@ use std::{
     ops::Deref,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
 };
 
 use tokio::time::Instant;
 
-use self::{
-    limit::workers_of, op::CounterOps, response_slot::ResponseSlot, undelivered::UndeliveredGuard,
-};
+use self::{limit::workers_of, op::CounterOps, response_slot::ResponseSlot};
 use super::rejection_cache::CacheToken;
 use crate::{
     error::StoreError,
@@ -29,8 +27,6 @@ pub(in crate::store::redis) mod limit;
 pub(crate) mod op;
 pub(crate) mod response_handle;
 pub(crate) mod response_slot;
-pub(crate) mod undelivered;
-pub(crate) mod workers;
 
 /// The operation and the slot for its result, shared by the worker and the waiter.
 #[derive(Debug)]
@@ -245,6 +241,36 @@ impl RequestState {
 
     pub(crate) fn slot(&self) -> MutexGuard<'_, ResponseSlot<Result<OpResult, StoreError>, Waker>> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts as on its way until it has ended or is dropped.
+#[derive(Debug)]
+pub(crate) struct UndeliveredGuard {
+    sent: Arc<AtomicUsize>,
+    ended: AtomicBool,
+}
+
+impl UndeliveredGuard {
+    /// Counts one more in `sent`.
+    pub(crate) fn new(sent: &Arc<AtomicUsize>) -> Self {
+        sent.fetch_add(1, Ordering::AcqRel);
+        Self {
+            sent: sent.clone(),
+            ended: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            self.sent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Drop for UndeliveredGuard {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

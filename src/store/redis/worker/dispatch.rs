@@ -20,7 +20,7 @@ use crate::{
         cluster::node::Redirect,
         connection::ConnectionRef,
         error_class::{self, Again, ErrorAction},
-        rejection_cache::epoch_key::EpochKey,
+        rejection_cache::epoch::EpochKey,
         request::PendingRequest,
         state::StoreState,
         topology::Route,

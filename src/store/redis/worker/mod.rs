@@ -10,7 +10,8 @@
 //! 3. `send_batch` encodes one EVALSHA, follows redirects, decodes the reply and completes each request.
 //! 4. Requests to be retried (the cluster moved their keys, or the clocks differ) come back at the front of the backlog.
 //!
-//! [`shared_task`] lets a request's own task send a small batch, [`steal`] takes over for runtimes that stand still.
+//! [`shared_task`] lets a request's own task send a small batch. [`runtimes`] has the workers of each runtime, and takes requests
+//! from runtimes that stand still.
 
 use std::{
     future::{Future, pending, poll_fn},
@@ -42,10 +43,9 @@ pub(crate) mod dispatch;
 pub(crate) mod pool;
 mod probe;
 pub(crate) mod queue;
-mod runtime_workers;
+mod runtimes;
 mod schedule;
 pub(crate) mod shared_task;
-pub(crate) mod steal;
 
 /// Up to this size of the last batch, the task that pushes a request into an idle worker sends it inline. Above, it wakes the
 /// worker's task: by the time that runs, further requests have arrived.

@@ -1,23 +1,16 @@
-//! The workers of a store: one set for each tokio runtime, since a worker's task ends with the runtime that it runs on.
+//! The pool of workers: finds the worker of a request and queues the request there. Each runtime has workers of its own, since
+//! a worker's task ends with the runtime that it runs on.
 
-use std::{
-    hash::BuildHasher,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{hash::BuildHasher, sync::Arc, time::Duration};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::Guard;
 use hashbrown::DefaultHashBuilder;
 use tokio::{
     runtime::{self, Handle},
     time::Instant,
 };
 
-use super::{
-    Worker,
-    runtime_workers::{RuntimeWorkers, running, worker_of},
-    steal::{stalls_before, steal},
-};
+use super::runtimes::{RuntimeWorkers, Runtimes, running, worker_of};
 use crate::{
     error::StoreError,
     store::{
@@ -26,14 +19,12 @@ use crate::{
             hash_tags::HashTags,
             rejection_cache::CacheToken,
             request::{
-                PendingRequest, RequestState, ended,
+                PendingRequest, RequestState, UndeliveredGuard, ended,
+                limit::Workers,
                 op::{CounterOps, OwnedCounterOp},
                 response_handle::ResponseHandle,
-                undelivered::UndeliveredGuard,
-                workers::Workers,
             },
             state::StoreState,
-            topology::Route,
         },
     },
 };
@@ -41,27 +32,21 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
     shared: Arc<StoreState>,
-    /// Workers of each runtime.
-    per_runtime: usize,
-    /// Read by each request, written when a runtime is first seen and when it ends.
-    sets: ArcSwap<Vec<RuntimeWorkers>>,
-    spawn_lock: Mutex<()>,
+    runtimes: Arc<Runtimes>,
     hasher: DefaultHashBuilder,
 }
 
 impl WorkerPool {
     pub(crate) fn new(shared: Arc<StoreState>, per_runtime: usize) -> Self {
         Self {
+            runtimes: Runtimes::new(shared.clone(), per_runtime),
             shared,
-            per_runtime,
-            sets: ArcSwap::default(),
-            spawn_lock: Mutex::default(),
             hasher: DefaultHashBuilder::default(),
         }
     }
 
     pub(crate) fn per_runtime(&self) -> usize {
-        self.per_runtime
+        self.runtimes.per_runtime()
     }
 
     /// A hash of the keys.
@@ -88,13 +73,16 @@ impl WorkerPool {
     /// The sets of all runtimes, with this one's among them unless it is shutting down.
     #[inline]
     fn workers(self: &Arc<Self>, runtime: &Handle) -> Guard<Arc<Vec<RuntimeWorkers>>> {
-        let sets = self.sets.load();
+        let sets = self.runtimes.load();
         if sets.iter().any(|set| set.is_of(runtime.id())) {
             return sets;
         }
         drop(sets);
-        self.spawn_workers(runtime);
-        self.sets.load()
+        self.runtimes.spawn(runtime, |runtime| {
+            let pool = Arc::downgrade(self);
+            move || pool.upgrade().is_some_and(|pool| pool.steal_for(runtime))
+        });
+        self.runtimes.load()
     }
 
     /// Executes an operation on keys of one slot, by this runtime's worker. With a `cache_token`, a rejection is cached.
@@ -197,7 +185,7 @@ impl WorkerPool {
         let here = Handle::try_current().ok();
         let sets = match &here {
             Some(here) => self.workers(here),
-            None => self.sets.load(),
+            None => self.runtimes.load(),
         };
         let own = here.and_then(|here| worker_of(&sets, here.id(), worker_index));
         if let Some(own) = own {
@@ -226,120 +214,22 @@ impl WorkerPool {
         }
     }
 
-    /// Whether a runtime is the only one that uses the store. If so, its stealing task ends.
-    fn is_alone(&self, runtime: runtime::Id) -> bool {
-        let _laying = self
-            .spawn_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut sets = Vec::clone(&self.sets.load());
-        let alone = sets.iter().all(|set| set.is_of(runtime));
-        if alone {
-            sets.iter_mut().for_each(|set| set.steals = false);
-            self.sets.store(Arc::new(sets));
-        }
-        alone
-    }
-
     /// Moves the stalled requests of other runtimes to this one's workers. Returns false if there is no other runtime.
     fn steal_for(self: &Arc<Self>, runtime: runtime::Id) -> bool {
-        if self.is_alone(runtime) {
+        if self.runtimes.is_alone(runtime) {
             return false;
         }
-        for request in self.stalled(runtime, stalls_before(self.timeout())) {
+        for request in self.runtimes.take_stalled(runtime, self.timeout()) {
             self.execute_detached(request.op, request.counters.clone());
             request.discard();
         }
         true
     }
-
-    /// Removes the detached requests whose deadline is before `queued_before` from the queues of all runtimes but this one.
-    fn stalled(&self, here: runtime::Id, queued_before: Instant) -> Vec<PendingRequest> {
-        let sets = self.sets.load();
-        let others = sets.iter().filter(|set| !set.is_of(here));
-        let workers = others.flat_map(|set| set.workers.iter());
-        workers
-            .flat_map(|worker| worker.stalled(queued_before))
-            .collect()
-    }
-
-    /// Spawns the workers of a runtime.
-    fn spawn_workers(self: &Arc<Self>, handle: &Handle) {
-        let spawn_lock = self
-            .spawn_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mut sets = Vec::clone(&self.sets.load());
-        if sets.iter().any(|set| set.is_of(handle.id())) {
-            return;
-        }
-        let routes = self.shared.topology.routes(self.per_runtime);
-        let worker = |route: &Route| Arc::new(Worker::new(self.shared.clone(), route.tag()));
-        let workers: Arc<[_]> = routes.iter().map(worker).collect();
-        sets.push(RuntimeWorkers {
-            runtime: handle.clone(),
-            workers: workers.clone(),
-            steals: false,
-        });
-        if let [_, _, ..] = &sets[..] {
-            for set in sets.iter_mut().filter(|set| !set.steals) {
-                set.steals = true;
-                let (workers, runtime) = (Arc::downgrade(self), set.runtime.id());
-                let step = move || {
-                    let workers = workers.upgrade();
-                    workers.is_some_and(|workers| workers.steal_for(runtime))
-                };
-                drop(set.runtime.spawn(steal(step)));
-            }
-        }
-        self.sets.store(Arc::new(sets));
-        // A runtime that is shutting down drops spawned tasks at once, which removes the workers again: not under the lock.
-        drop(spawn_lock);
-        for (worker, route) in workers.iter().cloned().zip(routes) {
-            let ends = WorkerGuard {
-                runtime: handle.id(),
-                workers: Arc::downgrade(self),
-            };
-            drop(handle.spawn(async move {
-                let _ends = ends;
-                worker.run(route).await;
-            }));
-        }
-    }
-
-    /// Removes the workers of a runtime.
-    fn remove_workers(&self, runtime: runtime::Id) {
-        let spawn_lock = self
-            .spawn_lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let (ended, sets): (Vec<_>, Vec<_>) = Vec::clone(&self.sets.load())
-            .into_iter()
-            .partition(|set| set.is_of(runtime));
-        self.sets.store(Arc::new(sets));
-        // A dropped worker fails its requests, whose callers may look for another worker: not under the lock.
-        drop(spawn_lock);
-        ended.iter().for_each(RuntimeWorkers::close);
-    }
-}
-
-/// Removes a runtime's workers when one of them is dropped, which happens when the runtime shuts down.
-struct WorkerGuard {
-    runtime: runtime::Id,
-    workers: std::sync::Weak<WorkerPool>,
-}
-
-impl Drop for WorkerGuard {
-    fn drop(&mut self) {
-        if let Some(workers) = self.workers.upgrade() {
-            workers.remove_workers(self.runtime);
-        }
-    }
 }
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        self.sets.load().iter().for_each(RuntimeWorkers::close);
+        self.runtimes.close();
     }
 }
 
@@ -372,7 +262,7 @@ impl Workers for WorkerPool {
     }
 
     fn other_runtime(&self, stalled: Option<runtime::Id>) -> Option<Handle> {
-        let sets = self.sets.load();
+        let sets = self.runtimes.load();
         running(&sets, stalled).map(|set| set.runtime.clone())
     }
 

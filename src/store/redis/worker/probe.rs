@@ -15,7 +15,7 @@ use tokio::{
 use crate::{
     error::StoreError,
     store::redis::{
-        breaker::{Breaker, ProbeLease},
+        breaker::{Breaker, probe_lease::ProbeLease},
         connection::RunError,
         error_class, key_names,
         state::StoreState,
@@ -37,16 +37,16 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
     let Ok(runtime) = Handle::try_current() else {
         return;
     };
-    let Some(watch) = breaker.watch(Instant::now()) else {
+    let Some(lease) = breaker.lease(Instant::now()) else {
         return;
     };
     let shared = Arc::downgrade(shared);
     drop(runtime.spawn(async move {
-        run_probes(&watch, &shared, tag).await;
-        if !watch.is_over() {
+        run_probes(&lease, &shared, tag).await;
+        if !lease.is_over() {
             return;
         }
-        drop(watch);
+        drop(lease);
         if let Some(shared) = shared.upgrade() {
             shared.closed.then(|suppressed| {
                 tracing::info!(
@@ -59,13 +59,13 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
     }));
 }
 
-async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
+async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
     let mut asked = JoinSet::new();
-    while let Some(due) = watch.due() {
+    while let Some(due) = lease.due() {
         let since = Instant::now();
         let late = await_healthy(&mut asked, due).await;
         if late {
-            watch.end(true, Instant::now());
+            lease.end(true, Instant::now());
             continue;
         }
         tokio::time::sleep_until(due).await;
@@ -74,7 +74,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
             return;
         };
         let until = Instant::now() + shared.deadline.min(QUICK);
-        if watch.begin(until) {
+        if lease.begin(until) {
             let patience = shared.deadline.min(LONGEST);
             let breaker = shared.breaker(tag).clone();
             let probe = ask(
@@ -90,7 +90,7 @@ async fn run_probes(watch: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
                 // The keys may have moved.
                 shared.topology.schedule_refresh();
             }
-            watch.end(well, Instant::now());
+            lease.end(well, Instant::now());
         }
     }
 }
@@ -179,7 +179,7 @@ impl StoreState {
     fn answers_again(&self, tag: usize) {
         self.pending_refunds.send(tag);
         for other in self.topology.tags_on_same_node(tag) {
-            if other != tag && self.breaker(other).lift() {
+            if other != tag && self.breaker(other).close_after_probe() {
                 self.pending_refunds.send(other);
             }
         }

@@ -1,0 +1,239 @@
+//! The circuit breaker: stops calls to a store that failed, and has it probed until it responds.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::{error::StoreError, random::random_u64};
+
+pub(crate) mod probe_lease;
+
+/// The first pause before a probe, at most. Each failed probe doubles it.
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+
+/// The longest pause: a store that is back is used again within a second, plus the duration of a probe.
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The circuit breaker of one server.
+///
+/// Closed, it lets all requests through and counts consecutive failures. Open, it lets none through. After a pause it is
+/// half-open: one probe is sent, and its response closes the breaker. Without a response in time the breaker opens for
+/// longer, and still closes if the response comes later.
+///
+/// While it is closed, a request reads one flag and a successful call another.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// Consecutive failures that open it; `None`: it never opens.
+    threshold: Option<NonZeroU32>,
+    open: AtomicBool,
+    /// Consecutive failures.
+    failures: AtomicU32,
+    state: Mutex<BreakerState>,
+}
+
+#[derive(Debug)]
+struct BreakerState {
+    phase: Phase,
+    /// Pauses since a request had a response. The response to a probe closes the breaker, but does not reset the growth of the
+    /// pauses: the server may respond to nothing else.
+    pauses: u32,
+    /// The number of the [lease](probe_lease::ProbeLease) in use.
+    lease: Option<u64>,
+    /// Leases granted so far.
+    leases: u64,
+    /// The failure of the last call or probe, while it is not closed.
+    cause: Option<Arc<StoreError>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Closed,
+    /// Until the next probe is due.
+    Open(Instant),
+    /// A probe is in flight, and awaited until then.
+    HalfOpen(Instant),
+}
+
+impl Breaker {
+    /// A breaker that opens after `threshold` consecutive failures.
+    pub(crate) fn new(threshold: Option<NonZeroU32>) -> Self {
+        Self {
+            threshold,
+            open: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
+            state: Mutex::new(BreakerState {
+                phase: Phase::Closed,
+                pauses: 0,
+                lease: None,
+                leases: 0,
+                cause: None,
+            }),
+        }
+    }
+
+    /// Whether calls are to be rejected now.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// The error of a call that is rejected now.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let state = self.state();
+        Err(StoreError::CircuitOpen {
+            retry_after: state.pause(Instant::now()),
+            cause: state.cause.clone(),
+        })
+    }
+
+    /// Records why the last call or probe failed.
+    pub(crate) fn note_cause(&self, cause: StoreError) {
+        let mut state = self.state();
+        if state.phase != Phase::Closed {
+            state.cause = Some(Arc::new(cause));
+        }
+    }
+
+    /// Records a response to a request.
+    pub(crate) fn on_success(&self) {
+        if self.failures.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut state = self.state();
+        state.pauses = 0;
+        self.close(&mut state, 0);
+    }
+
+    /// Records a failure; returns whether it opened the breaker.
+    pub(crate) fn on_failure(&self, now: Instant, cause: impl FnOnce() -> StoreError) -> bool {
+        let Some(threshold) = self.threshold else {
+            return false;
+        };
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        if failures.saturating_add(1) < threshold.get() {
+            return false;
+        }
+        let mut state = self.state();
+        // A response may have come meanwhile.
+        let counts = self.failures.load(Ordering::Relaxed) >= threshold.get();
+        if state.phase != Phase::Closed || !counts {
+            return false;
+        }
+        state.cause = Some(Arc::new(cause()));
+        self.open(&mut state, now, random_u64());
+        true
+    }
+
+    /// Closes it, if it is open, since the same server responded to another breaker's probe. Returns whether it was open.
+    pub(crate) fn close_after_probe(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let mut state = self.state();
+        let was_open = state.phase != Phase::Closed;
+        if was_open {
+            self.close(&mut state, 1);
+        }
+        was_open
+    }
+
+    fn open(&self, state: &mut BreakerState, now: Instant, random: u64) {
+        let until = now + pause(state.pauses, random);
+        state.pauses = state.pauses.saturating_add(1);
+        state.phase = Phase::Open(until);
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    fn close(&self, state: &mut BreakerState, failures: u32) {
+        state.phase = Phase::Closed;
+        state.cause = None;
+        self.failures.store(failures, Ordering::Relaxed);
+        self.open.store(false, Ordering::Relaxed);
+    }
+
+    fn state(&self) -> MutexGuard<'_, BreakerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BreakerState {
+    /// How long until it may close: until the next probe.
+    fn pause(&self, now: Instant) -> Duration {
+        match self.phase {
+            Phase::Open(until) => until.saturating_duration_since(now),
+            Phase::Closed | Phase::HalfOpen(_) => Duration::ZERO,
+        }
+    }
+}
+
+/// The next pause: doubled each time, less a random part of up to half, so that processes do not probe in step.
+fn pause(before: u32, random: u64) -> Duration {
+    let factor = 2_u32.saturating_pow(before);
+    let whole = MIN_BACKOFF.saturating_mul(factor).min(MAX_BACKOFF);
+    let half = whole / 2;
+    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
+    half + Duration::from_micros(random % micros.saturating_add(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn breaker(threshold: u32) -> (Arc<Breaker>, Instant) {
+        (
+            Arc::new(Breaker::new(NonZeroU32::new(threshold))),
+            Instant::now(),
+        )
+    }
+
+    #[test]
+    fn as_many_failures_in_a_row_as_configured_open_it() {
+        let (breaker, now) = breaker(3);
+        for _ in 0..5 {
+            assert!(
+                !breaker.on_failure(now, || StoreError::Timeout)
+                    && !breaker.on_failure(now, || StoreError::Timeout)
+            );
+            breaker.on_success();
+        }
+        assert!(
+            !breaker.on_failure(now, || StoreError::Timeout)
+                && !breaker.on_failure(now, || StoreError::Timeout)
+                && !breaker.is_open()
+        );
+        assert!(breaker.on_failure(now, || StoreError::Timeout) && breaker.is_open());
+        assert!(
+            !breaker.on_failure(now, || StoreError::Timeout),
+            "it opens once"
+        );
+    }
+
+    #[test]
+    fn without_a_threshold_it_never_opens() {
+        let (breaker, now) = breaker(0);
+        assert!((0..1_000).all(|_| !breaker.on_failure(now, || StoreError::Timeout)));
+        assert!(!breaker.is_open() && breaker.lease(now).is_none());
+    }
+
+    #[test]
+    fn backoffs_grow_to_a_second_and_differ() {
+        for random in [0, 12_345, u64::MAX] {
+            let pauses: Vec<_> = (0..70).map(|before| pause(before, random)).collect();
+            assert!(pauses.is_sorted() && pauses[0] >= MIN_BACKOFF / 2);
+            assert!(pauses[0] <= MIN_BACKOFF);
+            // A store that is back is used again within two seconds.
+            let longest = Duration::from_secs(1);
+            assert!((longest / 2..=longest).contains(&pauses[69]));
+        }
+        assert_ne!(pause(9, 1), pause(9, 2));
+    }
+}
