@@ -8,9 +8,9 @@ use std::{
 
 use tokio::{runtime::Handle, sync::OwnedMutexGuard};
 
-use super::{Admission, settle::Line};
+use super::{Admission, settle::PlannedAdjustment};
 use crate::{
-    decision::{Adjusting, AllAdjusted},
+    decision::{AdjustFuture, AllAdjusted},
     error::StoreError,
     log::Seldom,
     store::Op,
@@ -25,33 +25,37 @@ struct Settlement {
 impl Admission {
     /// Settles on any thread, also outside a runtime. What the store can't be sent now, it keeps.
     pub(super) fn settle_in_background(self, true_costs: Vec<(Arc<str>, u64)>) {
-        let turn = self.turn();
+        let lock = self.settle_lock();
         let mut settlement = Settlement {
             admission: self,
             true_costs,
         };
-        match (turn.clone().try_lock_owned(), Handle::try_current()) {
-            (Ok(turn), _) => settlement.send(Some(turn)),
+        match (lock.clone().try_lock_owned(), Handle::try_current()) {
+            (Ok(lock), _) => settlement.send(Some(lock)),
             // Another call of this request is under way: after it, or when the runtime ends.
             (Err(_), Ok(runtime)) => drop(runtime.spawn(async move {
-                let turn = turn.lock_owned().await;
-                settlement.send(Some(turn));
+                let lock = lock.lock_owned().await;
+                settlement.send(Some(lock));
             })),
             // What that call charges counts as charged already.
             (Err(_), Err(_)) => drop(settlement),
         }
     }
 
-    /// Notes what was settled. Without an answer it counts as settled: it may be, or will be.
-    fn note_observed(&self, lines: &[Line], answer: Result<AllAdjusted, StoreError>) {
-        if answer.is_ok() {
-            self.note_answer(lines, &answer);
+    /// Notes what was settled. Without an result it counts as settled: it may be, or will be.
+    fn apply_observed(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        result: Result<AllAdjusted, StoreError>,
+    ) {
+        if result.is_ok() {
+            self.apply_result(adjustments, &result);
         }
     }
 }
 
 impl Settlement {
-    fn send(&mut self, turn: Option<OwnedMutexGuard<()>>) {
+    fn send(&mut self, lock: Option<OwnedMutexGuard<()>>) {
         let true_costs = mem::take(&mut self.true_costs);
         if true_costs.is_empty() {
             return;
@@ -61,27 +65,28 @@ impl Settlement {
             Ok(corrections) => corrections,
             Err(error) => return warn(&true_costs, &error),
         };
-        let mut waiting: Vec<(Vec<Line>, Adjusting)> = Vec::new();
+        let mut waiting: Vec<(Vec<PlannedAdjustment>, AdjustFuture)> = Vec::new();
         loop {
-            let mut lines = admission.next_lines(&mut corrections);
-            if lines.is_empty() {
+            let mut adjustments = admission.next_adjustments(&mut corrections);
+            if adjustments.is_empty() {
                 break;
             }
-            while let Some(first) = lines.first().map(|line| line.call) {
-                let rest = lines.split_off(lines.partition_point(|line| line.call == first));
-                let call = mem::replace(&mut lines, rest);
-                let answer = admission.with_lines(&call, |books, lines| {
-                    books.adjust_detached(Op::Settle, lines)
+            while let Some(first) = adjustments.first().map(|adjustment| adjustment.call) {
+                let rest = adjustments
+                    .split_off(adjustments.partition_point(|adjustment| adjustment.call == first));
+                let call = mem::replace(&mut adjustments, rest);
+                let result = admission.with_adjustments(&call, |backend, adjustments| {
+                    backend.adjust_detached(Op::Settle, adjustments)
                 });
-                waiting.extend(answer.map(|answer| (call, answer)));
+                waiting.extend(result.map(|result| (call, result)));
             }
         }
         // A store in process has answered.
-        waiting.retain_mut(|(lines, answer)| {
+        waiting.retain_mut(|(adjustments, result)| {
             let mut cx = Context::from_waker(Waker::noop());
-            match answer.as_mut().poll(&mut cx) {
-                Poll::Ready(answer) => {
-                    admission.note_observed(lines, answer);
+            match result.as_mut().poll(&mut cx) {
+                Poll::Ready(result) => {
+                    admission.apply_observed(adjustments, result);
                     false
                 }
                 Poll::Pending => true,
@@ -93,9 +98,9 @@ impl Settlement {
         if let Ok(runtime) = Handle::try_current() {
             let admission = admission.clone();
             drop(runtime.spawn(async move {
-                let _turn = turn;
-                for (lines, answer) in waiting {
-                    admission.note_observed(&lines, answer.await);
+                let _lock = lock;
+                for (adjustments, result) in waiting {
+                    admission.apply_observed(&adjustments, result.await);
                 }
             }));
         }

@@ -9,20 +9,20 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use crate::{
-    decision::{Brief, Decision, Permit},
+    decision::{CompactDecision, Decision, PermitHandle},
     outcome::Outcome,
 };
 
 mod background;
-mod judged;
 pub(crate) mod meter;
 pub(crate) mod policy_admission;
-mod refused;
+mod rejected;
 pub(crate) mod settle;
+mod state;
 
-use judged::{Judged, Turn};
-pub use refused::Rejected;
-pub(crate) use refused::status_of;
+pub use rejected::Rejected;
+pub(crate) use rejected::status_of;
+use state::{AdmissionState, SettleLock};
 
 /// A handler's handle to the decision on its request: its status, charges and permits.
 ///
@@ -43,7 +43,7 @@ pub(crate) use refused::status_of;
 #[derive(Clone, Default)]
 #[must_use = "dropping it releases the permits of in-flight limits: bind it for as long as the work takes"]
 pub struct Admission {
-    shared: Arc<Mutex<Judged>>,
+    shared: Arc<Mutex<AdmissionState>>,
 }
 
 /// Holds the permits of in-flight limits beyond the response: for a WebSocket, or work in the background. From
@@ -51,7 +51,7 @@ pub struct Admission {
 #[derive(Clone, Debug)]
 #[must_use = "the permits are released when this is dropped"]
 pub struct PermitGuard {
-    _permits: Vec<Arc<dyn Permit>>,
+    _permits: Vec<Arc<dyn PermitHandle>>,
 }
 
 impl Admission {
@@ -63,7 +63,7 @@ impl Admission {
     }
 
     /// An admission for a layer that is the first; returns the decision's permit too, which the layer holds.
-    pub(crate) fn first(decision: Decision) -> (Self, Option<Arc<dyn Permit>>) {
+    pub(crate) fn first(decision: Decision) -> (Self, Option<Arc<dyn PermitHandle>>) {
         let admission = Self::default();
         let (_, permit) = admission.lock().add(decision);
         (admission, permit)
@@ -71,15 +71,15 @@ impl Admission {
 
     /// An admission for a layer that is the first, of a decision in few words.
     #[inline]
-    pub(crate) fn brief(decision: Brief) -> Self {
+    pub(crate) fn compact(decision: CompactDecision) -> Self {
         Self {
-            shared: Arc::new(Mutex::new(Judged::briefly(decision))),
+            shared: Arc::new(Mutex::new(AdmissionState::compact(decision))),
         }
     }
 
     /// Whose turn it is to settle.
-    pub(crate) fn turn(&self) -> Arc<Turn> {
-        self.lock().turn()
+    pub(crate) fn settle_lock(&self) -> Arc<SettleLock> {
+        self.lock().settle_lock()
     }
 
     /// Holds the request's permits of in-flight limits until the returned guard is dropped. Without a guard they are released
@@ -119,8 +119,8 @@ impl Admission {
         }
     }
 
-    /// For requests that no layer judged.
-    pub(crate) fn unlimited() -> Self {
+    /// The admission of a request that no layer has checked.
+    pub(crate) fn none() -> Self {
         Self::default()
     }
 
@@ -135,125 +135,131 @@ impl Admission {
 
     /// The units left under the policy of that name, after this request; `None` if the policy did not apply.
     pub fn remaining(&self, policy: &str) -> Option<u64> {
-        let mut judged = self.lock();
-        let mut left = judged
+        let mut state = self.lock();
+        let mut left = state
             .decisions()
             .filter_map(|decision| decision.policy(policy).map(|v| v.remaining()));
         left.next()
     }
 
-    /// Joins the decision of a layer, which holds its permit; returns where it stands.
-    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn Permit>>) {
-        let mut judged = self.lock();
-        let twice = judged.counted_before(&decision);
-        let twice = twice.map(|policy| (policy, decision.books.clone()));
-        let joined = judged.add(decision);
-        drop(judged);
-        if let Some((policy, books)) = twice {
-            books.log_counted_twice(&policy);
+    /// Adds the decision of a layer, which holds its permit; returns its index.
+    pub(crate) fn join(&self, decision: Decision) -> (usize, Option<Arc<dyn PermitHandle>>) {
+        let mut state = self.lock();
+        let twice = state.double_counted_policy(&decision);
+        let twice = twice.map(|policy| (policy, decision.backend.clone()));
+        let joined = state.add(decision);
+        drop(state);
+        if let Some((policy, backend)) = twice {
+            backend.log_double_counting(&policy);
         }
         joined
     }
 
-    /// Looks at each layer's decision, and its place.
-    pub(crate) fn each(&self, mut look: impl FnMut(usize, &Decision)) {
-        for (place, decision) in self.lock().decisions().enumerate() {
-            look(place, decision);
+    /// Calls `read` with each layer's decision, and its index.
+    pub(crate) fn for_each_decision(&self, mut read: impl FnMut(usize, &Decision)) {
+        for (index, decision) in self.lock().decisions().enumerate() {
+            read(index, decision);
         }
     }
 
-    /// Does something to the decision at a place.
-    pub(crate) fn with<T>(&self, place: usize, with: impl FnOnce(&mut Decision) -> T) -> Option<T> {
-        self.lock().at(place).map(with)
+    /// Calls `with` with the decision of this index.
+    pub(crate) fn with_decision<T>(
+        &self,
+        index: usize,
+        with: impl FnOnce(&mut Decision) -> T,
+    ) -> Option<T> {
+        self.lock().get(index).map(with)
     }
 
-    /// Looks a last time at the decision at a place, as it stands now.
-    pub(crate) fn last_look(self, place: usize, look: impl FnOnce(&Decision)) {
+    /// Calls `read` with the decision of this index, and drops this reference to the admission.
+    pub(crate) fn into_decision(self, index: usize, read: impl FnOnce(&Decision)) {
         match Arc::try_unwrap(self.shared) {
             // This was the last reference to it.
-            Ok(judged) => {
-                let judged = judged.into_inner();
-                judged
+            Ok(state) => {
+                let state = state.into_inner();
+                state
                     .unwrap_or_else(PoisonError::into_inner)
-                    .look(place, look);
+                    .into_decision(index, read);
             }
             Err(shared) => {
-                Self { shared }.with(place, |decision| look(decision));
+                Self { shared }.with_decision(index, |decision| read(decision));
             }
         }
     }
 
     /// Refunds what all layers charged a request that a layer further in rejected, without waiting for it.
     pub(crate) fn rollback(&self) {
-        let mut judged = self.lock();
-        judged.decisions().for_each(Decision::rollback);
+        let mut state = self.lock();
+        state.decisions().for_each(Decision::rollback);
     }
 
-    /// Refunds what the layer at a place charged a request that its handler rejected, without waiting for it.
-    pub(crate) fn rollback_at(&self, place: usize) {
-        self.with(place, Decision::rollback);
+    /// Refunds what one layer charged a request that its handler rejected, without waiting for it.
+    pub(crate) fn rollback_at(&self, index: usize) {
+        self.with_decision(index, Decision::rollback);
     }
 
-    /// Whether the charge of the decision at a place depends on what becomes of the request.
-    pub(crate) fn settles(&self, place: usize) -> bool {
+    /// Whether the charge of the decision of this index depends on the request's outcome.
+    pub(crate) fn depends_on_outcome(&self, index: usize) -> bool {
         self.lock()
-            .at(place)
-            .is_some_and(|decision| decision.settles())
+            .get(index)
+            .is_some_and(|decision| decision.depends_on_outcome())
     }
 
-    /// Settles the decision at a place by what became of its request, without waiting for it.
-    pub(crate) fn settle_by(&self, place: usize, outcome: &Outcome<'_>) {
-        let judging = self.with(place, |decision| {
-            let policies = decision.counted.iter();
+    /// Settles the decision of this index by the request's outcome, without waiting for it.
+    pub(crate) fn settle_outcome(&self, decision_index: usize, outcome: &Outcome<'_>) {
+        let evaluated = self.with_decision(decision_index, |decision| {
+            let policies = decision.entries.iter();
             let policies =
-                policies.map(|counted| (!counted.is_shadow_refusal()).then_some(counted.policy));
+                policies.map(|entry| (!entry.is_shadow_rejection()).then_some(entry.policy));
             (
-                decision.books.clone(),
+                decision.backend.clone(),
                 policies.collect::<SmallVec<[_; 4]>>(),
             )
         });
-        let Some((books, policies)) = judging else {
+        let Some((backend, policies)) = evaluated else {
             return;
         };
         // Not under the lock: the application's closures may use this admission.
         let charges = policies
             .iter()
-            .map(|policy| policy.is_some_and(|policy| books.charges(policy, outcome)));
+            .map(|policy| policy.is_some_and(|policy| backend.charges(policy, outcome)));
         let charges: SmallVec<[_; 4]> = charges.collect();
         // A handler's task may go on and settle what the response charges.
-        let watches = Arc::strong_count(&self.shared) > 1;
-        let handle = Handle::try_current().ok().filter(|_| watches);
+        let has_observers = Arc::strong_count(&self.shared) > 1;
+        let handle = Handle::try_current().ok().filter(|_| has_observers);
         let mut charging = Vec::new();
-        if let Some(decision) = self.lock().at(place) {
-            let counted = decision.counted.iter_mut().zip(charges);
-            for (index, (counted, charges)) in counted.enumerate() {
-                let charge = books.settle(counted, charges, handle.is_some());
-                charging.extend(charge.map(|charge| (index, counted.units(), charge)));
+        if let Some(decision) = self.lock().get(decision_index) {
+            let entries = decision.entries.iter_mut().zip(charges);
+            for (index, (entry, charges)) in entries.enumerate() {
+                let charge = backend.settle(entry, charges, handle.is_some());
+                charging.extend(charge.map(|charge| (index, entry.units(), charge)));
             }
         }
         let Some(handle) = handle.filter(|_| !charging.is_empty()) else {
             return;
         };
-        // It waits for its turn behind this, unless it has it already.
-        let turn = self.turn().try_lock_owned();
+        // The handler's settlement follows this one, unless it is under way.
+        let settle_lock = self.settle_lock().try_lock_owned();
         let admission = self.clone();
         drop(handle.spawn(async move {
-            let _turn = turn;
+            let _settle_lock = settle_lock;
             for (index, units, charge) in charging {
                 let charged = charge.await;
-                admission.with(place, |decision| {
-                    let counted = decision.counted.get_mut(index)?;
-                    // Without an answer it counts as charged: it may be, or will be.
+                admission.with_decision(decision_index, |decision| {
+                    let entry = decision.entries.get_mut(index)?;
+                    // Without a response it counts as charged, since it may be, or will be.
                     let charged = charged.ok()?;
-                    counted.receipts.answered(units);
-                    charged.iter().for_each(|charged| counted.charged(charged));
+                    entry.receipts.clear_pending(units);
+                    charged
+                        .iter()
+                        .for_each(|charged| entry.push_charge(charged));
                     Some(())
                 });
             }
         }));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Judged> {
+    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -266,17 +272,17 @@ impl fmt::Debug for Admission {
 
 impl Decision {
     /// Whether its charge depends on what becomes of the request.
-    pub(crate) fn settles(&self) -> bool {
-        self.counted
+    pub(crate) fn depends_on_outcome(&self) -> bool {
+        self.entries
             .iter()
-            .any(|counted| self.books.settles(counted))
+            .any(|entry| self.backend.depends_on_outcome(entry))
     }
 
     /// Refunds what was charged, without waiting for it. The response charges and refunds nothing more.
     fn rollback(&mut self) {
-        self.books.give_back(&mut self.counted);
-        for counted in &self.counted {
-            counted.receipts.settle();
+        self.backend.refund_detached(&mut self.entries);
+        for entry in &self.entries {
+            entry.receipts.mark_settled();
         }
     }
 

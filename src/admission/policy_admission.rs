@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::{
     Admission,
-    settle::{SettleError, Which},
+    settle::{Charges, SettleError},
+    state::EntryPosition,
 };
 use crate::{
-    decision::{Adjust, Refund},
+    decision::{Adjustment, Refund},
     error::{StoreError, UnknownPolicy},
     store::{Op, Units},
     strategy::ChargeReceipt,
@@ -66,8 +67,8 @@ impl PolicyAdmission {
     ///
     /// If the future is dropped after its first poll, the units are charged nevertheless.
     pub async fn charge(&self, units: u64) -> Result<(), StoreError> {
-        let _turn = self.admission.turn().lock_owned().await;
-        for at in self.admission.places(&self.policy, Which::Counted) {
+        let _lock = self.admission.settle_lock().lock_owned().await;
+        for at in self.admission.charges(&self.policy, Charges::Units) {
             self.charge_at(at, Units::new(units)).await?;
         }
         Ok(())
@@ -86,9 +87,9 @@ impl PolicyAdmission {
     /// [`StoreError`] if the store fails. Charges of layers before the one that failed may have been refunded; the units of
     /// that one are not refunded later.
     pub async fn refund(&self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let _turn = self.admission.turn().lock_owned().await;
+        let _lock = self.admission.settle_lock().lock_owned().await;
         let mut refunds = Vec::new();
-        for at in self.admission.places(&self.policy, Which::All) {
+        for at in self.admission.charges(&self.policy, Charges::All) {
             refunds.extend(self.refund_at(at, units).await?);
         }
         Ok(refunds)
@@ -131,28 +132,28 @@ impl PolicyAdmission {
         (self.admission, self.policy)
     }
 
-    async fn charge_at(&self, at: (usize, usize), units: Units) -> Result<(), StoreError> {
-        let charging = self.admission.with_counted(at, |books, counted| {
+    async fn charge_at(&self, at: EntryPosition, units: Units) -> Result<(), StoreError> {
+        let charging = self.admission.with_entry(at, |backend, entry| {
             (!units.is_zero()).then(|| {
                 // Should this future be dropped, it is charged nevertheless, and counts for what comes later.
-                counted.receipts.add_unanswered(units);
-                counted.receipts.settle();
-                let line = Adjust {
-                    counted,
+                entry.receipts.add_pending(units);
+                entry.receipts.mark_settled();
+                let charge = Adjustment {
+                    entry,
                     receipt: ChargeReceipt::NONE,
                     units: units.get(),
                 };
-                books.adjust(Op::ForceAcquire, &[line])
+                backend.adjust(Op::ForceAcquire, &[charge])
             })
         });
         if let Some(Some(charging)) = charging {
             let charged = charging.await;
-            self.admission.with_counted(at, |_, counted| {
-                counted.receipts.answered(units);
+            self.admission.with_entry(at, |_, entry| {
+                entry.receipts.clear_pending(units);
                 match charged.as_deref() {
-                    Ok([charged]) => counted.charged(charged),
+                    Ok([charged]) => entry.push_charge(charged),
                     Ok(_) => {}
-                    Err(error) => counted.receipts.failed(error),
+                    Err(error) => entry.receipts.note_failure(error),
                 }
             });
             charged?;
@@ -160,22 +161,18 @@ impl PolicyAdmission {
         Ok(())
     }
 
-    async fn refund_at(
-        &self,
-        at: (usize, usize),
-        units: u64,
-    ) -> Result<Option<Refund>, StoreError> {
-        let found = self.admission.with(at.0, |decision| {
-            let counted = decision.counted.get(at.1)?;
-            Some((decision.books.clone(), counted.clone()))
+    async fn refund_at(&self, at: EntryPosition, units: u64) -> Result<Option<Refund>, StoreError> {
+        let found = self.admission.with_decision(at.decision, |decision| {
+            let entry = decision.entries.get(at.entry)?;
+            Some((decision.backend.clone(), entry.clone()))
         });
-        let Some((books, mut counted)) = found.flatten() else {
+        let Some((backend, mut entry)) = found.flatten() else {
             return Ok(None);
         };
-        let refunded = counted.refund(&books, units).await?;
+        let refunded = entry.refund(&backend, units).await?;
         self.admission
-            .with_counted(at, |_, own| own.standing = counted.standing);
-        let refund = || Refund::new(books.name(counted.policy), refunded);
-        Ok((!counted.is_shadow()).then(refund))
+            .with_entry(at, |_, own| own.lazy_status = entry.lazy_status);
+        let refund = || Refund::new(backend.name(entry.policy), refunded);
+        Ok((!entry.is_shadow()).then(refund))
     }
 }

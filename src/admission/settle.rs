@@ -4,9 +4,11 @@ use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::Admission;
+use super::{Admission, state::EntryPosition};
 use crate::{
-    decision::{Adjust, Adjusting, AllAdjusted, Books, Counted, Part, Piece},
+    decision::{
+        AdjustFuture, Adjustment, AllAdjusted, LimiterBackend, PolicyEntry, PolicyRole, RefundStep,
+    },
     error::{StoreError, UnknownPolicy},
     store::{Op, Units},
     strategy::ChargeReceipt,
@@ -33,34 +35,33 @@ pub enum SettleError {
 
 /// Which charges of a request are meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum Charges {
     All,
-    /// Those that are counted, and not held: a permit's units have names in the store, and more of them would have none.
-    Counted,
+    /// All but permits, which are identified in the store: more units of one would not be.
+    Units,
 }
 
-/// Lines of a settlement that are sent together at most. A policy that was charged often has as many receipts.
-const MAX_SETTLED_LINES: usize = 64;
+/// Upper bound of the adjustments that are sent together. A policy that was charged often has as many receipts.
+const MAX_ADJUSTMENTS: usize = 64;
 
-/// What is still to be charged or refunded to settle one policy of one decision.
+/// What remains to be charged or refunded to settle one entry.
 pub(super) struct Correction {
-    /// Where the charge stands: decision and policy.
-    at: (usize, usize),
-    /// Which of the policies that are settled it belongs to.
+    at: EntryPosition,
+    /// The index of the policy among those that are settled.
     policy: usize,
     charge: Units,
     refund: u64,
-    /// The receipt that was refunded last. Older ones are next.
+    /// The index of the receipt that was refunded last. Older ones follow.
     before: usize,
 }
 
-/// A part of a correction: a charge, or a refund of a piece of a receipt.
-pub(super) struct Line {
-    at: (usize, usize),
+/// A part of a correction: a charge, or a step of a refund.
+pub(super) struct PlannedAdjustment {
+    at: EntryPosition,
     policy: usize,
     charge: Units,
-    piece: Option<Piece>,
-    /// Lines of one decision and one shard are one call of the store.
+    step: Option<RefundStep>,
+    /// Adjustments of one decision in one shard are one call of the store.
     pub(super) call: (usize, (bool, usize)),
 }
 
@@ -121,24 +122,26 @@ impl Admission {
         &self,
         true_costs: &[(Arc<str>, u64)],
     ) -> Result<(), SettleError> {
-        let _turn = self.turn().lock_owned().await;
+        let _lock = self.settle_lock().lock_owned().await;
         let unknown = |error| {
             let settled = Vec::new();
             SettleError::Store { settled, error }
         };
         let mut corrections = self.corrections(true_costs).map_err(unknown)?;
         loop {
-            let lines = self.next_lines(&mut corrections);
-            if lines.is_empty() {
+            let adjustments = self.next_adjustments(&mut corrections);
+            if adjustments.is_empty() {
                 return Ok(());
             }
-            // All calls are sent before the first answer is awaited.
-            let calls = lines.chunk_by(|line, next| line.call == next.call);
-            let calls: Vec<_> = calls.map(|lines| (lines, self.send(lines))).collect();
+            // All calls are sent before the first result is awaited.
+            let calls = adjustments.chunk_by(|adjustment, next| adjustment.call == next.call);
+            let calls: Vec<_> = calls
+                .map(|adjustments| (adjustments, self.send(adjustments)))
+                .collect();
             let (mut failed, mut error) = (Vec::new(), None);
-            for (lines, answer) in calls {
-                if let Err(reason) = self.note(lines, answer).await {
-                    failed.extend(lines.iter().map(|line| line.policy));
+            for (adjustments, result) in calls {
+                if let Err(reason) = self.finish(adjustments, result).await {
+                    failed.extend(adjustments.iter().map(|adjustment| adjustment.policy));
                     error = Some(reason);
                 }
             }
@@ -153,11 +156,11 @@ impl Admission {
         }
     }
 
-    /// Whether the limiters that judged the request have a policy of that name, if any has judged it.
+    /// Fails if the request was checked, but by no limiter with a policy of that name.
     pub(super) fn check_policy(&self, policy: &str) -> Result<(), UnknownPolicy> {
         let mut known = Vec::new();
-        self.each(|_, decision| {
-            known.extend(decision.books.names().into_iter().map(str::to_owned));
+        self.for_each_decision(|_, decision| {
+            known.extend(decision.backend.names().into_iter().map(str::to_owned));
         });
         if known.is_empty() || known.iter().any(|known| known == policy) {
             return Ok(());
@@ -165,22 +168,22 @@ impl Admission {
         Err(UnknownPolicy::new(policy, known))
     }
 
-    /// What is missing to each true cost. From now on the response leaves these charges alone.
+    /// The differences between what is charged and each true cost. From now on the response leaves these charges alone.
     pub(super) fn corrections(
         &self,
         true_costs: &[(Arc<str>, u64)],
     ) -> Result<Vec<Correction>, StoreError> {
         let mut corrections = Vec::new();
         for (policy, (name, true_cost)) in true_costs.iter().enumerate() {
-            for at in self.settled_places(name, true_costs) {
-                let unconfirmed = self.with_counted(at, |_, item| item.receipts.is_unconfirmed());
+            for at in self.charges_to_settle(name, true_costs) {
+                let unconfirmed = self.with_entry(at, |_, entry| entry.receipts.is_unconfirmed());
                 if unconfirmed == Some(true) {
                     let policy = name.clone();
                     return Err(StoreError::Unconfirmed { policy });
                 }
-                let net = self.with_counted(at, |_, counted| {
-                    counted.receipts.settle();
-                    counted.receipts.net()
+                let net = self.with_entry(at, |_, entry| {
+                    entry.receipts.mark_settled();
+                    entry.receipts.net_charged()
                 });
                 let net = net.unwrap_or(*true_cost);
                 corrections.push(Correction {
@@ -195,149 +198,171 @@ impl Admission {
         Ok(corrections)
     }
 
-    /// Takes the next lines off the corrections, in the order of their calls.
-    pub(super) fn next_lines(&self, corrections: &mut [Correction]) -> Vec<Line> {
-        let mut lines = Vec::new();
+    /// Takes the next adjustments of the corrections, ordered by call.
+    pub(super) fn next_adjustments(
+        &self,
+        corrections: &mut [Correction],
+    ) -> Vec<PlannedAdjustment> {
+        let mut adjustments = Vec::new();
         for correction in corrections {
             let (at, policy) = (correction.at, correction.policy);
-            self.with_counted(at, |books, counted| {
-                let call = (at.0, books.shard(counted));
-                let line = |charge, piece| Line {
+            self.with_entry(at, |backend, entry| {
+                let call = (at.decision, backend.shard(entry));
+                let adjustment = |charge, step| PlannedAdjustment {
                     at,
                     policy,
                     charge,
-                    piece,
+                    step,
                     call,
                 };
                 let charge = mem::replace(&mut correction.charge, Units::ZERO);
                 if !charge.is_zero() {
                     // Should the future be dropped, it is charged nevertheless, and counts for later calls.
-                    counted.receipts.add_unanswered(charge);
-                    lines.push(line(charge, None));
+                    entry.receipts.add_pending(charge);
+                    adjustments.push(adjustment(charge, None));
                 }
-                while correction.refund > 0 && lines.len() < MAX_SETTLED_LINES {
+                while correction.refund > 0 && adjustments.len() < MAX_ADJUSTMENTS {
                     let (before, units) = (correction.before, correction.refund);
-                    let Some(piece) = counted.receipts.take_piece(before, units) else {
+                    let Some(step) = entry.receipts.take_refund_step(before, units) else {
                         correction.refund = 0;
                         break;
                     };
-                    correction.refund -= piece.units;
-                    correction.before = piece.place;
-                    lines.push(line(Units::ZERO, Some(piece)));
+                    correction.refund -= step.units;
+                    correction.before = step.index;
+                    adjustments.push(adjustment(Units::ZERO, Some(step)));
                 }
             });
         }
-        lines.sort_by_key(|line| line.call);
-        lines
+        adjustments.sort_by_key(|adjustment| adjustment.call);
+        adjustments
     }
 
-    /// Sends the lines of one call.
-    fn send(&self, lines: &[Line]) -> Option<Adjusting> {
-        self.with_lines(lines, |books, lines| books.adjust(Op::Settle, lines))
-    }
-
-    /// Notes the answer to the lines of one call.
-    async fn note(&self, lines: &[Line], answer: Option<Adjusting>) -> Result<(), StoreError> {
-        let Some(answer) = answer else {
-            return Ok(());
-        };
-        let answer = answer.await;
-        self.note_answer(lines, &answer);
-        answer.map(drop)
-    }
-
-    pub(super) fn note_answer(&self, lines: &[Line], answer: &Result<AllAdjusted, StoreError>) {
-        for (index, line) in lines.iter().enumerate() {
-            self.with_counted(line.at, |_, counted| match (answer, &line.piece) {
-                (Ok(adjusted), None) => {
-                    counted.receipts.answered(line.charge);
-                    counted.charged(&adjusted[index]);
-                }
-                (Ok(adjusted), Some(piece)) => {
-                    counted.receipts.put_back(piece, adjusted[index].units);
-                    counted.adjusted(&adjusted[index]);
-                }
-                (Err(error), None) => {
-                    counted.receipts.answered(line.charge);
-                    counted.receipts.failed(error);
-                }
-                (Err(error), Some(piece)) if error.had_no_effect() => {
-                    counted.receipts.put_back(piece, 0);
-                }
-                // It may have been refunded, and is not refunded twice.
-                (Err(error), Some(_)) => counted.receipts.failed(error),
-            });
-        }
-    }
-
-    pub(super) fn with_lines<T>(
-        &self,
-        lines: &[Line],
-        with: impl FnOnce(&dyn Books, &[Adjust<'_>]) -> T,
-    ) -> Option<T> {
-        let place = lines.first()?.at.0;
-        self.with(place, |decision| {
-            let lines = lines.iter().filter_map(|line| {
-                let counted = decision.counted.get(line.at.1)?;
-                Some(match &line.piece {
-                    None => Adjust {
-                        counted,
-                        receipt: ChargeReceipt::NONE,
-                        units: line.charge.get(),
-                    },
-                    Some(piece) => Adjust {
-                        counted,
-                        receipt: piece.receipt,
-                        units: piece.units,
-                    },
-                })
-            });
-            let lines: SmallVec<[_; 4]> = lines.collect();
-            with(&*decision.books, &lines)
+    /// Sends the adjustments of one call.
+    fn send(&self, adjustments: &[PlannedAdjustment]) -> Option<AdjustFuture> {
+        self.with_adjustments(adjustments, |backend, adjustments| {
+            backend.adjust(Op::Settle, adjustments)
         })
     }
 
-    pub(super) fn with_counted<T>(
+    /// Awaits the result of one call, and applies it.
+    async fn finish(
         &self,
-        (place, index): (usize, usize),
-        with: impl FnOnce(&dyn Books, &mut Counted) -> T,
+        adjustments: &[PlannedAdjustment],
+        result: Option<AdjustFuture>,
+    ) -> Result<(), StoreError> {
+        let Some(result) = result else {
+            return Ok(());
+        };
+        let result = result.await;
+        self.apply_result(adjustments, &result);
+        result.map(drop)
+    }
+
+    pub(super) fn apply_result(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        result: &Result<AllAdjusted, StoreError>,
+    ) {
+        for (index, adjustment) in adjustments.iter().enumerate() {
+            self.with_entry(adjustment.at, |_, entry| match (result, &adjustment.step) {
+                (Ok(adjusted), None) => {
+                    entry.receipts.clear_pending(adjustment.charge);
+                    entry.push_charge(&adjusted[index]);
+                }
+                (Ok(adjusted), Some(step)) => {
+                    entry
+                        .receipts
+                        .finish_refund_step(step, adjusted[index].units);
+                    entry.set_status(&adjusted[index]);
+                }
+                (Err(error), None) => {
+                    entry.receipts.clear_pending(adjustment.charge);
+                    entry.receipts.note_failure(error);
+                }
+                (Err(error), Some(step)) if error.had_no_effect() => {
+                    entry.receipts.finish_refund_step(step, 0);
+                }
+                // It may have been refunded, and is not refunded twice.
+                (Err(error), Some(_)) => entry.receipts.note_failure(error),
+            });
+        }
+    }
+
+    pub(super) fn with_adjustments<T>(
+        &self,
+        adjustments: &[PlannedAdjustment],
+        with: impl FnOnce(&dyn LimiterBackend, &[Adjustment<'_>]) -> T,
     ) -> Option<T> {
-        self.with(place, |decision| {
-            let counted = decision.counted.get_mut(index)?;
-            Some(with(&*decision.books, counted))
+        let index = adjustments.first()?.at.decision;
+        self.with_decision(index, |decision| {
+            let adjustments = adjustments.iter().filter_map(|adjustment| {
+                let entry = decision.entries.get(adjustment.at.entry)?;
+                Some(match &adjustment.step {
+                    None => Adjustment {
+                        entry,
+                        receipt: ChargeReceipt::NONE,
+                        units: adjustment.charge.get(),
+                    },
+                    Some(step) => Adjustment {
+                        entry,
+                        receipt: step.receipt,
+                        units: step.units,
+                    },
+                })
+            });
+            let adjustments: SmallVec<[_; 4]> = adjustments.collect();
+            with(&*decision.backend, &adjustments)
+        })
+    }
+
+    pub(super) fn with_entry<T>(
+        &self,
+        at: EntryPosition,
+        with: impl FnOnce(&dyn LimiterBackend, &mut PolicyEntry) -> T,
+    ) -> Option<T> {
+        self.with_decision(at.decision, |decision| {
+            let entry = decision.entries.get_mut(at.entry)?;
+            Some(with(&*decision.backend, entry))
         })?
     }
 
-    /// Where the charges under a policy stand: decision and policy.
-    pub(super) fn places(&self, policy: &str, which: Which) -> Vec<(usize, usize)> {
-        self.places_of(which, |name, _| name == policy)
+    /// The charges under a policy.
+    pub(super) fn charges(&self, policy: &str, which: Charges) -> Vec<EntryPosition> {
+        self.find_charges(which, |name, _| name == policy)
     }
 
-    /// The same with those of its candidates in the shadow that are not settled by their own names.
-    fn settled_places(&self, policy: &str, true_costs: &[(Arc<str>, u64)]) -> Vec<(usize, usize)> {
+    /// The same, with those of its shadows that are not settled by their own names.
+    fn charges_to_settle(
+        &self,
+        policy: &str,
+        true_costs: &[(Arc<str>, u64)],
+    ) -> Vec<EntryPosition> {
         let is_named = |name: &str| true_costs.iter().any(|(named, _)| **named == *name);
-        self.places_of(Which::Counted, |name, live| {
+        self.find_charges(Charges::Units, |name, live| {
             name == policy || live == Some(policy) && !is_named(name)
         })
     }
 
-    fn places_of(
+    fn find_charges(
         &self,
-        which: Which,
+        which: Charges,
         is_meant: impl Fn(&str, Option<&str>) -> bool,
-    ) -> Vec<(usize, usize)> {
-        let mut places = Vec::new();
-        self.each(|place, decision| {
-            for (index, counted) in decision.counted.iter().enumerate() {
-                let (books, policy) = (&decision.books, counted.policy);
-                let meant = is_meant(books.name(policy), books.live_name(policy));
-                // A ban counts rejections, and in a shadow that rejects, the work was never begun.
-                let meant = meant && (which == Which::All || !decision.books.is_permit(counted));
-                if meant && counted.part != Part::Ban && !counted.is_shadow_refusal() {
-                    places.push((place, index));
+    ) -> Vec<EntryPosition> {
+        let mut found = Vec::new();
+        self.for_each_decision(|decision_index, decision| {
+            for (index, entry) in decision.entries.iter().enumerate() {
+                let (backend, policy) = (&decision.backend, entry.policy);
+                let meant = is_meant(backend.name(policy), backend.live_name(policy));
+                // A ban counts rejections, and under a shadow that rejects, the work never began.
+                let meant = meant && (which == Charges::All || !decision.backend.is_permit(entry));
+                if meant && entry.role != PolicyRole::Ban && !entry.is_shadow_rejection() {
+                    found.push(EntryPosition {
+                        decision: decision_index,
+                        entry: index,
+                    });
                 }
             }
         });
-        places
+        found
     }
 }

@@ -1,34 +1,38 @@
 //! The decision on a request, with one policy decision for each policy.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
 
+use http::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
-    clock::Timestamp,
     error::{StoreError, UnknownPolicy},
-    outcome,
-    quota::Quota,
-    store::{DecisionSource, Op},
-    strategy::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot},
+    store::DecisionSource,
+    strategy::RetryAfter,
 };
 
-mod brief;
-pub(crate) mod entry;
+mod backend;
+mod compact;
+mod entry;
 mod permit;
 pub(crate) mod policy_decision;
 pub(crate) mod quota_override;
 mod receipts;
 mod refund;
-pub(crate) mod response_cache;
+mod response_cache;
 
-pub(crate) use self::entry::{Counted, Part, Standing};
-pub use self::policy_decision::PolicyDecision;
-pub(crate) use self::response_cache::{Problem, Said};
-pub(crate) use brief::Brief;
-pub(crate) use permit::{DecisionPermit, Permit};
-pub(crate) use receipts::{Piece, Receipts};
-pub use refund::Refund;
+pub(crate) use self::{
+    backend::{AdjustFuture, Adjusted, Adjustment, AllAdjusted, LimiterBackend, longest_wait},
+    compact::CompactDecision,
+    entry::{LazyStatus, PolicyEntry, PolicyRole},
+    permit::{DecisionPermit, PermitHandle},
+    receipts::{Receipts, RefundStep},
+    response_cache::{CachedBody, ResponseCache},
+};
+pub use self::{policy_decision::PolicyDecision, refund::Refund};
 
 /// The result for a request: whether it was admitted, and its status under each policy that applied.
 ///
@@ -67,11 +71,11 @@ pub use refund::Refund;
 #[derive(Clone)]
 #[must_use = "a request may be rejected, and dropping its decision releases the permits of in-flight limits"]
 pub struct Decision {
-    pub(crate) books: Arc<dyn Books>,
+    pub(crate) backend: Arc<dyn LimiterBackend>,
     pub(crate) kind: DecisionKind,
     pub(crate) source: DecisionSource,
     pub(crate) admitted: u64,
-    pub(crate) counted: SmallVec<[Counted; 1]>,
+    pub(crate) entries: SmallVec<[PolicyEntry; 1]>,
     /// The permits of in-flight limits, until an admission takes them over.
     pub(crate) permit: DecisionPermit,
 }
@@ -110,73 +114,6 @@ pub enum DecisionKind {
     },
 }
 
-/// Those who keep the counts: what a decision needs of its limiter.
-pub(crate) trait Books: Send + Sync {
-    /// The name of a policy.
-    fn name(&self, policy: u32) -> &str;
-    /// The name of the policy that a shadow would take the place of.
-    fn live_name(&self, policy: u32) -> Option<&str>;
-    /// The names of all policies.
-    fn names(&self) -> Vec<&str>;
-    /// Where a policy is counted, if that is known: the store's number, the policy's name and its state format.
-    fn counted_at(&self, policy: u32) -> Option<(u64, &str, &'static str)>;
-    /// Logs that an outer layer has counted the request in the same place.
-    fn log_counted_twice(&self, policy: &str);
-    /// What is said of its policies each time.
-    fn said(&self) -> &Said;
-    /// The quota that was applied, and the most units that can pass at once.
-    fn quota(&self, counted: &Counted) -> (Quota, u64);
-    /// Whether what was used comes back unit by unit, not all at once.
-    fn refills_gradually(&self, counted: &Counted) -> bool;
-    /// What a state that was seen on arrival says to who was counted so.
-    fn status(&self, counted: &Counted, snapshot: &Snapshot) -> QuotaStatus;
-    /// When it was judged, by a wall clock.
-    fn judged_at(&self, counted: &Counted) -> Timestamp;
-    /// Which store and which of its shards counts it: what is counted in one is adjusted together, all or nothing.
-    fn shard(&self, counted: &Counted) -> (bool, usize);
-    /// Charges past what is left, or refunds units of receipts: all lines, which are of one shard, or none.
-    fn adjust(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting;
-    /// The same, done also if nothing waits for it, where there is no runtime, and later if the store can't be reached now. An
-    /// error says no more than that there is no answer.
-    fn adjust_detached(&self, ask: Op, lines: &[Adjust<'_>]) -> Adjusting;
-    /// Refunds what was charged, without waiting for it.
-    fn give_back(&self, counted: &mut [Counted]);
-    /// Whether the charge depends on what becomes of the request.
-    fn settles(&self, counted: &Counted) -> bool;
-    /// Whether the policy is an in-flight limit.
-    fn is_permit(&self, counted: &Counted) -> bool;
-    /// Whether a policy charges a request that ended so. It calls the application's closure, so not under a lock.
-    fn charges(&self, policy: u32, outcome: &outcome::Outcome<'_>) -> bool;
-    /// Charges or refunds at the end of the request, which `charges` or does not, without waiting for it. If an admission
-    /// still `watches`, it returns the charge that is being made, for its receipt.
-    fn settle(&self, counted: &mut Counted, charges: bool, watches: bool) -> Option<Adjusting>;
-}
-
-/// A charge to be made, or units of a receipt to be refunded.
-pub(crate) struct Adjust<'a> {
-    pub(crate) counted: &'a Counted,
-    /// Of a refund.
-    pub(crate) receipt: ChargeReceipt,
-    pub(crate) units: u64,
-}
-
-/// Charges that are being made or refunded. It has an answer to each line.
-pub(crate) type Adjusting = Pin<Box<dyn Future<Output = Result<AllAdjusted, StoreError>> + Send>>;
-
-/// Charges that were made or refunded, in the order of their lines.
-pub(crate) type AllAdjusted = SmallVec<[Adjusted; 1]>;
-
-/// A charge that was made or given back.
-#[derive(Debug)]
-pub(crate) struct Adjusted {
-    /// How many units were.
-    pub(crate) units: u64,
-    /// Of a charge.
-    pub(crate) receipt: ChargeReceipt,
-    /// How it stands since then.
-    pub(crate) status: QuotaStatus,
-}
-
 impl Decision {
     /// Whether the request was admitted.
     pub fn is_admitted(&self) -> bool {
@@ -203,51 +140,74 @@ impl Decision {
     /// calls. Empty if the store failed. A [ban](crate::Ban) has one while it blocks the key, and in a
     /// [`peek`](crate::Limiter::peek).
     pub fn policies(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
-        let (enforced, _) = self.counted.split_at(self.enforced());
-        enforced.iter().map(|counted| self.verdict_of(counted))
+        let (enforced, _) = self.entries.split_at(self.enforced());
+        enforced.iter().map(|entry| self.policy_decision(entry))
     }
 
     /// The result under each [shadow policy](crate::Policy::shadow) that applied.
     pub fn shadows(&self) -> impl ExactSizeIterator<Item = PolicyDecision<'_>> {
-        let (_, shadows) = self.counted.split_at(self.enforced());
-        shadows.iter().map(|counted| self.verdict_of(counted))
+        let (_, shadows) = self.entries.split_at(self.enforced());
+        shadows.iter().map(|entry| self.policy_decision(entry))
     }
 
     /// The result under the policy of that name, enforced or not; `None` if it did not apply.
     pub fn policy(&self, policy: &str) -> Option<PolicyDecision<'_>> {
-        let verdicts = self.counted.iter().map(|counted| self.verdict_of(counted));
-        let mut named = verdicts.filter(|verdict| verdict.policy() == policy);
+        let decisions = self.entries.iter().map(|entry| self.policy_decision(entry));
+        let mut named = decisions.filter(|decision| decision.policy() == policy);
         named.next()
     }
 
-    /// The same for other charges, such as parts of these.
-    pub(crate) fn with_counted(&self, counted: impl IntoIterator<Item = Counted>) -> Self {
+    /// The same decision with other entries, such as parts of these.
+    pub(crate) fn with_entries(&self, entries: impl IntoIterator<Item = PolicyEntry>) -> Self {
         Self {
-            books: self.books.clone(),
+            backend: self.backend.clone(),
             kind: self.kind.clone(),
             source: self.source,
             admitted: self.admitted,
-            counted: counted.into_iter().collect(),
+            entries: entries.into_iter().collect(),
             permit: self.permit.clone(),
         }
     }
 
-    fn verdict_of<'a>(&'a self, counted: &'a Counted) -> PolicyDecision<'a> {
+    /// The cache slot of the `RateLimit-Policy` header, if all live policies applied with their own quotas.
+    pub(crate) fn cached_policy_header(&self) -> Option<&OnceLock<HeaderValue>> {
+        let cache = self.backend.response_cache();
+        let (enforced, _) = self.entries.split_at(self.enforced());
+        let unchanged =
+            |entry: &PolicyEntry| entry.role == PolicyRole::Live && entry.quota_override.is_none();
+        let all = enforced.len() == cache.live && enforced.iter().all(unchanged);
+        all.then_some(&cache.policy_header)
+    }
+
+    /// The cache slot of the problem body, if exactly one policy rejected this request.
+    pub(crate) fn cached_problem(&self) -> Option<&OnceLock<CachedBody>> {
+        let mut rejected = self.policies().filter(|policy| policy.rejected());
+        match (rejected.next(), rejected.next()) {
+            (Some(one), None) => {
+                let problems = &self.backend.response_cache().problems;
+                problems.get(one.policy_index())
+            }
+            _ => None,
+        }
+    }
+
+    fn policy_decision<'a>(&'a self, entry: &'a PolicyEntry) -> PolicyDecision<'a> {
         PolicyDecision {
-            decision: self,
-            counted,
+            backend: &*self.backend,
+            entry,
+            is_rejection: matches!(self.kind, DecisionKind::Rejected),
         }
     }
 
     /// How many policies are enforced: they stand first.
     fn enforced(&self) -> usize {
-        self.counted.partition_point(|counted| !counted.is_shadow())
+        self.entries.partition_point(|entry| !entry.is_shadow())
     }
 
     /// Whether a [ban](crate::Ban) rejected it.
     pub(crate) fn is_banned(&self) -> bool {
         let mut policies = self.policies();
-        policies.any(|policy| policy.counted.part == Part::Ban && policy.rejected())
+        policies.any(|policy| policy.is_ban() && policy.rejected())
     }
 
     /// The wait until the same request would be admitted: the longest of all policies under which it costs something.
@@ -255,8 +215,8 @@ impl Decision {
     /// [`Never`](RetryAfter::Never) if waiting does not help.
     pub fn retry_after(&self) -> RetryAfter {
         match &self.kind {
-            DecisionKind::Admitted => retry(&*self.books, &self.counted),
-            DecisionKind::Rejected => match retry(&*self.books, &self.counted) {
+            DecisionKind::Admitted => longest_wait(&*self.backend, &self.entries),
+            DecisionKind::Rejected => match longest_wait(&*self.backend, &self.entries) {
                 RetryAfter::Now => RetryAfter::Unknown,
                 wait => wait,
             },
@@ -267,14 +227,6 @@ impl Decision {
             DecisionKind::StoreFailed(_) => RetryAfter::Unknown,
         }
     }
-}
-
-/// When a request that is counted so would pass.
-pub(crate) fn retry(books: &dyn Books, counted: &[Counted]) -> RetryAfter {
-    let enforced = counted.iter().take_while(|counted| !counted.is_shadow());
-    let charged = enforced.filter(|counted| counted.cost > 0);
-    let waits = charged.map(|counted| counted.status(books).retry_after);
-    waits.max().unwrap_or(RetryAfter::Now)
 }
 
 impl fmt::Debug for Decision {

@@ -3,28 +3,31 @@
 use std::{fmt, sync::Arc};
 
 /// Permits of in-flight limits, released when it is dropped.
-pub(crate) trait Permit: fmt::Debug + Send + Sync {
+pub(crate) trait PermitHandle: fmt::Debug + Send + Sync {
     /// Logs that a decision was dropped before its permits were taken over.
     fn log_unclaimed(&self);
 }
 
 /// The permits of a decision, until an admission takes them over.
 #[derive(Clone, Default)]
-pub(crate) struct DecisionPermit(Option<Arc<dyn Permit>>);
+pub(crate) struct DecisionPermit(Option<Arc<dyn PermitHandle>>);
 
 impl DecisionPermit {
-    pub(crate) fn take(&mut self) -> Option<Arc<dyn Permit>> {
+    pub(crate) fn take(&mut self) -> Option<Arc<dyn PermitHandle>> {
         self.0.take()
     }
 
-    pub(crate) fn map(mut self, map: impl FnOnce(Arc<dyn Permit>) -> Arc<dyn Permit>) -> Self {
+    pub(crate) fn map(
+        mut self,
+        map: impl FnOnce(Arc<dyn PermitHandle>) -> Arc<dyn PermitHandle>,
+    ) -> Self {
         Self(self.0.take().map(map))
     }
 }
 
-impl From<Option<Arc<dyn Permit>>> for DecisionPermit {
+impl From<Option<Arc<dyn PermitHandle>>> for DecisionPermit {
     #[inline]
-    fn from(permit: Option<Arc<dyn Permit>>) -> Self {
+    fn from(permit: Option<Arc<dyn PermitHandle>>) -> Self {
         Self(permit)
     }
 }

@@ -1,6 +1,11 @@
+//! The result of a request under one policy.
+
 use std::{fmt, time::Duration};
 
-use super::{Decision, DecisionKind, entry::Counted};
+use super::{
+    backend::LimiterBackend,
+    entry::{PolicyEntry, PolicyRole},
+};
 use crate::{
     clock::Timestamp,
     key::Key,
@@ -12,49 +17,59 @@ use crate::{
 /// [`Decision::policies`] and [`LimitStatus::policies`](crate::LimitStatus::policies).
 #[derive(Clone, Copy)]
 pub struct PolicyDecision<'a> {
-    pub(crate) decision: &'a Decision,
-    pub(crate) counted: &'a Counted,
+    pub(super) backend: &'a dyn LimiterBackend,
+    pub(super) entry: &'a PolicyEntry,
+    /// Whether any policy rejected the request.
+    pub(super) is_rejection: bool,
 }
 
 impl<'a> PolicyDecision<'a> {
-    /// What the caller may expect, all of it.
     pub(crate) fn status(&self) -> QuotaStatus {
-        self.counted.status(&*self.decision.books)
+        self.entry.status(self.backend)
     }
 
-    /// When it was judged, by a wall clock.
-    pub(crate) fn judged_at(&self) -> Timestamp {
-        self.decision.books.judged_at(self.counted)
+    /// When it was decided, by the wall clock.
+    pub(crate) fn decided_at(&self) -> Timestamp {
+        self.backend.decided_at(self.entry)
     }
 
-    /// Whether what was used comes back unit by unit, not all at once.
+    /// Whether used units become available one by one, not all at once.
     pub(crate) fn refills_gradually(&self) -> bool {
-        self.decision.books.refills_gradually(self.counted)
+        self.backend.refills_gradually(self.entry)
+    }
+
+    /// The policy's index in its limiter.
+    pub(super) fn policy_index(&self) -> usize {
+        self.entry.policy as usize
+    }
+
+    pub(super) fn is_ban(&self) -> bool {
+        self.entry.role == PolicyRole::Ban
     }
 
     /// The policy's name.
     pub fn policy(&self) -> &'a str {
-        self.decision.books.name(self.counted.policy)
+        self.backend.name(self.entry.policy)
     }
 
     /// The key that the request was counted by; of a credential, its hash.
     pub fn key(&self) -> Key {
-        self.counted.key
+        self.entry.key
     }
 
     /// The quota that was applied.
     pub fn quota(&self) -> Quota {
-        self.decision.books.quota(self.counted).0
+        self.backend.quota(self.entry).0
     }
 
     /// The most units that can be charged at once: the burst, or a window's whole quota.
     pub fn limit(&self) -> u64 {
-        self.decision.books.quota(self.counted).1
+        self.backend.quota(self.entry).1
     }
 
     /// The cost of the request in units, also if it was rejected.
     pub fn cost(&self) -> u64 {
-        self.counted.cost
+        self.entry.cost
     }
 
     /// The whole units left, after this request if it was admitted; 0 in debt.
@@ -74,19 +89,19 @@ impl<'a> PolicyDecision<'a> {
 
     /// Whether this is a shadow policy, which is evaluated and not enforced: see [`Policy::shadow`](crate::Policy::shadow).
     pub fn is_shadow(&self) -> bool {
-        self.counted.is_shadow()
+        self.entry.is_shadow()
     }
 
     /// Whether this policy rejected the request, or would have if it were enforced.
     pub fn would_reject(&self) -> bool {
-        self.rejected() || self.counted.is_shadow_refusal()
+        self.rejected() || self.entry.is_shadow_rejection()
     }
 
     /// Whether this policy rejected the request; false for a shadow policy.
     pub fn rejected(&self) -> bool {
-        matches!(self.decision.kind, DecisionKind::Rejected)
+        self.is_rejection
             && !self.is_shadow()
-            && self.counted.cost > 0
+            && self.entry.cost > 0
             && self.status().retry_after != RetryAfter::Now
     }
 }

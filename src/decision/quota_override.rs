@@ -1,18 +1,18 @@
-//! A quota other than a policy's own, and where it is counted.
+//! A quota that applies in place of a policy's own.
 
 use std::sync::Arc;
 
 use crate::{quota::Quota, store::LimitHandle};
 
-/// What a request is counted by under a policy, in place of the policy's own quota in the limiter's store.
-pub(crate) type Tier = Arc<Terms>;
+/// A quota that applies in place of a policy's own: a request's, or this process's share.
+pub(crate) type QuotaOverride = Arc<OverridingQuota>;
 
-/// A quota, and its limit.
+/// A quota, and its limit in a store.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct OverridingQuota {
     pub(crate) quota: Quota,
     pub(crate) limit: LimitHandle,
-    /// The capacity of the whole quota, if this is one process's share of it, which is counted in process while the store is
-    /// at fault.
-    pub(crate) share_of: Option<u64>,
+    /// Of this process's share of a quota, which limits requests in process while the store fails: the capacity of the full
+    /// quota.
+    pub(crate) full_capacity: Option<u64>,
 }

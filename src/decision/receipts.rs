@@ -1,4 +1,4 @@
-//! What a request is charged under one policy, and what becomes of it.
+//! The receipts of a request's charges under one policy.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -13,33 +13,33 @@ use crate::{error::StoreError, store::Units, strategy::ChargeReceipt};
 /// asked for it.
 #[derive(Debug)]
 pub(crate) struct Receipts {
-    /// The charge on arrival. How much is left of it, the ledger says, if there is one.
+    /// The charge on arrival. The ledger, if there is one, has what is left of it.
     first: ChargeReceipt,
-    /// Made by the first clone, refund or later charge; most requests have none.
+    /// Created by the first clone, refund or later charge; most requests have none.
     ledger: OnceLock<Arc<Mutex<Ledger>>>,
 }
 
-/// What became of a charge since the request's arrival.
+/// The charges of a request under one policy, and what is left of them.
 #[derive(Debug)]
 struct Ledger {
-    /// The oldest first. They keep their places, also when nothing is left of them.
+    /// The oldest first. A receipt keeps its index when nothing is left of it.
     receipts: SmallVec<[ChargeReceipt; 2]>,
-    /// Whether the handler has settled the charge by itself.
+    /// Whether the handler has settled the charge.
     settled: bool,
-    /// Whether a charge or refund was sent and not answered, so that what is charged is not known.
+    /// Whether the result of a charge or refund is not known.
     unconfirmed: bool,
-    /// Units that are charged without a receipt: by the response, or by a charge that has not been answered.
-    unanswered: u64,
+    /// Units that are charged without a receipt: by the response, or by a charge in flight.
+    pending_units: u64,
 }
 
-/// A part of a refund: units of one receipt.
+/// One step of a refund: units of one receipt.
 #[derive(Debug)]
-pub(crate) struct Piece {
-    /// Which receipt it is.
-    pub(crate) place: usize,
-    /// The receipt before this piece was taken off it.
+pub(crate) struct RefundStep {
+    /// The receipt's index.
+    pub(crate) index: usize,
+    /// The receipt as it was before this step.
     pub(crate) receipt: ChargeReceipt,
-    /// How much of it is to be refunded.
+    /// The units to refund.
     pub(crate) units: u64,
 }
 
@@ -52,7 +52,7 @@ impl From<ChargeReceipt> for Receipts {
 
 impl Clone for Receipts {
     fn clone(&self) -> Self {
-        // What charged nothing has nothing to share.
+        // A receipt of nothing needs no ledger.
         if self.first.remaining > 0 {
             self.shared();
         }
@@ -69,13 +69,13 @@ impl Receipts {
         self.first
     }
 
-    /// Dates a rejection, which charged nothing, later by this much: it is repeated from the rejection cache.
-    pub(crate) fn judged_later(&mut self, by: Duration) {
+    /// Moves the time of a rejection, which charged nothing, later: it is repeated from the rejection cache.
+    pub(crate) fn age_by(&mut self, by: Duration) {
         self.first.charged_at = self.first.charged_at + by;
     }
 
-    /// Receipts of `units` of the charge on arrival, which are refunded apart from these.
-    pub(crate) fn part(&self, units: u64) -> Self {
+    /// Receipts of `units` of the charge on arrival, refunded independently of these.
+    pub(crate) fn split(&self, units: u64) -> Self {
         Self::from(ChargeReceipt {
             remaining: units,
             ..self.first
@@ -88,7 +88,7 @@ impl Receipts {
                 receipts: SmallVec::from_iter([self.first]),
                 settled: false,
                 unconfirmed: false,
-                unanswered: 0,
+                pending_units: 0,
             }))
         })
     }
@@ -98,14 +98,14 @@ impl Receipts {
         ledger.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many units are charged, as far as they were not refunded.
-    pub(crate) fn net(&self) -> u64 {
+    /// Units that are charged and not refunded.
+    pub(crate) fn net_charged(&self) -> u64 {
         let ledger = self.ledger();
         let left = ledger.receipts.iter().map(|receipt| receipt.remaining);
-        left.fold(ledger.unanswered, u64::saturating_add)
+        left.fold(ledger.pending_units, u64::saturating_add)
     }
 
-    /// Takes off all units that are left, for them to be refunded; returns their receipts.
+    /// Takes all units that are left, to refund them; returns their receipts.
     pub(crate) fn take(&mut self) -> SmallVec<[ChargeReceipt; 1]> {
         let mut taken = SmallVec::new();
         let mut take = |receipt: &mut ChargeReceipt| {
@@ -122,64 +122,64 @@ impl Receipts {
         taken
     }
 
-    /// Takes up to `units` off the newest receipt before a place, for them to be refunded. A refund goes from one receipt to
-    /// the next, so that one that is dropped half-way leaves the others alone, and refunds nothing twice.
-    pub(crate) fn take_piece(&self, before: usize, units: u64) -> Option<Piece> {
+    /// Takes up to `units` of the newest receipt before index `before`, to refund them. A refund takes one receipt after the
+    /// other, so that one that is dropped half-way leaves the others alone, and refunds nothing twice.
+    pub(crate) fn take_refund_step(&self, before: usize, units: u64) -> Option<RefundStep> {
         let mut ledger = self.ledger();
         let older = ledger.receipts.iter_mut().enumerate().take(before);
-        let (place, receipt) = older.filter(|(_, receipt)| receipt.remaining > 0).last()?;
+        let (index, receipt) = older.filter(|(_, receipt)| receipt.remaining > 0).last()?;
         let (whole, units) = (*receipt, units.min(receipt.remaining));
         receipt.remaining -= units;
-        (units > 0).then_some(Piece {
-            place,
+        (units > 0).then_some(RefundStep {
+            index,
             receipt: whole,
             units,
         })
     }
 
-    /// Puts back what the store did not refund of a piece.
-    pub(crate) fn put_back(&self, piece: &Piece, refunded: u64) {
-        if let Some(receipt) = self.ledger().receipts.get_mut(piece.place) {
-            receipt.remaining += piece.units.saturating_sub(refunded);
+    /// Puts back the units of a step that the store did not refund.
+    pub(crate) fn finish_refund_step(&self, step: &RefundStep, refunded: u64) {
+        if let Some(receipt) = self.ledger().receipts.get_mut(step.index) {
+            receipt.remaining += step.units.saturating_sub(refunded);
         }
     }
 
-    /// Adds a charge that was made afterwards.
+    /// Adds a later charge.
     pub(crate) fn add(&self, receipt: ChargeReceipt) {
         self.ledger().receipts.push(receipt);
     }
 
-    /// Notes units that are charged without a receipt, or without one yet.
-    pub(crate) fn add_unanswered(&self, units: Units) {
+    /// Adds units that are charged without a receipt, or whose receipt is not here yet.
+    pub(crate) fn add_pending(&self, units: Units) {
         let mut ledger = self.ledger();
-        ledger.unanswered = ledger.unanswered.saturating_add(units.get());
+        ledger.pending_units = ledger.pending_units.saturating_add(units.get());
     }
 
-    /// Notes that the store has answered a charge of so many units.
-    pub(crate) fn answered(&self, units: Units) {
+    /// Removes pending units, since the store has responded to their charge.
+    pub(crate) fn clear_pending(&self, units: Units) {
         let mut ledger = self.ledger();
-        ledger.unanswered = ledger.unanswered.saturating_sub(units.get());
+        ledger.pending_units = ledger.pending_units.saturating_sub(units.get());
     }
 
-    /// Whether the handler has settled the charge by itself.
+    /// Whether the handler has settled the charge.
     pub(crate) fn is_settled(&self) -> bool {
         self.ledger.get().is_some() && self.ledger().settled
     }
 
-    /// Whether a charge or refund was sent and not answered.
+    /// Whether the result of a charge or refund is not known.
     pub(crate) fn is_unconfirmed(&self) -> bool {
         self.ledger.get().is_some() && self.ledger().unconfirmed
     }
 
-    /// Notes why a charge or refund has no answer: unless that proves that nothing was done, it is not known.
-    pub(crate) fn failed(&self, error: &StoreError) {
+    /// Records the failure of a charge or refund, whose result is not known unless the error proves that it had no effect.
+    pub(crate) fn note_failure(&self, error: &StoreError) {
         if !error.had_no_effect() {
             self.ledger().unconfirmed = true;
         }
     }
 
-    /// Notes that the handler has settled the charge by itself.
-    pub(crate) fn settle(&self) {
+    /// Records that the handler has settled the charge.
+    pub(crate) fn mark_settled(&self) {
         self.ledger().settled = true;
     }
 }
@@ -210,24 +210,27 @@ mod tests {
     fn taking_units_takes_them_from_all_clones() {
         let mut charged = of(3);
         let mut clone = charged.clone();
-        let piece = clone.take_piece(usize::MAX, 2).expect("a piece");
-        assert_eq!((piece.receipt.remaining, piece.units), (3, 2));
-        assert_eq!(charged.net(), 1);
-        clone.put_back(&piece, 1);
+        let step = clone.take_refund_step(usize::MAX, 2).expect("a piece");
+        assert_eq!((step.receipt.remaining, step.units), (3, 2));
+        assert_eq!(charged.net_charged(), 1);
+        clone.finish_refund_step(&step, 1);
         let taken = charged.take();
         assert_eq!(
             taken.iter().map(|receipt| receipt.remaining).sum::<u64>(),
             2
         );
-        assert!(clone.take().is_empty() && clone.take_piece(usize::MAX, 1).is_none());
+        assert!(clone.take().is_empty() && clone.take_refund_step(usize::MAX, 1).is_none());
     }
 
     #[test]
     fn parts_are_refunded_separately() {
         let charged = of(6);
-        let part = charged.part(2);
-        assert_eq!(part.take_piece(usize::MAX, 9).expect("a piece").units, 2);
-        assert_eq!((charged.net(), part.net()), (6, 0));
+        let part = charged.split(2);
+        assert_eq!(
+            part.take_refund_step(usize::MAX, 9).expect("a piece").units,
+            2
+        );
+        assert_eq!((charged.net_charged(), part.net_charged()), (6, 0));
     }
 
     #[test]
@@ -237,11 +240,11 @@ mod tests {
             remaining: 2,
             ..charged.first()
         });
-        let piece = charged.take_piece(usize::MAX, 5).expect("a piece");
-        assert_eq!((piece.place, piece.units), (1, 2));
+        let step = charged.take_refund_step(usize::MAX, 5).expect("a piece");
+        assert_eq!((step.index, step.units), (1, 2));
         assert_eq!(charged.take().len(), 1);
         charged.add(charged.first());
-        charged.put_back(&piece, 0);
+        charged.finish_refund_step(&step, 0);
         let left: Vec<_> = charged
             .take()
             .iter()

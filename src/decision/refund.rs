@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::coop::consume_budget;
 
-use super::{Adjust, Books, Counted, Decision};
+use super::{Adjustment, Decision, LimiterBackend, PolicyEntry};
 use crate::{error::StoreError, store::Op};
 
 /// The result of a refund under one policy: see [`Decision::refund`].
@@ -75,39 +75,39 @@ impl Decision {
     /// # }
     /// ```
     pub async fn refund(&mut self, units: u64) -> Result<Vec<Refund>, StoreError> {
-        let mut refunds = Vec::with_capacity(self.counted.len());
-        for counted in &mut self.counted {
-            let refunded = counted.refund(&self.books, units).await?;
-            if !counted.is_shadow() {
-                refunds.push(Refund::new(self.books.name(counted.policy), refunded));
+        let mut refunds = Vec::with_capacity(self.entries.len());
+        for entry in &mut self.entries {
+            let refunded = entry.refund(&self.backend, units).await?;
+            if !entry.is_shadow() {
+                refunds.push(Refund::new(self.backend.name(entry.policy), refunded));
             }
         }
         Ok(refunds)
     }
 }
 
-impl Counted {
+impl PolicyEntry {
     /// Refunds up to `units`, the newest charge first; returns how many that were.
     pub(crate) async fn refund(
         &mut self,
-        books: &Arc<dyn Books>,
+        backend: &Arc<dyn LimiterBackend>,
         mut units: u64,
     ) -> Result<u64, StoreError> {
         // A store in process answers at once: other tasks have their turns, too.
         consume_budget().await;
         let (mut refunded, mut before) = (0, usize::MAX);
-        while let Some(piece) = self.receipts.take_piece(before, units) {
-            (units, before) = (units - piece.units, piece.place);
-            let line = Adjust {
-                counted: self,
-                receipt: piece.receipt,
-                units: piece.units,
+        while let Some(step) = self.receipts.take_refund_step(before, units) {
+            (units, before) = (units - step.units, step.index);
+            let adjustment = Adjustment {
+                entry: self,
+                receipt: step.receipt,
+                units: step.units,
             };
-            let adjusted = books.adjust(Op::Refund, &[line]).await;
-            let adjusted = adjusted.inspect_err(|error| self.receipts.failed(error));
+            let adjusted = backend.adjust(Op::Refund, &[adjustment]).await;
+            let adjusted = adjusted.inspect_err(|error| self.receipts.note_failure(error));
             for adjusted in adjusted? {
-                self.receipts.put_back(&piece, adjusted.units);
-                self.adjusted(&adjusted);
+                self.receipts.finish_refund_step(&step, adjusted.units);
+                self.set_status(&adjusted);
                 refunded += adjusted.units;
             }
         }

@@ -17,7 +17,7 @@ use super::{
     in_flight::Ticket,
     shared::{Gate, Pass, Told},
 };
-use crate::{limiter::Pending, outcome::RequestEnd, respond::RefusalBody};
+use crate::{limiter::PendingDecision, outcome::RequestEnd, respond::RefusalBody};
 
 pin_project! {
     /// The future of a [`RateLimit`](crate::RateLimit) service. Dropping it before the decision cancels the request: a charge
@@ -44,7 +44,7 @@ pin_project! {
 }
 
 struct Judging<S, ReqBody> {
-    pending: Pending,
+    pending: PendingDecision,
     held: Option<(Split<ReqBody>, S, Arc<Gate>)>,
 }
 
@@ -70,7 +70,7 @@ where
     }
 
     pub(super) fn judging(
-        pending: Pending,
+        pending: PendingDecision,
         request: Split<ReqBody>,
         ready: S,
         gate: Arc<Gate>,

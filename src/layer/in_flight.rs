@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 
 use crate::{
     admission::Admission,
-    decision::Permit,
+    decision::PermitHandle,
     outcome::{Head, Outcome, RequestEnd},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 pub(crate) struct Ticket {
     admission: Admission,
     place: usize,
-    _permit: Option<Arc<dyn Permit>>,
+    _permit: Option<Arc<dyn PermitHandle>>,
     /// None if the charge doesn't depend on what becomes of the request.
     course: Option<Course>,
 }
@@ -55,7 +55,7 @@ impl Ticket {
     pub(crate) fn new(
         admission: Admission,
         place: usize,
-        permit: Option<Arc<dyn Permit>>,
+        permit: Option<Arc<dyn PermitHandle>>,
         course: Option<Course>,
     ) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Ticket {
     pub(crate) fn settle(&mut self, end: RequestEnd) {
         if let Some(course) = self.course.take() {
             let outcome = Outcome::new(course.head.as_ref(), course.trailers.as_ref(), end);
-            self.admission.settle_by(self.place, &outcome);
+            self.admission.settle_outcome(self.place, &outcome);
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
     ResponseBody, ResponseFuture,
     shared::{Held, Pass},
 };
-use crate::{admission::Admission, limiter::Judgement};
+use crate::{admission::Admission, limiter::Evaluation};
 
 /// A service whose requests are limited by a [`RateLimitLayer`](crate::RateLimitLayer). Its error is the inner service's own.
 #[derive(Clone, Debug)]
@@ -57,20 +57,22 @@ where
         let Some(gate) = self.gate.as_ref().map(Held::gate) else {
             // Handlers that ask for it must not miss it only because limits are switched off.
             if request.extensions().get::<Admission>().is_none() {
-                request.extensions_mut().insert(Admission::unlimited());
+                request.extensions_mut().insert(Admission::none());
             }
             return ResponseFuture::passed(self.inner.call(request), Pass::default());
         };
         let (mut parts, body) = request.into_parts();
-        let pass = match gate.limiter.judge_request(&parts) {
-            Judgement::Brief(brief) => gate.pass(brief, &mut parts),
-            Judgement::Made(decision) if decision.is_admitted() => gate.admit(decision, &mut parts),
-            Judgement::Made(decision) => {
+        let pass = match gate.limiter.evaluate_request(&parts) {
+            Evaluation::Compact(brief) => gate.pass(brief, &mut parts),
+            Evaluation::Made(decision) if decision.is_admitted() => {
+                gate.admit(decision, &mut parts)
+            }
+            Evaluation::Made(decision) => {
                 // What was polled ready may hold what others wait for, until it is called or dropped.
                 self.inner = self.inner.clone();
                 return ResponseFuture::refused(gate.refuse(&decision, &parts));
             }
-            Judgement::Pending(pending) => {
+            Evaluation::Pending(pending) => {
                 // The service that was polled ready is the one to be called; its clone need not be.
                 let clone = self.inner.clone();
                 let ready = mem::replace(&mut self.inner, clone);

@@ -7,7 +7,7 @@ use http::{Response, request::Parts};
 use super::in_flight::{Course, Ticket};
 use crate::{
     admission::{Admission, Rejected},
-    decision::{Brief, Decision},
+    decision::{CompactDecision, Decision},
     limiter::Limiter,
     respond::{Answers, Delay, KeptRequest, RateLimitHeaders, RefusalBody, tell},
     sync::{CachePadded, Handles},
@@ -78,7 +78,7 @@ impl Gate {
     /// Lets a request in that is admitted, and that takes the decision with it.
     pub(crate) fn admit(self: &Arc<Self>, decision: Decision, parts: &mut Parts) -> Pass {
         let rejection = Some(self.rejection(parts));
-        let settles = decision.settles();
+        let settles = decision.depends_on_outcome();
         let (admission, (place, permit), joins) = match parts.extensions.get::<Admission>() {
             Some(outer) => (outer.clone(), outer.join(decision), true),
             None => {
@@ -110,12 +110,12 @@ impl Gate {
 
     /// Lets a request in, which takes the decision with it in few words.
     #[inline]
-    pub(crate) fn pass(self: &Arc<Self>, brief: Brief, parts: &mut Parts) -> Pass {
+    pub(crate) fn pass(self: &Arc<Self>, brief: CompactDecision, parts: &mut Parts) -> Pass {
         if parts.extensions.get::<Admission>().is_some() {
             return self.admit(brief.decision(), parts);
         }
         let rejection = Some(self.rejection(parts));
-        let admission = Admission::brief(brief);
+        let admission = Admission::compact(brief);
         let told = self.pending_fields(&admission, 0);
         parts.extensions.insert(admission);
         Pass {
@@ -151,14 +151,16 @@ impl Told {
             let mut policies = decision.policies();
             policies.any(|policy| other.policy(policy.policy()).is_some())
         };
-        self.admission.with(self.place, named).unwrap_or(false)
+        self.admission
+            .with_decision(self.place, named)
+            .unwrap_or(false)
     }
 
     /// Tells how the decision stands by now.
     pub(crate) fn tell<B>(self, response: &mut Response<B>) {
         let fields = self.fields;
         let tell = |decision: &Decision| tell(decision, fields, Delay::NONE, response);
-        self.admission.last_look(self.place, tell);
+        self.admission.into_decision(self.place, tell);
     }
 }
 

@@ -8,23 +8,26 @@ use std::{
 use http::{Method, request::Parts};
 
 use super::{
-    Bound, Desks, Inner, Limiter, OnMisconfiguration, OnStoreError, Role,
-    evaluate::{
-        fallback::Share,
-        shadow::{self, Comparison},
+    Limiter,
+    core::{
+        BoundPolicy, Enforcement, LimiterCore, LimiterRefs, local_share::LocalShare,
+        missing_keys::MissingKeys, permit_registry::PermitRegistry,
+        quota_overrides::QuotaOverrideCache, shadow_counters::ShadowCounters,
+        write_back::LocalShares,
     },
-    missing::MissingKeys,
-    permit::Held,
+    evaluate::shadow,
     plain,
-    tiers::Known,
     wait::leader::Queues,
-    write_back::Shares,
 };
 use crate::{
     access::{AccessList, Lists, OnUnknownAddress},
     error::ConfigError,
     log::Seldom,
-    policy::{Policy, skip::Skips},
+    policy::{
+        Policy,
+        on_store_error::{OnMisconfiguration, OnStoreError},
+        skip::Skips,
+    },
     store::{Store, memory::MemoryStore},
 };
 
@@ -41,6 +44,13 @@ pub struct LimiterBuilder<T = Limiter> {
     skips: Skips,
     counts_preflights: bool,
     builds: PhantomData<fn() -> T>,
+}
+
+impl Limiter {
+    /// Returns a builder of a limiter.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::new()
+    }
 }
 
 impl<T> LimiterBuilder<T> {
@@ -199,10 +209,10 @@ impl<T> LimiterBuilder<T> {
             .unwrap_or_default()
             .check()
             .map_err(in_general)?;
-        let mut shares: Option<Shares> = None;
+        let mut shares: Option<LocalShares> = None;
         let mut names = HashSet::new();
         let mut policies = Vec::with_capacity(self.policies.len());
-        for policy in shadow::with_live_settings(self.policies) {
+        for policy in shadow::with_settings_of_live(self.policies) {
             let name = policy.shared_name();
             let of = |unfit| ConfigError::of(&name, unfit);
             policy.check_name().map_err(of)?;
@@ -213,50 +223,50 @@ impl<T> LimiterBuilder<T> {
                 )));
             }
             policy.check_parts().map_err(of)?;
-            let tiers = Known::default();
-            let rule = tiers.bind(&policy, policy.quota()).map_err(of)?;
+            let quota_overrides = QuotaOverrideCache::default();
+            let rule = quota_overrides.bind(&policy, policy.quota()).map_err(of)?;
             let bans = rule.counts_rejections();
             if bans {
                 policy.check_ban().map_err(of)?;
             }
-            let role = match policy.shadowed() {
-                Some(_) => Role::Shadow {
+            let enforcement = match policy.shadowed() {
+                Some(_) => Enforcement::Shadow {
                     of: None,
-                    compared: Comparison::default(),
+                    counters: ShadowCounters::default(),
                 },
-                None if bans => Role::Ban,
-                None => Role::Live,
+                None if bans => Enforcement::Ban,
+                None => Enforcement::Live,
             };
             let limit = store.register(&name, rule).map_err(of)?;
-            tiers.declare(&policy, &*store).map_err(of)?;
+            quota_overrides.declare(&policy, &*store).map_err(of)?;
             if !bans {
-                tiers.check_cost(&policy, &limit).map_err(of)?;
+                quota_overrides.check_cost(&policy, &limit).map_err(of)?;
             }
             let on_store_error = policy.on_store_error.or(self.on_store_error);
             on_store_error.unwrap_or_default().check().map_err(of)?;
             let share = match on_store_error {
                 Some(OnStoreError::LocalFallback(fallback))
-                    if !matches!(role, Role::Shadow { .. }) =>
+                    if !matches!(enforcement, Enforcement::Shadow { .. }) =>
                 {
                     let shares = shares.get_or_insert_default();
-                    Some(Share::open(shares, &policy, fallback, &limit).map_err(of)?)
+                    Some(LocalShare::open(shares, &policy, fallback, &limit).map_err(of)?)
                 }
                 _ => None,
             };
-            policies.push(Bound {
+            policies.push(BoundPolicy {
                 fixed_key: policy.extractor().fixed_key(),
                 policy,
-                role,
+                enforcement,
                 limit,
-                tiers,
+                quota_overrides,
                 on_store_error,
                 share,
                 missing_keys: MissingKeys::default(),
                 unclaimed_logged: AtomicBool::new(false),
             });
         }
-        policies.sort_by_key(Bound::part);
-        shadow::find_live(&mut policies)?;
+        policies.sort_by_key(BoundPolicy::role);
+        shadow::resolve_shadowed(&mut policies)?;
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
         self.lists.check(is_policy).map_err(in_general)?;
@@ -265,11 +275,11 @@ impl<T> LimiterBuilder<T> {
         let queues = Arc::<Queues>::default();
         Ok(Limiter {
             queues: queues.clone(),
-            desks: Arc::new(Desks::of(Inner {
+            refs: Arc::new(LimiterRefs::of(LimiterCore {
                 store,
                 shares,
                 reads_parts: policies.iter().any(|bound| bound.policy.reads_parts()),
-                misuse: Seldom::default(),
+                misuse_log: Seldom::default(),
                 is_plain: plain::is_plain(&policies, &self.lists),
                 policies: policies.into(),
                 on_store_error: self.on_store_error,
@@ -277,10 +287,10 @@ impl<T> LimiterBuilder<T> {
                 lists: (!self.lists.is_empty()).then(|| Box::new(self.lists)),
                 skips: self.skips,
                 counts_preflights: self.counts_preflights,
-                outages: Seldom::default(),
-                misconfigurations: Seldom::default(),
-                twice: Seldom::default(),
-                held: Held::default(),
+                outage_log: Seldom::default(),
+                misconfiguration_log: Seldom::default(),
+                double_counting_log: Seldom::default(),
+                permits: PermitRegistry::default(),
                 queues,
                 permit_ttl,
             })),

@@ -13,7 +13,10 @@ use std::{
 use http::request::Parts;
 use tokio::task::coop::poll_proceed;
 
-use super::{Desk, Judged, Keys, Pending, evaluate::judge::Own};
+use super::{
+    core::LimiterRef, evaluate::pending::MaybePending, evaluate::pending::PendingDecision,
+    keys::Keys, overrides::CheckOverrides,
+};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
@@ -29,10 +32,10 @@ use crate::{
 #[derive(Clone)]
 pub struct Check<T = Decision> {
     /// None once it is asked.
-    desk: Option<Arc<Desk>>,
-    ask: Op,
+    limiter: Option<Arc<LimiterRef>>,
+    op: Op,
     keys: Keys,
-    own: Option<Box<Own>>,
+    overrides: Option<Box<CheckOverrides>>,
     output: PhantomData<fn() -> T>,
 }
 
@@ -57,19 +60,19 @@ impl CheckOutput for Result<Admission, Rejected> {
 }
 
 impl<T> Check<T> {
-    pub(super) fn new(desk: Arc<Desk>, ask: Op, keys: Keys) -> Self {
+    pub(super) fn new(limiter: Arc<LimiterRef>, op: Op, keys: Keys) -> Self {
         Self {
-            desk: Some(desk),
-            ask,
+            limiter: Some(limiter),
+            op,
             keys,
-            own: None,
+            overrides: None,
             output: PhantomData,
         }
     }
 
     /// Sets the cost under every policy to `units`, in place of each policy's own.
     pub fn cost(mut self, units: u64) -> Self {
-        self.own().cost = Some(units);
+        self.overrides().cost = Some(units);
         self
     }
 
@@ -90,32 +93,32 @@ impl<T> Check<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn times(mut self, n: u64) -> Self {
-        if let Op::Acquire(_) = self.ask {
-            self.ask = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
+        if let Op::Acquire(_) = self.op {
+            self.op = Op::Acquire(u32::try_from(n).unwrap_or(u32::MAX));
         }
         self
     }
 
     /// The same call with settings.
-    pub(super) fn with(mut self, own: Own) -> Self {
-        self.own = Some(Box::new(own));
+    pub(super) fn with(mut self, overrides: CheckOverrides) -> Self {
+        self.overrides = Some(Box::new(overrides));
         self
     }
 
     /// Asks; `None` if it has asked already.
     #[inline]
-    fn judge(&mut self) -> Option<Judged> {
-        let desk = self.desk.take()?;
-        Some(desk.judge_keys(self.ask, &self.keys, self.own.as_deref()))
+    fn judge(&mut self) -> Option<MaybePending> {
+        let limiter = self.limiter.take()?;
+        Some(limiter.evaluate_keys(self.op, &self.keys, self.overrides.as_deref()))
     }
 
-    fn own(&mut self) -> &mut Own {
-        self.own.get_or_insert_default()
+    fn overrides(&mut self) -> &mut CheckOverrides {
+        self.overrides.get_or_insert_default()
     }
 
     /// Sets the cost under the policy of that name to `units`, in place of its own and of [`cost`](Check::cost).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.own().costs.push((policy.into(), units));
+        self.overrides().costs.push((policy.into(), units));
         self
     }
 }
@@ -124,7 +127,7 @@ impl<T> Check<T> {
     /// Sets the quota under the policy of that name, such as that of the caller's tier, in place of the policy's own: see
     /// [`Policy::quota_with`](crate::Policy::quota_with).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.own().quotas.push((policy.into(), quota));
+        self.overrides().quotas.push((policy.into(), quota));
         self
     }
 }
@@ -151,13 +154,13 @@ impl<T> Check<T> {
     /// }
     /// ```
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.own().parts = Some(Arc::new(parts.clone()));
+        self.overrides().parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// Sets the client's address for [address lists](crate::AddressList). It is not used as a key.
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.own().address = Some(address);
+        self.overrides().address = Some(address);
         self
     }
 }
@@ -186,7 +189,7 @@ pub struct CheckFuture<T = Decision>(State<T>);
 
 enum State<T> {
     Unasked(Check<T>),
-    Asked(Pending),
+    Asked(PendingDecision),
 }
 
 impl<T: CheckOutput> Future for CheckFuture<T> {
@@ -199,11 +202,11 @@ impl<T: CheckOutput> Future for CheckFuture<T> {
                 State::Unasked(check) => {
                     let budget = ready!(poll_proceed(cx));
                     match check.judge() {
-                        Some(Judged::Now(decision)) => {
+                        Some(MaybePending::Ready(decision)) => {
                             budget.made_progress();
                             return Poll::Ready(T::from_decision(decision));
                         }
-                        Some(Judged::Later(pending)) => self.0 = State::Asked(pending),
+                        Some(MaybePending::Pending(pending)) => self.0 = State::Asked(pending),
                         // Futures must not be polled again; one that is waits for ever, as those of the standard library may.
                         None => return Poll::Pending,
                     }
@@ -225,9 +228,9 @@ impl<T> fmt::Debug for CheckFuture<T> {
 impl<T> fmt::Debug for Check<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Check")
-            .field("ask", &self.ask)
+            .field("op", &self.op)
             .field("keys", &self.keys)
-            .field("own", &self.own)
+            .field("overrides", &self.overrides)
             .finish_non_exhaustive()
     }
 }

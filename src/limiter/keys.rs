@@ -34,12 +34,12 @@ use crate::key::Key;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Keys {
-    who: Who,
+    spec: KeySpec,
     caller: Option<Key>,
 }
 
 #[derive(Clone, Debug)]
-enum Who {
+enum KeySpec {
     All(Key),
     Each(Vec<(String, Key)>),
 }
@@ -53,24 +53,24 @@ impl Keys {
         self
     }
 
-    pub(super) fn own_caller(&self) -> Option<Key> {
+    pub(super) fn caller_override(&self) -> Option<Key> {
         self.caller
     }
 
     /// The key of all policies, if it is one.
     #[inline]
     pub(super) fn all(&self) -> Option<&Key> {
-        match &self.who {
-            Who::All(key) => Some(key),
-            Who::Each(_) => None,
+        match &self.spec {
+            KeySpec::All(key) => Some(key),
+            KeySpec::Each(_) => None,
         }
     }
 
     #[inline]
     pub(super) fn of(&self, policy: &str) -> Option<&Key> {
-        match &self.who {
-            Who::All(key) => Some(key),
-            Who::Each(keys) => {
+        match &self.spec {
+            KeySpec::All(key) => Some(key),
+            KeySpec::Each(keys) => {
                 let mut named = keys.iter().filter(|(name, _)| name == policy);
                 named.next().map(|(_, key)| key)
             }
@@ -78,15 +78,15 @@ impl Keys {
     }
 
     /// Whether a policy is named, rather than meant with all others.
-    pub(super) fn name(&self, policy: &str) -> bool {
-        matches!(self.who, Who::Each(_)) && self.of(policy).is_some()
+    pub(super) fn names_policy(&self, policy: &str) -> bool {
+        matches!(self.spec, KeySpec::Each(_)) && self.of(policy).is_some()
     }
 
     /// The names of the policies that are named.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let named = match &self.who {
-            Who::All(_) => &[][..],
-            Who::Each(keys) => keys,
+        let named = match &self.spec {
+            KeySpec::All(_) => &[][..],
+            KeySpec::Each(keys) => keys,
         };
         named.iter().map(|(name, _)| &**name)
     }
@@ -95,7 +95,7 @@ impl Keys {
 impl From<Key> for Keys {
     fn from(key: Key) -> Self {
         Self {
-            who: Who::All(key),
+            spec: KeySpec::All(key),
             caller: None,
         }
     }
@@ -138,7 +138,7 @@ impl<S: Into<String>> FromIterator<(S, Key)> for Keys {
     fn from_iter<I: IntoIterator<Item = (S, Key)>>(keys: I) -> Self {
         let keys = keys.into_iter().map(|(name, key)| (name.into(), key));
         Self {
-            who: Who::Each(keys.collect()),
+            spec: KeySpec::Each(keys.collect()),
             caller: None,
         }
     }

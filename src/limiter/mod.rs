@@ -1,60 +1,51 @@
 //! Policies over a store, with or without HTTP.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt, sync::Arc};
 
 use http::request::Parts;
 
+use self::{
+    core::{Enforcement, LimiterRef, LimiterRefs},
+    wait::leader::Queues,
+};
 use crate::{
-    access::Lists,
     admission::{Admission, Rejected},
-    decision::{Decision, Part},
-    error::{CallError, UnknownPolicy},
-    key::Key,
-    log::Seldom,
-    policy::{
-        Policy,
-        on_store_error::{OnMisconfiguration, OnStoreError},
-        skip::Skips,
-    },
-    store::{LimitHandle, Op, Store},
+    decision::Decision,
+    error::CallError,
+    policy::Policy,
+    store::Op,
 };
 
-mod bound;
+mod backend;
 mod builder;
 mod calls;
 mod check;
 mod core;
-mod desk;
-mod evaluate;
+pub(crate) mod evaluate;
+mod held_permits;
 mod keys;
-mod permit;
+mod overrides;
 mod plain;
-mod settle;
+mod status;
 mod wait;
 
-use self::{
-    core::{WakeLeaders, missing, tiers, write_back},
-    evaluate::{draft::Judged, shadow::Comparison},
+pub use self::{
+    builder::LimiterBuilder,
+    calls::{
+        credit::{Credit, CreditFuture, Credited},
+        handle::PolicyHandle,
+        shutdown::ShutdownError,
+    },
+    check::{Check, CheckFuture},
+    core::shadow_counters::ShadowStats,
+    keys::Keys,
+    status::LimitStatus,
+    wait::{Wait, WaitFuture},
 };
-use desk::{Desk, Desks};
-
-pub use self::calls::credit::{Credit, CreditFuture, Credited};
-pub use self::calls::handle::PolicyHandle;
-pub use self::calls::shutdown::ShutdownError;
-pub use self::calls::status::LimitStatus;
-pub(crate) use self::evaluate::judge::Judgement;
-pub(crate) use self::evaluate::pending::Pending;
-pub use self::evaluate::shadow::ShadowStats;
-pub use builder::LimiterBuilder;
-pub use check::{Check, CheckFuture};
-pub use keys::Keys;
-pub(crate) use wait::DEFAULT_MAX_WAITERS;
-use wait::leader::Queues;
-pub use wait::{Wait, WaitFuture};
+pub(crate) use self::{
+    evaluate::{pending::PendingDecision, request::Evaluation},
+    wait::DEFAULT_MAX_WAITERS,
+};
 
 /// A set of policies over a store. Cheap to clone; clones share everything.
 ///
@@ -81,74 +72,11 @@ pub use wait::{Wait, WaitFuture};
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    desks: Arc<Desks>,
+    refs: Arc<LimiterRefs>,
     queues: Arc<Queues>,
 }
 
-pub(crate) struct Inner {
-    store: Arc<dyn Store>,
-    /// Where shares of quotas are counted while the store is at fault, if any are to be.
-    shares: Option<write_back::Shares>,
-    policies: Box<[Bound]>,
-    on_store_error: Option<OnStoreError>,
-    on_misconfiguration: OnMisconfiguration,
-    lists: Option<Box<Lists>>,
-    skips: Skips,
-    counts_preflights: bool,
-    /// Whether nothing but the key and the cost of a request has to be known.
-    is_plain: bool,
-    outages: Seldom,
-    misconfigurations: Seldom,
-    twice: Seldom,
-    /// Whether a policy takes its quota, cost or conditions from requests.
-    reads_parts: bool,
-    /// Of calls that can't be carried out.
-    misuse: Seldom,
-    held: permit::Held,
-    queues: Arc<dyn WakeLeaders>,
-    /// The shortest permit TTL of any policy.
-    permit_ttl: Duration,
-}
-
-/// A policy, and its limit in the store.
-pub(crate) struct Bound {
-    policy: Policy,
-    role: Role,
-    limit: LimitHandle,
-    /// Quotas other than the policy's own.
-    tiers: tiers::Known,
-    /// `None` unless it was configured.
-    on_store_error: Option<OnStoreError>,
-    /// What it is judged by in process, if that is what to do when the store is at fault.
-    share: Option<evaluate::fallback::Share>,
-    /// The key of each request, where it's the same one whatever the request holds.
-    fixed_key: Option<Key>,
-    missing_keys: missing::MissingKeys,
-    /// Whether it was logged that a decision was dropped with a permit of this policy.
-    unclaimed_logged: AtomicBool,
-}
-
-/// What a policy does in a decision.
-#[derive(Debug)]
-enum Role {
-    /// It is enforced.
-    Live,
-    /// It counts what the others refuse, and is enforced.
-    Ban,
-    /// It is judged, and not enforced.
-    Shadow {
-        /// The policy that it would take the place of.
-        of: Option<u32>,
-        compared: Comparison,
-    },
-}
-
 impl Limiter {
-    /// Returns a builder of a limiter.
-    pub fn builder() -> LimiterBuilder {
-        LimiterBuilder::new()
-    }
-
     /// Admits a request and charges it under every policy, or rejects it and charges it under none. Made for handlers, where
     /// `?` turns a rejection into the response.
     ///
@@ -190,7 +118,7 @@ impl Limiter {
     ///
     /// Dropping the future before it completes cancels the request: a charge that was made nevertheless is refunded.
     pub fn admit(&self, keys: impl Into<Keys>) -> Check<Result<Admission, Rejected>> {
-        Check::new(self.desk(), Op::Acquire(1), keys.into())
+        Check::new(self.limiter(), Op::Acquire(1), keys.into())
     }
 
     /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
@@ -220,7 +148,7 @@ impl Limiter {
     /// # }
     /// ```
     pub fn check(&self, keys: impl Into<Keys>) -> Check<Decision> {
-        Check::new(self.desk(), Op::Acquire(1), keys.into())
+        Check::new(self.limiter(), Op::Acquire(1), keys.into())
     }
 
     /// Reports the status of a request's keys without charging them. [Address lists](crate::AddressList) are evaluated only if
@@ -230,7 +158,7 @@ impl Limiter {
     ///
     /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.desk(), Op::Peek, keys.into())
+        Check::new(self.limiter(), Op::Peek, keys.into())
     }
 
     /// Charges `units` under every policy, also more than are left: down to a debt of at most one capacity, which has to refill
@@ -251,7 +179,7 @@ impl Limiter {
         keys: impl Into<Keys>,
         units: u64,
     ) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.desk(), Op::ForceAcquire, keys.into()).cost(units)
+        Check::new(self.limiter(), Op::ForceAcquire, keys.into()).cost(units)
     }
 
     /// Removes the usage of `keys`, so that their full quota is available, and ends [bans](crate::Ban) among their policies.
@@ -271,88 +199,45 @@ impl Limiter {
     /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid. Shares in
     /// process are not reset then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
-        Check::new(self.desk(), Op::Reset, keys.into())
+        Check::new(self.limiter(), Op::Reset, keys.into())
     }
 
-    fn desk(&self) -> Arc<Desk> {
-        self.desks.at_hand().clone()
+    fn limiter(&self) -> Arc<LimiterRef> {
+        self.refs.at_hand().clone()
     }
 
     /// Judges a request by what its head says.
     #[inline]
-    pub(crate) fn judge_request(&self, parts: &Parts) -> Judgement {
-        self.desk().judge_request(parts)
+    pub(crate) fn evaluate_request(&self, parts: &Parts) -> Evaluation {
+        self.limiter().evaluate_request(parts)
+    }
+
+    /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
+    /// `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
+    pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
+        let mut policies = self.refs.core().policies.iter();
+        match &policies
+            .find(|bound| bound.policy.name() == policy)?
+            .enforcement
+        {
+            Enforcement::Live | Enforcement::Ban => None,
+            Enforcement::Shadow { counters, .. } => Some(counters.stats()),
+        }
     }
 
     /// The policies in their order of evaluation: enforced policies, then bans, then shadow policies.
     pub fn policies(&self) -> impl ExactSizeIterator<Item = &Policy> {
-        self.desks
-            .inner()
-            .policies
-            .iter()
-            .map(|bound| &bound.policy)
-    }
-}
-
-impl Inner {
-    /// The place of the policy of that name.
-    fn find(&self, name: &str) -> Result<usize, UnknownPolicy> {
-        let mut policies = self.policies.iter();
-        let found = policies.position(|bound| bound.policy.name() == name);
-        found.ok_or_else(|| {
-            let policies = self.policies.iter();
-            UnknownPolicy::new(name, policies.map(|bound| bound.policy.name().to_owned()))
-        })
-    }
-}
-
-impl Bound {
-    fn part(&self) -> Part {
-        match self.role {
-            Role::Live => Part::Live,
-            Role::Ban => Part::Ban,
-            Role::Shadow { .. } => Part::Shadow { refuses: false },
-        }
-    }
-
-    fn is_ban(&self) -> bool {
-        matches!(self.role, Role::Ban)
-    }
-
-    /// What a request costs: a ban counts rejections, one by one.
-    fn cost_of(&self, parts: Option<&Parts>) -> u64 {
-        match parts {
-            _ if self.is_ban() => 1,
-            Some(parts) => self.policy.cost_of(parts),
-            None => self.policy.plain_cost(),
-        }
-    }
-
-    fn is_permit(&self) -> bool {
-        self.limit.permit_ttl().is_some()
-    }
-
-    /// The caller stored with the charge, for strategies that record callers: the request's caller if there is one, else the key. A
-    /// permit gets a caller of its own, which names it.
-    fn by(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
-        match self.limit.permit_ttl() {
-            Some(_) => Some(Box::new(Key::unique())),
-            None if self.limit.records_caller() => caller().map(Box::new),
-            None => None,
-        }
+        self.refs.core().policies.iter().map(|bound| &bound.policy)
     }
 }
 
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
-            .field("store", &self.desks.inner().store)
+            .field("store", &self.refs.core().store)
             .field("policies", &self.policies().collect::<Vec<_>>())
-            .field("on_store_error", &self.desks.inner().on_store_error)
-            .field(
-                "on_misconfiguration",
-                &self.desks.inner().on_misconfiguration,
-            )
+            .field("on_store_error", &self.refs.core().on_store_error)
+            .field("on_misconfiguration", &self.refs.core().on_misconfiguration)
             .finish()
     }
 }

@@ -5,11 +5,18 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
-use super::{Bound, Desk, Judgement, Pending, Role, evaluate::draft::Draft};
+use super::{
+    core::BoundPolicy, core::Enforcement, core::LimiterRef,
+    evaluate::decision_builder::DecisionBuilder, evaluate::pending::PendingDecision,
+    evaluate::request::Evaluation,
+};
 use crate::{
     access::Lists,
     charge::When,
-    decision::{Brief, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing},
+    decision::{
+        CompactDecision, Decision, DecisionKind, DecisionPermit, LazyStatus, PolicyEntry,
+        PolicyRole,
+    },
     key::Key,
     policy::Tiers,
     store::{CounterMode, DecisionSource, Glance, Op, Units},
@@ -17,19 +24,20 @@ use crate::{
 };
 
 /// Whether nothing but the key and the cost of a request has to be known.
-pub(super) fn is_plain(policies: &[Bound], lists: &Lists) -> bool {
+pub(super) fn is_plain(policies: &[BoundPolicy], lists: &Lists) -> bool {
     let [only] = policies else {
         return false;
     };
     let policy = &only.policy;
     let arrival = policy.charges().when == When::Arrival;
-    let charges =
-        matches!(only.role, Role::Live) && arrival && policy.mode() == CounterMode::Charge;
+    let charges = matches!(only.enforcement, Enforcement::Live)
+        && arrival
+        && policy.mode() == CounterMode::Charge;
     let alike = matches!(policy.tiers(), Tiers::None) && lists.is_empty();
     charges && alike && !only.limit.records_caller() && only.limit.permit_ttl().is_none()
 }
 
-impl Desk {
+impl LimiterRef {
     /// What a request is counted by, if it is a plain one.
     #[inline]
     pub(super) fn plain_request(&self, parts: &Parts) -> Option<(Key, u64)> {
@@ -43,25 +51,25 @@ impl Desk {
 
     /// The only policy, if all requests are plain ones.
     #[inline]
-    pub(super) fn only(&self) -> Option<&Bound> {
+    pub(super) fn only(&self) -> Option<&BoundPolicy> {
         self.policies.first().filter(|_| self.is_plain)
     }
 
     /// Judges a plain request.
     #[inline(always)]
-    pub(super) fn judge_plain(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
+    pub(super) fn evaluate_plain(self: Arc<Self>, key: Key, cost: u64) -> Evaluation {
         let bound = self.bound(0);
         let Some(glance) = self.store.glance(&bound.limit, &key, Units::new(cost)) else {
-            return self.judge_far(key, cost);
+            return self.evaluate_far(key, cost);
         };
         self.write_back();
         let Glance { fits, at, snapshot } = glance;
         if !fits {
-            return Judgement::Made(self.refused(key, cost, &glance));
+            return Evaluation::Made(self.refused(key, cost, &glance));
         }
         let window_id = bound.limit.rule().window_id(&snapshot, at);
-        Judgement::Brief(Brief {
-            books: self,
+        Evaluation::Compact(CompactDecision {
+            backend: self,
             key,
             cost,
             at,
@@ -70,39 +78,39 @@ impl Desk {
         })
     }
 
-    /// What [`decide`](Desk::decide) makes of a refusal.
+    /// What [`decide`](LimiterRef::decide) makes of a refusal.
     fn refused(self: Arc<Self>, key: Key, cost: u64, glance: &Glance) -> Decision {
         let Glance { at, snapshot, .. } = *glance;
         let limit = &self.bound(0).limit;
-        let counted = Counted {
+        let entry = PolicyEntry {
             // It will be read more than once.
-            standing: Standing::Told(limit.status(&snapshot, at, Units::new(cost))),
+            lazy_status: LazyStatus::Resolved(limit.status(&snapshot, at, Units::new(cost))),
             receipts: ChargeReceipt {
                 charged_at: at,
                 remaining: 0,
                 window_id: limit.rule().window_id(&snapshot, at),
             }
             .into(),
-            ..Counted::unasked((0, Part::Live), key, cost, None, None)
+            ..PolicyEntry::new((0, PolicyRole::Live), key, cost, None, None)
         };
         Decision {
-            books: self,
+            backend: self,
             kind: DecisionKind::Rejected,
             source: DecisionSource::Store,
             admitted: 0,
-            counted: [counted].into(),
+            entries: [entry].into(),
             permit: DecisionPermit::default(),
         }
     }
 
     /// Asks the store as for any other request.
-    fn judge_far(self: Arc<Self>, key: Key, cost: u64) -> Judgement {
-        let mut draft = Draft::new(Op::Acquire(1), false);
-        let item = Counted::unasked((0, Part::Live), key, cost, None, None);
-        draft.items.push(item);
-        match self.judge(&mut draft) {
-            None => Judgement::Made(draft.finish(self)),
-            Some(waits) => Judgement::Pending(Pending::new(self, draft, waits)),
+    fn evaluate_far(self: Arc<Self>, key: Key, cost: u64) -> Evaluation {
+        let mut builder = DecisionBuilder::new(Op::Acquire(1), false);
+        let entry = PolicyEntry::new((0, PolicyRole::Live), key, cost, None, None);
+        builder.entries.push(entry);
+        match self.call_store(&mut builder) {
+            None => Evaluation::Made(builder.finish(self)),
+            Some(waits) => Evaluation::Pending(PendingDecision::new(self, builder, waits)),
         }
     }
 }

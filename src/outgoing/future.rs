@@ -45,7 +45,7 @@ where
     }
 
     pub(super) fn untouched(inner: S::Future, attach: H) -> Self {
-        let ticket = Some(Ticket::new(Admission::unlimited()));
+        let ticket = Some(Ticket::new(Admission::none()));
         Self {
             state: State::Called { inner, ticket },
             attach,

@@ -15,7 +15,7 @@ pub(crate) struct Ticket {
 impl Ticket {
     pub(crate) fn new(admission: Admission) -> Self {
         // Most policies charge whatever becomes of it.
-        let settled = !admission.settles(0);
+        let settled = !admission.depends_on_outcome(0);
         Self { admission, settled }
     }
 
@@ -36,7 +36,7 @@ impl Ticket {
     fn settle(&mut self, outcome: &Outcome<'_>) {
         if !self.settled {
             self.settled = true;
-            self.admission.settle_by(0, outcome);
+            self.admission.settle_outcome(0, outcome);
         }
     }
 }

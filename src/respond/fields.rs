@@ -78,22 +78,22 @@ struct Told<'a> {
 
 impl Told<'_> {
     /// A member of `RateLimit`. Names hold neither quotes nor backslashes, so that they stand as they are.
-    fn limit(&self, verdict: &PolicyDecision<'_>, list: &mut Line) {
-        let status = verdict.status();
-        list.text("\"").text(verdict.policy());
+    fn limit(&self, decision: &PolicyDecision<'_>, list: &mut Line) {
+        let status = decision.status();
+        list.text("\"").text(decision.policy());
         list.text("\";r=").number(status.remaining);
         list.text(";t=")
-            .number(self.effective_window(verdict, status));
+            .number(self.effective_window(decision, status));
     }
 
     /// The seconds within which no more than what remains can be used. Of a quota that comes back unit by unit that is
     /// the time in which it lets so many units pass: a client that spreads them over it keeps the policy's rate, is not
     /// rejected, and finds as many when it looks again.
-    fn effective_window(&self, verdict: &PolicyDecision<'_>, status: QuotaStatus) -> u64 {
-        if status.remaining == 0 || !verdict.refills_gradually() {
-            return self.seconds(verdict.quota(), status);
+    fn effective_window(&self, decision: &PolicyDecision<'_>, status: QuotaStatus) -> u64 {
+        if status.remaining == 0 || !decision.refills_gradually() {
+            return self.seconds(decision.quota(), status);
         }
-        let quota = verdict.quota();
+        let quota = decision.quota();
         let nanos = u128::from(status.remaining).saturating_mul(quota.period().as_nanos());
         let seconds = nanos.div_ceil(u128::from(quota.amount().max(1)) * 1_000_000_000);
         u64::try_from(seconds).unwrap_or(u64::MAX).min(self.latest)
@@ -128,7 +128,7 @@ impl Told<'_> {
         headers: &mut HeaderMap,
         extensions: &mut Extensions,
     ) {
-        let Some(verdict) = self.decision.policies().min_by_key(nearness) else {
+        let Some(decision) = self.decision.policies().min_by_key(nearness) else {
             return;
         };
         let dialect = fields.dialect;
@@ -146,7 +146,7 @@ impl Told<'_> {
         if dialect == Dialect::Draft06 && !fields.closest {
             append(headers, POLICY, list(self.decision.policies(), quota));
         }
-        let nearness = nearness(&verdict);
+        let nearness = nearness(&decision);
         if let Some(before) = before {
             if before.nearness <= nearness {
                 extensions.insert(before);
@@ -154,7 +154,7 @@ impl Told<'_> {
             }
             before.take_back(headers);
         }
-        let lines = self.lines(&verdict, fields);
+        let lines = self.lines(&decision, fields);
         for (name, value) in &lines {
             headers.append(name, value.clone());
         }
@@ -168,10 +168,10 @@ impl Told<'_> {
     /// The fields that tell of one policy.
     fn lines(
         &self,
-        verdict: &PolicyDecision<'_>,
+        decision: &PolicyDecision<'_>,
         fields: RateLimitHeaders,
     ) -> Vec<(HeaderName, HeaderValue)> {
-        let (one, status) = ([*verdict], verdict.status());
+        let (one, status) = ([*decision], decision.status());
         let (names, reset) = match fields.dialect {
             Dialect::Draft | Dialect::None => {
                 let lists = [
@@ -180,14 +180,14 @@ impl Told<'_> {
                 ];
                 return lists.into_iter().filter_map(line).collect();
             }
-            Dialect::Draft06 => (DRAFT_06, self.seconds(verdict.quota(), status)),
+            Dialect::Draft06 => (DRAFT_06, self.seconds(decision.quota(), status)),
             Dialect::Seconds => (X_RATELIMIT, whole_seconds(self.reset(status))),
             Dialect::Epoch => {
-                let reset = epoch(verdict.judged_at() + self.reset(status));
+                let reset = epoch(decision.decided_at() + self.reset(status));
                 (X_RATELIMIT, reset)
             }
         };
-        let values = [verdict.limit(), status.remaining, reset];
+        let values = [decision.limit(), status.remaining, reset];
         let triple = names.into_iter().zip(values.map(HeaderValue::from));
         let policy = fields.dialect == Dialect::Draft06 && fields.closest;
         let policy = policy.then(|| line((POLICY, list(one, quota)))).flatten();
@@ -197,15 +197,15 @@ impl Told<'_> {
 
 /// Joins what `write` writes of each.
 fn list<'a>(
-    verdicts: impl IntoIterator<Item = PolicyDecision<'a>>,
+    decisions: impl IntoIterator<Item = PolicyDecision<'a>>,
     write: impl Fn(&PolicyDecision<'a>, &mut Line),
 ) -> Option<HeaderValue> {
     let mut list = Line::new();
-    for verdict in verdicts {
+    for decision in decisions {
         if !list.is_empty() {
             list.text(", ");
         }
-        write(&verdict, &mut list);
+        write(&decision, &mut list);
     }
     list.value()
 }
@@ -213,7 +213,7 @@ fn list<'a>(
 /// `RateLimit-Policy`, which is the same for most.
 fn policies(decision: &Decision) -> Option<HeaderValue> {
     let written = || list(decision.policies(), policy);
-    match decision.policies_said() {
+    match decision.cached_policy_header() {
         Some(said) => match said.get() {
             Some(policies) => Some(policies.clone()),
             None => written().map(|policies| said.get_or_init(|| policies).clone()),
@@ -223,9 +223,9 @@ fn policies(decision: &Decision) -> Option<HeaderValue> {
 }
 
 /// A member of `RateLimit-Policy`.
-fn policy(verdict: &PolicyDecision<'_>, list: &mut Line) {
-    let quota = verdict.quota();
-    list.text("\"").text(verdict.policy());
+fn policy(decision: &PolicyDecision<'_>, list: &mut Line) {
+    let quota = decision.quota();
+    list.text("\"").text(decision.policy());
     list.text("\";q=").number(quota.amount());
     if quota.is_concurrent() {
         list.text(";qu=\"concurrent-requests\"");
@@ -234,8 +234,8 @@ fn policy(verdict: &PolicyDecision<'_>, list: &mut Line) {
 }
 
 /// A member of `RateLimit-Policy` as version 06 of the draft has it: a quota without a name.
-fn quota(verdict: &PolicyDecision<'_>, list: &mut Line) {
-    let quota = verdict.quota();
+fn quota(decision: &PolicyDecision<'_>, list: &mut Line) {
+    let quota = decision.quota();
     list.number(quota.amount());
     window(quota, list);
 }
@@ -269,17 +269,17 @@ fn epoch(at: Timestamp) -> u64 {
 /// longer its wait the more; then it matters how many more such requests would pass.
 type Nearness = (u8, u64, Reverse<Duration>);
 
-fn nearness(verdict: &PolicyDecision<'_>) -> Nearness {
-    match (verdict.rejected(), verdict.cost()) {
+fn nearness(decision: &PolicyDecision<'_>) -> Nearness {
+    match (decision.rejected(), decision.cost()) {
         (true, _) => {
-            let wait = verdict.retry_after().duration().unwrap_or(Duration::MAX);
+            let wait = decision.retry_after().duration().unwrap_or(Duration::MAX);
             (0, 0, Reverse(wait))
         }
-        (false, 0) => (2, verdict.remaining(), Reverse(verdict.reset_after())),
+        (false, 0) => (2, decision.remaining(), Reverse(decision.reset_after())),
         (false, cost) => (
             1,
-            verdict.remaining() / cost,
-            Reverse(verdict.reset_after()),
+            decision.remaining() / cost,
+            Reverse(decision.reset_after()),
         ),
     }
 }

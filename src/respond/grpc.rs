@@ -145,12 +145,12 @@ pub(crate) fn status(problem: &Problem<'_>, delay: Delay) -> Status {
     }
     let violated: Vec<_> = problem
         .violated()
-        .map(|verdict| QuotaViolation {
-            quota_id: verdict.policy().to_owned(),
-            quota_value: i64::try_from(verdict.quota().amount()).unwrap_or(i64::MAX),
+        .map(|decision| QuotaViolation {
+            quota_id: decision.policy().to_owned(),
+            quota_value: i64::try_from(decision.quota().amount()).unwrap_or(i64::MAX),
             ..QuotaViolation::new(
-                verdict.policy(),
-                format!("quota exceeded: {}", verdict.quota()),
+                decision.policy(),
+                format!("quota exceeded: {}", decision.quota()),
             )
         })
         .collect();

@@ -168,7 +168,7 @@ impl RateLimitHeaders {
     /// # }
     /// ```
     pub fn add_to<B>(self, response: &mut Response<B>, admission: &Admission) {
-        admission.each(|_, decision| tell(decision, self, Delay::NONE, response));
+        admission.for_each_decision(|_, decision| tell(decision, self, Delay::NONE, response));
     }
 }
 

@@ -90,13 +90,13 @@ impl<'a> Problem<'a> {
     pub(crate) fn violated(&self) -> impl Iterator<Item = PolicyDecision<'a>> {
         self.decision
             .policies()
-            .filter(|verdict| verdict.rejected())
+            .filter(|decision| decision.rejected())
     }
 
     /// Problem details (RFC 9457), which are the same for all requests that the same policy rejected.
-    pub(super) fn json(&self) -> decision::Problem {
+    pub(super) fn json(&self) -> decision::CachedBody {
         // A detail is of this request alone.
-        let said = self.decision.problem_said();
+        let said = self.decision.cached_problem();
         match said.filter(|_| self.detail.is_none()) {
             Some(said) => said.get_or_init(|| self.write()).clone(),
             None => self.write(),
@@ -104,7 +104,7 @@ impl<'a> Problem<'a> {
     }
 
     /// Policies' names hold neither quotes nor backslashes nor control characters, so that JSON takes them as they are.
-    fn write(&self) -> decision::Problem {
+    fn write(&self) -> decision::CachedBody {
         let mut json = Line::new();
         json.text("{\"type\":\"").text(self.kind);
         json.text("\",\"title\":\"").text(self.title);
@@ -118,15 +118,15 @@ impl<'a> Problem<'a> {
         let mut violated = self.violated();
         if let Some(first) = violated.next() {
             json.text(",\"violated-policies\":[\"").text(first.policy());
-            for verdict in violated {
-                json.text("\",\"").text(verdict.policy());
+            for decision in violated {
+                json.text("\",\"").text(decision.policy());
             }
             json.text("\"]");
         }
         json.text("}");
         let text = json.body();
         let length = HeaderValue::from(text.len());
-        decision::Problem { text, length }
+        decision::CachedBody { body: text, length }
     }
 
     /// A line for people.
@@ -135,7 +135,7 @@ impl<'a> Problem<'a> {
             Some(detail) => detail.clone(),
             None => format!("{}.", self.title),
         };
-        let violated: Vec<_> = self.violated().map(|verdict| verdict.policy()).collect();
+        let violated: Vec<_> = self.violated().map(|decision| decision.policy()).collect();
         if !violated.is_empty() {
             sentence.push_str(&format!(" Exceeded: {}.", violated.join(", ")));
         }
@@ -154,7 +154,7 @@ fn too_costly(decision: &Decision) -> Option<String> {
         return None;
     }
     let mut policies = decision.policies();
-    let never = policies.find(|verdict| verdict.retry_after() == RetryAfter::Never)?;
+    let never = policies.find(|decision| decision.retry_after() == RetryAfter::Never)?;
     let (cost, name, limit) = (never.cost(), never.policy(), never.limit());
     Some(format!(
         "The request costs {cost}, of which policy {name} allows at most {limit}."

@@ -36,7 +36,7 @@ pub(super) fn with<B: From<Bytes>>(
         (TEXT, length, body.into())
     } else {
         let problem = problem.json();
-        (JSON, problem.length, problem.text)
+        (JSON, problem.length, problem.body)
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::{
     error::{CallError, StoreError},
     key::Key,
-    limiter::{Bound, Keys, Limiter},
+    limiter::{Limiter, core::BoundPolicy, keys::Keys},
     store::{CounterOp, LimitHandle, Op, StoreResponse},
 };
 
@@ -46,19 +46,19 @@ impl Limiter {
     ///
     /// If the future is dropped, the key may or may not be blocked.
     pub async fn block(&self, keys: impl Into<Keys>, time: Duration) -> Result<(), CallError> {
-        let manual_ban = |bound: &Bound| {
+        let manual_ban = |bound: &BoundPolicy| {
             const NO_BAN: StoreError =
                 StoreError::Unsupported("blocking a key under this strategy");
             let rule = bound.limit.rule().manual_ban(time).ok_or(NO_BAN)?;
             let unfit = |_| {
                 StoreError::Unsupported("a ban shorter than a millisecond or longer than ten years")
             };
-            let store = &self.desks.inner().store;
+            let store = &self.refs.core().store;
             store
                 .register(bound.policy.name(), rule.map_err(unfit)?)
                 .map_err(unfit)
         };
-        self.rule_bans(Op::ForceAcquire, &keys.into(), manual_ban)
+        self.apply_to_bans(Op::ForceAcquire, &keys.into(), manual_ban)
             .await
     }
 
@@ -74,23 +74,23 @@ impl Limiter {
     ///
     /// If the future is dropped, the bans may or may not have ended.
     pub async fn unblock(&self, keys: impl Into<Keys>) -> Result<(), CallError> {
-        let own = |bound: &Bound| Ok(bound.limit.clone());
-        self.rule_bans(Op::Reset, &keys.into(), own).await
+        let limit = |bound: &BoundPolicy| Ok(bound.limit.clone());
+        self.apply_to_bans(Op::Reset, &keys.into(), limit).await
     }
 
-    async fn rule_bans(
+    async fn apply_to_bans(
         &self,
-        ask: Op,
+        op: Op,
         keys: &Keys,
-        limit: impl Fn(&Bound) -> Result<LimitHandle, StoreError>,
+        limit: impl Fn(&BoundPolicy) -> Result<LimitHandle, StoreError>,
     ) -> Result<(), CallError> {
-        let inner = self.desks.inner();
+        let core = self.refs.core();
         for name in keys.names() {
-            inner.find(name)?;
+            core.find(name)?;
         }
         let mut limits: SmallVec<[(LimitHandle, Key); 1]> = SmallVec::new();
         let mut under: SmallVec<[(u32, Key); 1]> = SmallVec::new();
-        let bounds = (0..).zip(&inner.policies);
+        let bounds = (0..).zip(&core.policies);
         for (policy, bound) in bounds.filter(|(_, bound)| bound.is_ban()) {
             // One key for all bans that one, and not the requests of all keys.
             let key = keys.of(bound.policy.name()).filter(|key| {
@@ -102,7 +102,7 @@ impl Limiter {
             }
         }
         if limits.is_empty() {
-            let meant = inner.policies.iter().filter(|bound| !bound.is_ban());
+            let meant = core.policies.iter().filter(|bound| !bound.is_ban());
             let meant = meant.map(|bound| &bound.policy);
             let meant = meant.filter(|policy| keys.of(policy.name()).is_some());
             let policies = meant.map(|policy| policy.shared_name()).collect();
@@ -110,15 +110,13 @@ impl Limiter {
         }
         let lines = limits.iter();
         let lines = lines.map(|(limit, key)| CounterOp::new(limit, *key));
-        let reply = inner
-            .store
-            .execute(ask, &lines.collect::<SmallVec<[_; 1]>>());
+        let reply = core.store.execute(op, &lines.collect::<SmallVec<[_; 1]>>());
         match reply {
             StoreResponse::Ready(answer) => answer?,
             StoreResponse::Pending(answer) => answer.await?,
         };
-        if ask == Op::Reset {
-            inner.queues.clear_rejections(&under);
+        if op == Op::Reset {
+            core.queues.clear_rejections(&under);
         }
         Ok(())
     }

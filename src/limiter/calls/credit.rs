@@ -10,10 +10,13 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::{
-    decision::{Adjust, Books, Counted, DecisionKind, Standing, retry},
+    decision::{Adjustment, DecisionKind, LazyStatus, LimiterBackend, PolicyEntry, longest_wait},
     error::CallError,
     key::Key,
-    limiter::{Check, Desk, LimitStatus, PolicyHandle, evaluate::judge::Own},
+    limiter::{
+        calls::handle::PolicyHandle, check::Check, core::LimiterRef, overrides::CheckOverrides,
+        status::LimitStatus,
+    },
     quota::Quota,
     store::Op,
     strategy::{ChargeReceipt, RetryAfter},
@@ -92,13 +95,13 @@ impl PolicyHandle {
     ///
     /// If the future is dropped, the units may or may not be credited.
     pub fn credit(&self, key: impl Into<Key>, units: u64) -> Credit {
-        let own = Own {
+        let overrides = CheckOverrides {
             unconditional: true,
-            ..Own::default()
+            ..CheckOverrides::default()
         };
         Credit {
             policy: self.clone(),
-            peek: self.peek(key).with(own),
+            peek: self.peek(key).with(overrides),
             units,
         }
     }
@@ -121,39 +124,41 @@ impl Credit {
 
     async fn send(self) -> Result<Credited, CallError> {
         let mut seen = self.peek.await?.into_decision();
-        let desk = self.policy.desk();
-        let own = seen.counted.iter().find(|item| self.policy.is_of(item));
-        let Some(in_use) = own.and_then(|own| desk.units_in_use(own)) else {
+        let limiter = self.policy.limiter();
+        let own = seen.entries.iter().find(|entry| self.policy.is_of(entry));
+        let Some(in_use) = own.and_then(|own| limiter.units_in_use(own)) else {
             let policy = self.policy.policy().shared_name();
             return Err(CallError::CreditUnsupported { policy });
         };
-        let credited = seen.counted.iter().enumerate();
-        let credited = credited.filter_map(|(place, counted)| {
-            let line = desk.credit_of(counted, self.units)?;
-            Some((place, line))
+        let credited = seen.entries.iter().enumerate();
+        let credited = credited.filter_map(|(index, entry)| {
+            let credit = limiter.credit_of(entry, self.units)?;
+            Some((index, credit))
         });
-        let (places, lines): (SmallVec<[_; 2]>, SmallVec<[Adjust<'_>; 2]>) = credited.unzip();
-        // One line needs no other to be done with it.
-        let op = match lines.len() {
+        let (indices, credits): (SmallVec<[_; 2]>, SmallVec<[Adjustment<'_>; 2]>) =
+            credited.unzip();
+        // Several are made together, all or none.
+        let op = match credits.len() {
             1 => Op::Refund,
             _ => Op::Settle,
         };
-        let adjusted = desk.adjust(op, &lines);
-        drop(lines);
+        let adjusted = limiter.adjust(op, &credits);
+        drop(credits);
         let mut units = 0;
-        for (place, adjusted) in places.into_iter().zip(adjusted.await?) {
-            let counted = &mut seen.counted[place];
-            counted.adjusted(&adjusted);
-            if self.policy.is_of(counted) {
+        for (index, adjusted) in indices.into_iter().zip(adjusted.await?) {
+            let entry = &mut seen.entries[index];
+            entry.set_status(&adjusted);
+            if self.policy.is_of(entry) {
                 // Where time gives units back, a refund counts what it would have given back of more.
                 units = adjusted.units.min(in_use);
             }
         }
-        let under = seen.counted.iter();
-        let under = under.map(|counted| (counted.policy, counted.key));
-        desk.queues
-            .clear_rejections(&under.collect::<SmallVec<[_; 2]>>());
-        seen.kind = match retry(&*desk, &seen.counted) {
+        let entries = seen.entries.iter();
+        let keys = entries.map(|entry| (entry.policy, entry.key));
+        limiter
+            .queues
+            .clear_rejections(&keys.collect::<SmallVec<[_; 2]>>());
+        seen.kind = match longest_wait(&*limiter, &seen.entries) {
             RetryAfter::Now => DecisionKind::Admitted,
             _ => DecisionKind::Rejected,
         };
@@ -162,32 +167,32 @@ impl Credit {
     }
 }
 
-impl Desk {
+impl LimiterRef {
     /// The refund of up to `units` of all that a key has used under a policy; `None` if its strategy can't credit.
-    fn credit_of<'a>(&self, counted: &'a Counted, units: u64) -> Option<Adjust<'a>> {
-        self.units_in_use(counted)?;
-        let rule = self.limit(counted).rule();
+    fn credit_of<'a>(&self, entry: &'a PolicyEntry, units: u64) -> Option<Adjustment<'a>> {
+        self.units_in_use(entry)?;
+        let rule = self.limit(entry).rule();
         // A debt is one capacity at most. The receipt is larger than the credit, so that what time gives back until then does
         // not lessen it.
         let most = rule.capacity().saturating_mul(2);
         let units = units.min(most);
-        Some(Adjust {
-            counted,
+        Some(Adjustment {
+            entry,
             receipt: ChargeReceipt {
                 remaining: units.saturating_add(most),
-                ..counted.receipts.first()
+                ..entry.receipts.first()
             },
             units,
         })
     }
 
     /// How many units a key was seen to use under a policy; `None` if its strategy can't credit.
-    fn units_in_use(&self, counted: &Counted) -> Option<u64> {
-        let Standing::Snapshot(snapshot) = &counted.standing else {
+    fn units_in_use(&self, entry: &PolicyEntry) -> Option<u64> {
+        let LazyStatus::Snapshot(snapshot) = &entry.lazy_status else {
             return None;
         };
-        let at = counted.receipts.first().charged_at;
-        self.limit(counted).rule().units_in_use(snapshot, at)
+        let at = entry.receipts.first().charged_at;
+        self.limit(entry).rule().units_in_use(snapshot, at)
     }
 }
 

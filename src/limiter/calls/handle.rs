@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::task::coop::consume_budget;
 
 use crate::{
-    decision::Counted,
+    decision::PolicyEntry,
     error::{CallError, StoreError, UnknownPolicy},
     key::Key,
-    limiter::{Bound, Check, Desk, LimitStatus, Limiter},
+    limiter::{Limiter, check::Check, core::BoundPolicy, core::LimiterRef, status::LimitStatus},
     policy::Policy,
 };
 
@@ -49,7 +49,7 @@ impl Limiter {
     /// [`UnknownPolicy`] if the limiter has no policy of that name.
     pub fn policy(&self, name: &str) -> Result<PolicyHandle, UnknownPolicy> {
         Ok(PolicyHandle {
-            index: self.desks.inner().find(name)?,
+            index: self.refs.core().find(name)?,
             limiter: self.clone(),
         })
     }
@@ -132,21 +132,21 @@ impl PolicyHandle {
     pub async fn callers(&self, key: impl Into<Key>) -> Result<Vec<Key>, StoreError> {
         let key = key.into();
         consume_budget().await;
-        let store = &self.limiter.desks.inner().store;
+        let store = &self.limiter.refs.core().store;
         store.callers(&self.bound().limit, &key).await
     }
 
-    pub(crate) fn desk(&self) -> Arc<Desk> {
-        self.limiter.desk()
+    pub(crate) fn limiter(&self) -> Arc<LimiterRef> {
+        self.limiter.limiter()
     }
 
     /// Whether a request was counted by this policy.
-    pub(crate) fn is_of(&self, counted: &Counted) -> bool {
-        counted.policy as usize == self.index
+    pub(crate) fn is_of(&self, entry: &PolicyEntry) -> bool {
+        entry.policy as usize == self.index
     }
 
-    pub(crate) fn bound(&self) -> &Bound {
-        &self.limiter.desks.inner().policies[self.index]
+    pub(crate) fn bound(&self) -> &BoundPolicy {
+        &self.limiter.refs.core().policies[self.index]
     }
 
     fn named(&self, key: impl Into<Key>) -> [(String, Key); 1] {

@@ -1,5 +1,5 @@
 use crate::{
-    limiter::{Bound, Limiter, write_back::Shares},
+    limiter::{Limiter, core::BoundPolicy, core::write_back::LocalShares},
     store::{LimitHandle, health::HealthReport},
 };
 
@@ -33,20 +33,22 @@ impl Limiter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn health_check(&self) -> HealthReport {
-        let inner = self.desks.inner();
-        let limits = inner.policies.iter().flat_map(Bound::limits);
-        let asked = inner.store.health_check(&limits.collect::<Vec<_>>());
+        let core = self.refs.core();
+        let limits = core.policies.iter().flat_map(BoundPolicy::limits);
+        let asked = core.store.health_check(&limits.collect::<Vec<_>>());
         let mut health = asked.await;
-        let dropped = inner.shares.as_ref().map_or(0, Shares::dropped);
+        let dropped = core.shares.as_ref().map_or(0, LocalShares::dropped);
         health.add_dropped_write_backs(dropped);
         health
     }
 }
 
-impl Bound {
+impl BoundPolicy {
     /// Its own limit, and those of quotas that requests brought along.
     fn limits(&self) -> Vec<LimitHandle> {
-        let tiers = self.tiers.limits();
-        std::iter::once(self.limit.clone()).chain(tiers).collect()
+        let overrides = self.quota_overrides.limits();
+        std::iter::once(self.limit.clone())
+            .chain(overrides)
+            .collect()
     }
 }

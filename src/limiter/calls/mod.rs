@@ -6,4 +6,4 @@ pub(crate) mod handle;
 pub(crate) mod health_check;
 pub(crate) mod peek_request;
 pub(crate) mod shutdown;
-pub(crate) mod status;
+pub(crate) mod wait;

@@ -9,7 +9,7 @@ use crate::{
     error::CallError,
     extract::MissingKey,
     key::Key,
-    limiter::{Check, LimitStatus, Limiter, evaluate::judge::Own},
+    limiter::{Limiter, check::Check, overrides::CheckOverrides, status::LimitStatus},
     store::Op,
 };
 
@@ -46,12 +46,15 @@ impl Limiter {
     pub fn peek_request(&self, parts: &Parts) -> Check<Result<LimitStatus, CallError>> {
         let mut keys: Vec<(String, Key)> = Vec::new();
         let mut missing = None;
-        for bound in &self.desks.inner().policies {
+        for bound in &self.refs.core().policies {
             let policy = &bound.policy;
             let shared = || (policy.on_missing_key() == MissingKey::Shared).then(Key::missing);
             match policy.extractor().key(parts).or_else(shared) {
                 Some(key) => keys.push((policy.name().to_owned(), key)),
-                None if bound.refuses_missing() && !policy.is_by_hand() && !policy.skips(parts) => {
+                None if bound.rejects_missing_key()
+                    && !policy.is_by_hand()
+                    && !policy.skips(parts) =>
+                {
                     missing.get_or_insert_with(|| DecisionKind::MissingKey {
                         policy: policy.shared_name(),
                         missing: policy.extractor().missing_key_name(Some(parts)).into(),
@@ -60,11 +63,11 @@ impl Limiter {
                 None => {}
             }
         }
-        Check::new(self.desk(), Op::Peek, keys.into()).with(Own {
+        Check::new(self.limiter(), Op::Peek, keys.into()).with(CheckOverrides {
             parts: Some(Arc::new(parts.clone())),
             any_request: true,
             missing,
-            ..Own::default()
+            ..CheckOverrides::default()
         })
     }
 }

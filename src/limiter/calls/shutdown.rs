@@ -9,7 +9,7 @@ use tokio::{
 
 use crate::{
     key::Key,
-    limiter::{Inner, Limiter, write_back::Shares},
+    limiter::{Limiter, core::LimiterCore, core::write_back::LocalShares},
     store::{CounterOp, Op, StoreResponse},
 };
 
@@ -90,24 +90,24 @@ impl Limiter {
     /// Outside a tokio runtime with timers, if something is queued.
     pub async fn shutdown(&self, timeout: Duration) -> Result<(), ShutdownError> {
         consume_budget().await;
-        let inner = self.desks.inner();
-        if inner.queued() == (0, 0) {
+        let core = self.refs.core();
+        if core.queued() == (0, 0) {
             return Ok(());
         }
-        match timed(timeout, inner.flush()).await {
+        match timed(timeout, core.flush()).await {
             Ok(()) => Ok(()),
             Err(_) => {
-                let (operations, write_backs) = inner.queued();
+                let (operations, write_backs) = core.queued();
                 Err(ShutdownError::new(operations, write_backs))
             }
         }
     }
 }
 
-impl Inner {
+impl LimiterCore {
     /// What is queued: operations of the store, and keys to be written back.
     fn queued(&self) -> (u64, u64) {
-        let unwritten = self.shares.as_ref().map_or(0, Shares::unwritten_keys);
+        let unwritten = self.shares.as_ref().map_or(0, LocalShares::unwritten_keys);
         (self.store.queued(), unwritten as u64)
     }
 

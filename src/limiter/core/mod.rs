@@ -1,19 +1,272 @@
-//! What a limiter is made of, below everything that it does.
+//! What a limiter consists of: its policies, each bound to a limit of the store, and the state that they share.
+//!
+//! Everything else in `limiter/` is built on this module, which uses none of it.
 
-use crate::key::Key;
+use std::{
+    ops::Deref,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
-pub(crate) mod comparison;
-pub(crate) mod held;
-pub(crate) mod missing;
-pub(crate) mod share;
-pub(crate) mod tiers;
+use http::request::Parts;
+
+use self::{
+    local_share::LocalShare, missing_keys::MissingKeys, permit_registry::PermitRegistry,
+    quota_overrides::QuotaOverrideCache, shadow_counters::ShadowCounters, write_back::LocalShares,
+};
+use crate::{
+    access::Lists,
+    decision::{PolicyEntry, PolicyRole, ResponseCache, quota_override::QuotaOverride},
+    error::UnknownPolicy,
+    key::Key,
+    log::Seldom,
+    policy::{
+        Policy,
+        on_store_error::{OnMisconfiguration, OnStoreError},
+        skip::Skips,
+    },
+    quota::Quota,
+    store::{CounterMode, CounterOp, LimitHandle, Store, Units},
+    sync::{CachePadded, Handles},
+};
+
+pub(crate) mod local_share;
+pub(crate) mod missing_keys;
+pub(crate) mod permit_registry;
+pub(crate) mod quota_overrides;
+pub(crate) mod shadow_counters;
 pub(crate) mod write_back;
 
-/// The queues of a limiter's waiting requests, as everything else of it sees them.
+/// The policies of a limiter, its store, and what they share.
+pub(crate) struct LimiterCore {
+    pub(crate) store: Arc<dyn Store>,
+    /// Counts local shares of quotas while the store fails, if any policy has one.
+    pub(crate) shares: Option<LocalShares>,
+    pub(crate) policies: Box<[BoundPolicy]>,
+    pub(crate) on_store_error: Option<OnStoreError>,
+    pub(crate) on_misconfiguration: OnMisconfiguration,
+    pub(crate) lists: Option<Box<Lists>>,
+    pub(crate) skips: Skips,
+    pub(crate) counts_preflights: bool,
+    /// Whether a request is its key and its cost, and nothing else.
+    pub(crate) is_plain: bool,
+    /// Whether a policy takes its quota, cost or conditions from requests.
+    pub(crate) reads_parts: bool,
+    /// The shortest permit TTL of any policy.
+    pub(crate) permit_ttl: Duration,
+    pub(crate) permits: PermitRegistry,
+    pub(crate) queues: Arc<dyn WakeLeaders>,
+    pub(crate) outage_log: Seldom,
+    pub(crate) misconfiguration_log: Seldom,
+    pub(crate) double_counting_log: Seldom,
+    /// Of calls that can't be carried out.
+    pub(crate) misuse_log: Seldom,
+}
+
+/// A policy, and its limit in the store.
+pub(crate) struct BoundPolicy {
+    pub(crate) policy: Policy,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) limit: LimitHandle,
+    /// Quotas of requests that are not the policy's own.
+    pub(crate) quota_overrides: QuotaOverrideCache,
+    /// `None` unless it was configured.
+    pub(crate) on_store_error: Option<OnStoreError>,
+    /// What counts it in process while the store fails, if it is to be.
+    pub(crate) share: Option<LocalShare>,
+    /// The key of all requests, if they have the same one.
+    pub(crate) fixed_key: Option<Key>,
+    pub(crate) missing_keys: MissingKeys,
+    /// Whether it was logged that a decision was dropped with a permit of this policy.
+    pub(crate) unclaimed_logged: AtomicBool,
+}
+
+/// What a policy does to requests.
+#[derive(Debug)]
+pub(crate) enum Enforcement {
+    /// Rejects them.
+    Live,
+    /// Counts what the others reject, and rejects keys with too many rejections.
+    Ban,
+    /// Is evaluated only.
+    Shadow {
+        /// The live policy that it would replace.
+        of: Option<u32>,
+        counters: ShadowCounters,
+    },
+}
+
+/// Wakes requests that wait in the queues of a limiter.
 pub(crate) trait WakeLeaders: Send + Sync {
     /// Wakes the leader of the queue for these keys, one or none for each policy: units or permits were refunded.
     fn notify_leader(&self, queue_key: &[Option<Key>]);
 
     /// Clears the last rejections of queues for these keys, each under a policy, and wakes their leaders: the keys were reset.
     fn clear_rejections(&self, keys: &[(u32, Key)]);
+}
+
+/// The references to a limiter's core, one for each of some threads.
+pub(crate) type LimiterRefs = Handles<LimiterRef>;
+
+/// One thread's reference to a limiter's core, which its decisions keep. Padded, since its thread counts the references to it.
+pub(crate) struct LimiterRef {
+    core: CachePadded<Arc<LimiterCore>>,
+    response_cache: ResponseCache,
+}
+
+impl LimiterRefs {
+    pub(crate) fn of(core: LimiterCore) -> Self {
+        let core = Arc::new(core);
+        Self::new(|| LimiterRef::new(&core))
+    }
+
+    pub(crate) fn core(&self) -> &Arc<LimiterCore> {
+        &self.any().core
+    }
+}
+
+impl LimiterRef {
+    fn new(core: &Arc<LimiterCore>) -> Self {
+        let policies = core.policies.iter();
+        let live = policies.filter(|bound| matches!(bound.enforcement, Enforcement::Live));
+        Self {
+            response_cache: ResponseCache::new(core.policies.len(), live.count()),
+            core: CachePadded::new(core.clone()),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Arc<LimiterCore> {
+        &self.core
+    }
+
+    pub(crate) fn response_cache(&self) -> &ResponseCache {
+        &self.response_cache
+    }
+}
+
+impl Deref for LimiterRef {
+    type Target = LimiterCore;
+
+    fn deref(&self) -> &LimiterCore {
+        &self.core
+    }
+}
+
+impl LimiterCore {
+    /// The index of the policy of that name.
+    pub(crate) fn find(&self, name: &str) -> Result<usize, UnknownPolicy> {
+        let mut policies = self.policies.iter();
+        let found = policies.position(|bound| bound.policy.name() == name);
+        found.ok_or_else(|| {
+            let policies = self.policies.iter();
+            UnknownPolicy::new(name, policies.map(|bound| bound.policy.name().to_owned()))
+        })
+    }
+
+    #[inline]
+    pub(crate) fn bound(&self, policy: u32) -> &BoundPolicy {
+        &self.policies[policy as usize]
+    }
+
+    /// The limit of a policy, or of a request's own quota under it.
+    #[inline]
+    pub(crate) fn limit<'a>(&'a self, entry: &'a PolicyEntry) -> &'a LimitHandle {
+        match &entry.quota_override {
+            Some(quota_override) => &quota_override.limit,
+            None => &self.bound(entry.policy).limit,
+        }
+    }
+
+    /// The operation on what was charged on arrival.
+    #[inline]
+    pub(crate) fn counter_op<'a>(&'a self, entry: &'a PolicyEntry) -> CounterOp<'a> {
+        let receipt = entry.receipts.first();
+        CounterOp {
+            limit: self.limit(entry),
+            key: entry.key,
+            units: Units::new(receipt.remaining),
+            receipt,
+            caller: entry.caller.as_deref().copied().unwrap_or(entry.key),
+            mode: CounterMode::Charge,
+        }
+    }
+
+    /// The store that charged the entry, and so refunds, renews and settles it.
+    pub(crate) fn store_for(&self, entry: &PolicyEntry) -> &dyn Store {
+        match &self.shares {
+            Some(shares) if self.is_local_share(entry) => shares,
+            _ => &*self.store,
+        }
+    }
+
+    /// Whether this process's share counts the entry.
+    pub(crate) fn is_local_share(&self, entry: &PolicyEntry) -> bool {
+        let is_share = |quota: &QuotaOverride| quota.full_capacity.is_some();
+        entry.quota_override.as_ref().is_some_and(is_share)
+    }
+
+    /// Charges the store, which has just responded, for some of what was charged in process. Each charge is sent once, so it is
+    /// charged once or not at all.
+    #[inline]
+    pub(crate) fn write_back(&self) {
+        if let Some(shares) = &self.shares {
+            shares.write_back(&*self.store);
+        }
+    }
+}
+
+impl BoundPolicy {
+    /// Its role in a new decision.
+    pub(crate) fn role(&self) -> PolicyRole {
+        match self.enforcement {
+            Enforcement::Live => PolicyRole::Live,
+            Enforcement::Ban => PolicyRole::Ban,
+            Enforcement::Shadow { .. } => PolicyRole::Shadow { rejects: false },
+        }
+    }
+
+    pub(crate) fn is_ban(&self) -> bool {
+        matches!(self.enforcement, Enforcement::Ban)
+    }
+
+    pub(crate) fn is_permit(&self) -> bool {
+        self.limit.permit_ttl().is_some()
+    }
+
+    /// The cost of a request: 1 under a ban, which counts rejections.
+    pub(crate) fn cost_of(&self, parts: Option<&Parts>) -> u64 {
+        match parts {
+            _ if self.is_ban() => 1,
+            Some(parts) => self.policy.cost_of(parts),
+            None => self.policy.plain_cost(),
+        }
+    }
+
+    /// The key of a request.
+    #[inline]
+    pub(crate) fn find_key(&self, parts: &Parts) -> Option<Key> {
+        self.missing_keys.find_key(&self.policy, parts)
+    }
+
+    /// The key that all requests without a key share, if they do.
+    #[cold]
+    pub(crate) fn missing_key(&self) -> Option<Key> {
+        self.missing_keys.missing_key(&self.policy)
+    }
+
+    /// The caller stored with the charge, for strategies that record callers: the request's caller if there is one, else the
+    /// key. A permit gets a unique caller, which identifies it.
+    pub(crate) fn caller_key(&self, caller: impl FnOnce() -> Option<Key>) -> Option<Box<Key>> {
+        match self.limit.permit_ttl() {
+            Some(_) => Some(Box::new(Key::unique())),
+            None if self.limit.records_caller() => caller().map(Box::new),
+            None => None,
+        }
+    }
+
+    /// A quota other than the policy's own, bound to the store; `None` if the strategy can't count it.
+    pub(crate) fn quota_override(&self, store: &dyn Store, quota: Quota) -> Option<QuotaOverride> {
+        let (policy, cache) = (&self.policy, &self.quota_overrides);
+        cache.get(policy, quota, || cache.open(policy, store, quota))
+    }
 }

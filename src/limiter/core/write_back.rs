@@ -21,30 +21,30 @@ use crate::{
 };
 
 /// Keys that await their write-back at most. What is charged under others stays in process.
-const MAX_UNWRITTEN_KEYS: usize = 10_000;
+const MAX_PENDING_KEYS: usize = 10_000;
 
 /// How many are written back on each answer of the store, so that none is delayed by all of them.
-const WRITTEN_AT_ONCE: usize = 64;
+const WRITE_BACK_BATCH: usize = 64;
 
 /// Counts shares in process, through all outages, and notes what the store has not been charged for yet.
 #[derive(Debug, Default)]
-pub(crate) struct Shares {
+pub(crate) struct LocalShares {
     counts: MemoryStore,
     /// Whether there are any unwritten charges. Read by each decision.
     any: AtomicBool,
-    unwritten: Mutex<Unwritten>,
+    unwritten: Mutex<WriteBackQueue>,
 }
 
 /// The context of a share's limit that is written back: where it is counted in process, and where in the store.
-struct WrittenBack {
+struct WriteBackContext {
     local: LimitHandle,
     whole: LimitHandle,
 }
 
 /// Charges in process that the store has not been charged for, by the share's limit and key.
 #[derive(Debug, Default)]
-struct Unwritten {
-    by_key: HashMap<(u64, Key), Charged>,
+struct WriteBackQueue {
+    by_key: HashMap<(u64, Key), WriteBackEntry>,
     /// Charges that were not noted, since there were too many keys.
     dropped: u64,
     /// Whether some were dropped since there were none to write back.
@@ -52,12 +52,12 @@ struct Unwritten {
 }
 
 #[derive(Debug)]
-struct Charged {
+struct WriteBackEntry {
     share: LimitHandle,
     units: u64,
 }
 
-impl Shares {
+impl LocalShares {
     /// Opens a share. With the limit of the `whole` quota, what it counts is charged there afterwards; but not bans, and
     /// not permits, which are given back in process.
     pub(crate) fn open_share(
@@ -71,7 +71,11 @@ impl Shares {
             None => Ok(local),
             Some(whole) => {
                 let whole = whole.clone();
-                Ok(LimitHandle::new(policy, rule, WrittenBack { local, whole }))
+                Ok(LimitHandle::new(
+                    policy,
+                    rule,
+                    WriteBackContext { local, whole },
+                ))
             }
         }
     }
@@ -110,7 +114,7 @@ impl Shares {
             return;
         }
         let mut unwritten = self.unwritten();
-        let full = unwritten.by_key.len() >= MAX_UNWRITTEN_KEYS;
+        let full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
         let key = (line.limit.number(), line.key);
         if full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
@@ -118,16 +122,19 @@ impl Shares {
             drop(unwritten);
             if begins {
                 tracing::warn!(
-                    max_keys = MAX_UNWRITTEN_KEYS,
+                    max_keys = MAX_PENDING_KEYS,
                     "write-backs dropped: too many keys were charged in process while the store failed"
                 );
             }
             return;
         }
-        let charged = unwritten.by_key.entry(key).or_insert_with(|| Charged {
-            share: line.limit.clone(),
-            units: 0,
-        });
+        let charged = unwritten
+            .by_key
+            .entry(key)
+            .or_insert_with(|| WriteBackEntry {
+                share: line.limit.clone(),
+                units: 0,
+            });
         charged.units = charged.units.saturating_add(units);
         self.any.store(true, Ordering::Relaxed);
     }
@@ -147,9 +154,9 @@ impl Shares {
     }
 
     /// Takes some of what is to be written back.
-    fn take_some(&self) -> Vec<(Key, Charged)> {
+    fn take_some(&self) -> Vec<(Key, WriteBackEntry)> {
         let mut unwritten = self.unwritten();
-        let keys = unwritten.by_key.keys().take(WRITTEN_AT_ONCE);
+        let keys = unwritten.by_key.keys().take(WRITE_BACK_BATCH);
         let some: Vec<_> = keys.copied().collect();
         let taken = some.into_iter().filter_map(|key| {
             let charged = unwritten.by_key.remove(&key)?;
@@ -178,7 +185,7 @@ impl Shares {
         left.map_or(0, |left| local.rule().capacity().saturating_sub(left))
     }
 
-    fn unwritten(&self) -> MutexGuard<'_, Unwritten> {
+    fn unwritten(&self) -> MutexGuard<'_, WriteBackQueue> {
         self.unwritten
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -186,13 +193,14 @@ impl Shares {
 }
 
 /// Whatever is done to a share is done here, so that nothing is charged and not noted.
-impl Store for Shares {
+impl Store for LocalShares {
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue> {
         self.open_share(policy, rule, None)
     }
 
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
-        let written_back = |line: &&CounterOp<'_>| line.limit.context::<WrittenBack>().is_some();
+        let written_back =
+            |line: &&CounterOp<'_>| line.limit.context::<WriteBackContext>().is_some();
         if op == Op::Reset {
             // First, so that what is charged meanwhile is forgotten with the rest, or written back, and not more than that.
             counters
@@ -201,7 +209,7 @@ impl Store for Shares {
                 .for_each(|line| self.forget(line));
         }
         let local = counters.iter().map(|line| CounterOp {
-            limit: match line.limit.context::<WrittenBack>() {
+            limit: match line.limit.context::<WriteBackContext>() {
                 Some(share) => &share.local,
                 None => line.limit,
             },
@@ -218,7 +226,7 @@ impl Store for Shares {
     }
 
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture {
-        let share = limit.context::<WrittenBack>();
+        let share = limit.context::<WriteBackContext>();
         let local = share.map_or(limit, |share| &share.local);
         self.counts.callers(local, key)
     }
@@ -233,20 +241,20 @@ impl Store for Shares {
     }
 }
 
-impl Shares {
+impl LocalShares {
     /// The store answers: charges there some of what was charged in process. Each charge is sent once, so it is charged once
     /// or not at all.
     #[inline]
     pub(crate) fn write_back(&self, store: &dyn Store) {
         if self.any.load(Ordering::Relaxed) {
-            self.write_some_back(store);
+            self.flush_write_backs(store);
         }
     }
 
     #[cold]
-    fn write_some_back(&self, store: &dyn Store) {
+    fn flush_write_backs(&self, store: &dyn Store) {
         for (key, charged) in self.take_some() {
-            let Some(WrittenBack { local, whole }) = charged.share.context() else {
+            let Some(WriteBackContext { local, whole }) = charged.share.context() else {
                 continue;
             };
             // What time has given back since is not charged.
@@ -270,14 +278,14 @@ mod tests {
         strategy::{ChargeReceipt, Concurrency, FixedWindow, Strategy},
     };
 
-    fn share(shares: &Shares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
+    fn share(shares: &LocalShares, strategy: &dyn Strategy, quota: Quota) -> LimitHandle {
         let rule = strategy.bind(&quota).expect("a rule");
         let whole = LimitHandle::new("p", rule.clone(), ());
         let limit = shares.open_share("p", rule, Some(&whole));
         limit.expect("a share")
     }
 
-    fn unwritten(shares: &Shares) -> Vec<u64> {
+    fn unwritten(shares: &LocalShares) -> Vec<u64> {
         let unwritten = shares.unwritten();
         let charged = unwritten.by_key.values();
         charged.map(|charged| charged.units).collect()
@@ -285,7 +293,7 @@ mod tests {
 
     #[test]
     fn charges_are_recorded_and_refunds_and_resets_are_not() {
-        let (shares, key) = (Shares::default(), Key::global());
+        let (shares, key) = (LocalShares::default(), Key::global());
         let limit = share(&shares, &FixedWindow, Quota::requests(9).per_month());
         let line = |units, receipt| CounterOp {
             units: Units::new(units),
@@ -324,13 +332,13 @@ mod tests {
         assert_eq!(shares.take_some().len(), 1);
         assert!(unwritten(&shares).is_empty() && !shares.any.load(Ordering::Relaxed));
         // It counts in process for as long as it would.
-        let context: &WrittenBack = limit.context().expect("one that is written back");
+        let context: &WriteBackContext = limit.context().expect("one that is written back");
         assert_eq!(shares.used(&context.local, key), 6);
     }
 
     #[test]
     fn permits_are_not_written_back() {
-        let shares = Shares::default();
+        let shares = LocalShares::default();
         let limit = share(&shares, &Concurrency::new(), Quota::concurrent(9));
         shares.execute_detached(Op::Acquire(1), &[CounterOp::new(&limit, Key::global())]);
         assert!(unwritten(&shares).is_empty());

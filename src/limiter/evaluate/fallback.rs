@@ -1,70 +1,73 @@
-//! Judging in process what the store can't.
+//! Decisions while the store fails: admit, reject, wait, or limit in process.
 
 use std::{mem, sync::Arc, time::Duration};
 
-use super::draft::Draft;
-pub(crate) use crate::limiter::core::share::Share;
+use super::decision_builder::DecisionBuilder;
 use crate::{
-    decision::{Counted, Decision, DecisionKind, quota_override::Tier},
+    decision::{Decision, DecisionKind, PolicyEntry},
     error::StoreError,
-    limiter::{Bound, Desk, Inner, OnMisconfiguration, OnStoreError, Role, write_back::Shares},
+    limiter::core::{BoundPolicy, Enforcement, LimiterRef, write_back::LocalShares},
+    policy::on_store_error::{OnMisconfiguration, OnStoreError},
     store::{DecisionSource, Op, Store, StoreResponse},
     strategy::RetryAfter,
 };
 
-/// The wait of a request that costs more than a process's share: the store may be back by then.
-const BACK: Duration = Duration::from_secs(1);
+/// Retry-After of a request that costs more than the local share's capacity: the store may be back by then.
+const RETRY_AFTER_OUTAGE: Duration = Duration::from_secs(1);
 
-/// What is done about a request that the store has no answer for. Of its policies, the greatest counts.
+/// What is done with a request when the store fails. Of several policies, the greatest applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureAction {
     Admit,
     LocalFallback,
-    /// Rejected now, and asked again until the timeout.
+    /// Reject it now, and retry until its timeout.
     Wait,
     Reject,
-    /// The call returns the error: it is no request's check.
+    /// Return the error, since the call is not a request's check.
     Error,
 }
 
-impl Desk {
-    /// The answer to a request that the store has none for.
+impl LimiterRef {
+    /// Decides a request that the store failed to decide.
     #[cold]
-    pub(crate) fn fault(&self, draft: &mut Draft, error: StoreError) {
-        let action = match draft.in_check {
+    pub(crate) fn handle_store_error(&self, builder: &mut DecisionBuilder, error: StoreError) {
+        let action = match builder.in_check {
             true => {
-                let policies = draft.items.iter().map(|item| self.bound(item.policy));
-                let waits = draft.waits && draft.items.iter().any(|item| item.cost > 0);
-                self.failure_action(policies, &error, waits)
+                let policies = builder.entries.iter().map(|entry| self.bound(entry.policy));
+                let may_wait =
+                    builder.may_wait && builder.entries.iter().any(|entry| entry.cost > 0);
+                self.failure_action(policies, &error, may_wait)
             }
             false => FailureAction::Error,
         };
         self.log_failure(&error, action);
         match action {
-            FailureAction::Admit => draft.rule(DecisionKind::Admitted, DecisionSource::Fallback),
-            FailureAction::LocalFallback => self.fall_back(draft, error),
-            FailureAction::Wait | FailureAction::Reject | FailureAction::Error => {
-                draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback)
+            FailureAction::Admit => {
+                builder.decide_without_store(DecisionKind::Admitted, DecisionSource::Fallback)
             }
+            FailureAction::LocalFallback => self.evaluate_locally(builder, error),
+            FailureAction::Wait | FailureAction::Reject | FailureAction::Error => builder
+                .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback),
         }
     }
 
-    /// What is done about a request under these policies, one that `waits` for its turn or not.
+    /// The action for a request under these policies, which may wait for its retry or not.
     pub(crate) fn failure_action<'a>(
         &self,
-        policies: impl Iterator<Item = &'a Bound>,
+        policies: impl Iterator<Item = &'a BoundPolicy>,
         error: &StoreError,
-        waits: bool,
+        may_wait: bool,
     ) -> FailureAction {
         let rejects = self.on_misconfiguration == OnMisconfiguration::Reject;
         let misconfigured = rejects && error.is_misconfiguration();
-        let enforced = policies.filter(|bound| !matches!(bound.role, Role::Shadow { .. }));
+        let enforced =
+            policies.filter(|bound| !matches!(bound.enforcement, Enforcement::Shadow { .. }));
         let actions = enforced.map(|bound| match bound.on_store_error {
             _ if misconfigured => FailureAction::Reject,
             Some(OnStoreError::Reject) => FailureAction::Reject,
             Some(OnStoreError::LocalFallback(_)) => FailureAction::LocalFallback,
             Some(OnStoreError::Admit) => FailureAction::Admit,
-            None if waits => FailureAction::Wait,
+            None if may_wait => FailureAction::Wait,
             None => FailureAction::Admit,
         });
         actions.max().unwrap_or(FailureAction::Admit)
@@ -72,82 +75,73 @@ impl Desk {
 
     fn log_failure(&self, error: &StoreError, action: FailureAction) {
         match error.remedy() {
-            Some(remedy) => self.misconfigurations.then(|suppressed| {
+            Some(remedy) => self.misconfiguration_log.then(|suppressed| {
                 tracing::error!(%error, remedy, ?action, suppressed, "rate limit store is misconfigured");
             }),
-            None => self.outages.then(|suppressed| {
+            None => self.outage_log.then(|suppressed| {
                 tracing::warn!(%error, ?action, suppressed, "rate limit store failed");
             }),
         }
     }
 
-    /// The rejection of a request that would have to wait where there is no runtime.
+    /// Rejects a request that would have to wait outside of a tokio runtime.
     #[cold]
     pub(crate) fn reject_without_runtime(self: Arc<Self>) -> Decision {
         let error = StoreError::NoRuntime("waiting needs the timers of a runtime");
         self.log_failure(&error, FailureAction::Reject);
-        let mut draft = Draft::new(Op::Acquire(1), false);
-        draft.rule(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);
-        draft.finish(self)
+        let mut builder = DecisionBuilder::new(Op::Acquire(1), false);
+        builder.decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::NotChecked);
+        builder.finish(self)
     }
 
-    /// Judges in process by the policies that are to be.
-    fn fall_back(&self, draft: &mut Draft, error: StoreError) {
+    /// Evaluates in process the policies that have a local share.
+    fn evaluate_locally(&self, builder: &mut DecisionBuilder, error: StoreError) {
         let Some(shares) = &self.shares else {
-            draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
+            builder
+                .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
-        let items = mem::take(&mut draft.items).into_iter();
-        draft.items = items.filter_map(|item| self.shared(shares, item)).collect();
-        let StoreResponse::Ready(Ok(answer)) = self.ask_in(shares, draft) else {
-            draft.rule(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
+        let entries = mem::take(&mut builder.entries).into_iter();
+        builder.entries = entries
+            .filter_map(|entry| self.to_local_entry(shares, entry))
+            .collect();
+        let StoreResponse::Ready(Ok(result)) = self.execute_on(shares, builder) else {
+            builder
+                .decide_without_store(DecisionKind::StoreFailed(error), DecisionSource::Fallback);
             return;
         };
-        self.note(draft, &answer);
-        draft.source = DecisionSource::Fallback;
-        for counted in &mut draft.items {
-            let whole = counted.tier.as_ref().and_then(|tier| tier.share_of);
-            let fits = whole.is_some_and(|whole| counted.cost <= whole);
-            if fits && counted.status(self).retry_after == RetryAfter::Never {
-                counted.amend(self, |status| status.retry_after = RetryAfter::In(BACK));
+        self.apply_result(builder, &result);
+        builder.source = DecisionSource::Fallback;
+        for entry in &mut builder.entries {
+            let share = entry.quota_override.as_ref();
+            let full_capacity = share.and_then(|share| share.full_capacity);
+            let fits = full_capacity.is_some_and(|capacity| entry.cost <= capacity);
+            if fits && entry.status(self).retry_after == RetryAfter::Never {
+                entry.update_status(self, |status| {
+                    status.retry_after = RetryAfter::In(RETRY_AFTER_OUTAGE)
+                });
             }
         }
     }
 
-    /// The same item, to be counted by this process's share; `None` if it isn't to be.
-    fn shared(&self, shares: &Shares, mut item: Counted) -> Option<Counted> {
-        let bound = self.bound(item.policy);
+    /// The same entry under the policy's local share; `None` if it has none.
+    fn to_local_entry(&self, shares: &LocalShares, mut entry: PolicyEntry) -> Option<PolicyEntry> {
+        let bound = self.bound(entry.policy);
         let share = bound.share.as_ref()?;
-        item.tier = Some(share.of(shares, &bound.policy, item.tier.as_ref()));
-        Some(item)
+        entry.quota_override = Some(share.of(shares, &bound.policy, entry.quota_override.as_ref()));
+        Some(entry)
     }
 
-    /// Forgets what was used in process, too.
-    pub(crate) fn forget_shares(&self, items: &[Counted]) {
+    /// Resets the local shares of these entries.
+    pub(crate) fn reset_local_shares(&self, entries: &[PolicyEntry]) {
         let Some(shares) = &self.shares else {
             return;
         };
-        let shared = items
+        let local = entries
             .iter()
-            .filter_map(|item| self.shared(shares, item.clone()));
-        for item in shared {
-            shares.execute_detached(Op::Reset, &[self.line(&item)]);
+            .filter_map(|entry| self.to_local_entry(shares, entry.clone()));
+        for entry in local {
+            shares.execute_detached(Op::Reset, &[self.counter_op(&entry)]);
         }
-    }
-}
-
-impl Inner {
-    /// Where something was charged, and so where it is given back, renewed and settled.
-    pub(crate) fn store_of(&self, counted: &Counted) -> &dyn Store {
-        match &self.shares {
-            Some(shares) if self.is_share(counted) => shares,
-            _ => &*self.store,
-        }
-    }
-
-    /// Whether it is counted by this process's share.
-    pub(crate) fn is_share(&self, counted: &Counted) -> bool {
-        let is_share = |tier: &Tier| tier.share_of.is_some();
-        counted.tier.as_ref().is_some_and(is_share)
     }
 }

@@ -1,4 +1,4 @@
-//! A decision that something is being waited for.
+//! Decisions that wait for the store, or for quotas to be looked up.
 
 use std::{
     future::{Future, poll_fn},
@@ -11,67 +11,76 @@ use std::{
 use http::request::Parts;
 use tokio::{runtime::Handle, sync::Semaphore, time::sleep};
 
-use super::draft::Draft;
+use super::decision_builder::DecisionBuilder;
 use crate::{
     decision::Decision,
-    limiter::Desk,
+    limiter::core::LimiterRef,
     log::Seldom,
     policy::{LookUp, Policy, Tiers},
     quota::Quota,
     store::{PendingResponse, StoreResponse},
 };
 
-/// A decision that something is being waited for.
-pub(crate) struct Pending {
-    /// Taken when it is answered.
-    open: Option<(Arc<Desk>, Draft)>,
-    waits: Waits,
+/// A decision, ready or not.
+pub(crate) enum MaybePending {
+    Ready(Decision),
+    Pending(PendingDecision),
 }
 
-/// Quotas that are being looked up, by item.
-type LookUps = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
+/// A decision that waits for the store, or for quotas to be looked up.
+pub(crate) struct PendingDecision {
+    /// Taken when the decision is made.
+    state: Option<(Arc<LimiterRef>, DecisionBuilder)>,
+    stage: PendingStage,
+}
 
-/// What a decision waits for.
-pub(crate) enum Waits {
-    /// For requests' own quotas.
-    LookUp(LookUps),
-    /// For the store.
+/// Quotas that are being looked up, with the index of their entry.
+type QuotaLookups = Pin<Box<dyn Future<Output = Vec<(usize, Quota)>> + Send>>;
+
+/// What a pending decision waits for.
+pub(crate) enum PendingStage {
+    QuotaLookup(QuotaLookups),
     Store(PendingResponse),
 }
 
-impl Pending {
-    pub(crate) fn new(desk: Arc<Desk>, draft: Draft, waits: Waits) -> Self {
-        let open = Some((desk, draft));
-        Self { open, waits }
+impl PendingDecision {
+    pub(crate) fn new(
+        limiter: Arc<LimiterRef>,
+        builder: DecisionBuilder,
+        stage: PendingStage,
+    ) -> Self {
+        let state = Some((limiter, builder));
+        Self { state, stage }
     }
 }
 
-impl Future for Pending {
+impl Future for PendingDecision {
     type Output = Decision;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
         loop {
-            // Polled again after it was ready, which futures must not be.
-            let Some((desk, draft)) = &mut this.open else {
+            // Polled again after it was ready, which is a mistake: pending for ever.
+            let Some((limiter, builder)) = &mut this.state else {
                 return Poll::Pending;
             };
-            match &mut this.waits {
-                Waits::LookUp(look_up) => {
-                    for (item, quota) in ready!(look_up.as_mut().poll(cx)) {
-                        let item = &mut draft.items[item];
-                        item.tier = desk.tier(desk.bound(item.policy), quota);
+            match &mut this.stage {
+                PendingStage::QuotaLookup(lookups) => {
+                    for (index, quota) in ready!(lookups.as_mut().poll(cx)) {
+                        let entry = &mut builder.entries[index];
+                        let bound = limiter.bound(entry.policy);
+                        entry.quota_override = limiter.quota_override(bound, quota);
                     }
-                    this.waits = Waits::Store(match desk.ask(draft) {
-                        StoreResponse::Ready(answer) => PendingResponse::ready(answer),
-                        StoreResponse::Pending(answer) => answer,
+                    this.stage = PendingStage::Store(match limiter.execute(builder) {
+                        StoreResponse::Ready(response) => PendingResponse::ready(response),
+                        StoreResponse::Pending(response) => response,
                     });
                 }
-                Waits::Store(answer) => {
-                    let answer = ready!(Pin::new(answer).poll(cx));
-                    desk.decide(draft, answer);
-                    return match this.open.take() {
-                        Some((desk, draft)) => Poll::Ready(draft.finish(desk)),
+                PendingStage::Store(response) => {
+                    let response = ready!(Pin::new(response).poll(cx));
+                    limiter.apply_response(builder, response);
+                    return match this.state.take() {
+                        Some((limiter, builder)) => Poll::Ready(builder.finish(limiter)),
                         None => Poll::Pending,
                     };
                 }
@@ -80,13 +89,13 @@ impl Future for Pending {
     }
 }
 
-/// The quota of a request under one policy, while it is looked up.
-pub(crate) struct QuotaLookUp {
+/// The lookup of a request's quota under one policy.
+pub(crate) struct QuotaLookup {
     /// Returned with the quota.
     pub(crate) index: usize,
     /// The policy's name.
     pub(crate) policy: Arc<str>,
-    pub(crate) look_up: LookUp,
+    pub(crate) lookup: LookUp,
     pub(crate) timeout: Duration,
 }
 
@@ -95,16 +104,16 @@ pub(crate) fn quota_of_request(
     policy: &Policy,
     parts: &Parts,
     index: usize,
-    lookups: &mut Vec<QuotaLookUp>,
+    lookups: &mut Vec<QuotaLookup>,
 ) -> Option<Quota> {
     match policy.tiers() {
         Tiers::None => None,
         Tiers::Found(find) => find(parts),
         Tiers::LookedUp(look_up, timeout) => {
-            lookups.push(QuotaLookUp {
+            lookups.push(QuotaLookup {
                 index,
                 policy: policy.shared_name(),
-                look_up: look_up(parts),
+                lookup: look_up(parts),
                 timeout: *timeout,
             });
             None
@@ -112,28 +121,28 @@ pub(crate) fn quota_of_request(
     }
 }
 
-/// How many look-ups that took too long run on at a time, in this process.
-const MAX_LATE_LOOK_UPS: usize = 64;
+/// Upper bound of the lookups past their timeout that run on, in this process.
+const MAX_LATE_LOOKUPS: usize = 64;
 
-/// Looks up quotas before the store is asked, by item.
-pub(crate) fn look_up(lookups: Vec<QuotaLookUp>) -> Waits {
-    Waits::LookUp(Box::pin(look_up_each(lookups)))
+/// Starts lookups, after which the store is called.
+pub(crate) fn start_lookups(lookups: Vec<QuotaLookup>) -> PendingStage {
+    PendingStage::QuotaLookup(Box::pin(run_lookups(lookups)))
 }
 
-/// Awaits quotas that are being looked up, each no longer than its timeout.
-pub(crate) async fn look_up_each(lookups: Vec<QuotaLookUp>) -> Vec<(usize, Quota)> {
+/// Awaits lookups, each no longer than its timeout.
+pub(crate) async fn run_lookups(lookups: Vec<QuotaLookup>) -> Vec<(usize, Quota)> {
     let mut found = Vec::new();
     let mut waiting: Vec<_> = lookups
         .into_iter()
-        .map(|look_up| {
-            let late = Box::pin(sleep(look_up.timeout));
-            (Some(look_up), late)
+        .map(|pending| {
+            let late = Box::pin(sleep(pending.timeout));
+            (Some(pending), late)
         })
         .collect();
     poll_fn(|cx| {
         waiting.retain_mut(|(pending, late)| {
-            if let Some(QuotaLookUp { index, look_up, .. }) = pending
-                && let Poll::Ready(quota) = look_up.as_mut().poll(cx)
+            if let Some(QuotaLookup { index, lookup, .. }) = pending
+                && let Poll::Ready(quota) = lookup.as_mut().poll(cx)
             {
                 found.extend(quota.map(|quota| (*index, quota)));
                 return false;
@@ -156,23 +165,23 @@ pub(crate) async fn look_up_each(lookups: Vec<QuotaLookUp>) -> Vec<(usize, Quota
     found
 }
 
-/// Lets a look-up that took too long run on in the background, so that the application's cache fills.
+/// Lets a lookup past its timeout run on in the background, so that the application's cache fills.
 #[cold]
-fn run_on(pending: QuotaLookUp) {
-    let QuotaLookUp {
+fn run_on(pending: QuotaLookup) {
+    let QuotaLookup {
         policy,
-        look_up,
+        lookup,
         timeout,
         ..
     } = pending;
-    static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOK_UPS);
+    static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOKUPS);
     static LATE: Seldom = Seldom::new();
-    let place = RUNNING.try_acquire().ok();
-    let runs_on = match (place, Handle::try_current()) {
-        (Some(place), Ok(runtime)) => {
+    let permit = RUNNING.try_acquire().ok();
+    let runs_on = match (permit, Handle::try_current()) {
+        (Some(permit), Ok(runtime)) => {
             drop(runtime.spawn(async move {
-                let _ = look_up.await;
-                drop(place);
+                let _ = lookup.await;
+                drop(permit);
             }));
             true
         }

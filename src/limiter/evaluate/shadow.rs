@@ -1,40 +1,30 @@
-//! Policies that are evaluated and not enforced, beside those that are.
+//! Shadow policies, which are evaluated and not enforced.
 
-use super::{draft::Draft, judge::Own};
-pub(crate) use crate::limiter::core::comparison::Comparison;
-pub use crate::limiter::core::comparison::ShadowStats;
+use super::decision_builder::DecisionBuilder;
 use crate::{
     charge::When,
-    decision::{Books, Counted, Decision, Part},
+    decision::{Decision, LimiterBackend, PolicyEntry, PolicyRole},
     error::{ConfigError, InvalidValue},
     extract::MissingKey,
     key::Key,
-    limiter::{Bound, Desk, Keys, Limiter, Role},
+    limiter::{
+        core::{BoundPolicy, Enforcement, LimiterRef, shadow_counters::ShadowCounters},
+        keys::Keys,
+        overrides::CheckOverrides,
+    },
     log::Seldom,
     policy::Policy,
     store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
 };
 
-impl Limiter {
-    /// Counts how the decisions of the [shadow policy](crate::Policy::shadow) of that name differ from those that were made;
-    /// `None` if the limiter has no such shadow policy. See [`Policy::shadow`](crate::Policy::shadow) for an example.
-    pub fn shadow_stats(&self, policy: &str) -> Option<ShadowStats> {
-        let mut policies = self.desks.inner().policies.iter();
-        match &policies.find(|bound| bound.policy.name() == policy)?.role {
-            Role::Live | Role::Ban => None,
-            Role::Shadow { compared, .. } => Some(compared.stats()),
-        }
-    }
-}
-
-/// The policies; what is not set on a candidate is as on the policy that it would take the place of.
-pub(crate) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
+/// Completes each shadow of a live policy with the live policy's settings where it has none.
+pub(crate) fn with_settings_of_live(policies: Vec<Policy>) -> Vec<Policy> {
     let completed = policies.iter().map(|policy| {
         let mut policy = policy.clone();
         let live = policy.shadowed().and_then(|shadow| shadow.of.as_deref());
         let mut others = policies.iter();
-        // `find_live` names a live policy that is none.
+        // `resolve_shadowed` reports a name that no live policy has.
         let live = others.find(|other| Some(other.name()) == live && other.shadowed().is_none());
         if let Some(live) = live {
             policy.inherit(live);
@@ -44,16 +34,17 @@ pub(crate) fn with_live_settings(policies: Vec<Policy>) -> Vec<Policy> {
     completed.collect()
 }
 
-/// Finds the policies that shadows would take the place of.
-pub(crate) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
-    for place in 0..policies.len() {
-        let policy = &policies[place].policy;
+/// Sets the live policy that each shadow would replace.
+pub(crate) fn resolve_shadowed(policies: &mut [BoundPolicy]) -> Result<(), ConfigError> {
+    for index in 0..policies.len() {
+        let policy = &policies[index].policy;
         let Some(live) = policy.shadowed().and_then(|shadow| shadow.of.clone()) else {
             continue;
         };
         let mut others = policies.iter();
-        let found = others
-            .position(|other| other.policy.name() == &*live && matches!(other.role, Role::Live));
+        let found = others.position(|other| {
+            other.policy.name() == &*live && matches!(other.enforcement, Enforcement::Live)
+        });
         let Some(found) = found else {
             let unfit = InvalidValue::new(
                 format!("a shadow of {live:?}"),
@@ -61,36 +52,42 @@ pub(crate) fn find_live(policies: &mut [Bound]) -> Result<(), ConfigError> {
             );
             return Err(ConfigError::of(policy.name(), unfit));
         };
-        if let Role::Shadow { of, .. } = &mut policies[place].role {
+        if let Enforcement::Shadow { of, .. } = &mut policies[index].enforcement {
             *of = Some(found as u32);
         }
     }
     Ok(())
 }
 
-impl Bound {
-    /// Whether it refuses requests without a key.
-    pub(crate) fn refuses_missing(&self) -> bool {
-        let refuses = self.policy.on_missing_key() == MissingKey::Reject;
-        refuses && !matches!(self.role, Role::Shadow { .. })
+impl BoundPolicy {
+    /// Whether it rejects requests without a key.
+    pub(crate) fn rejects_missing_key(&self) -> bool {
+        let rejects = self.policy.on_missing_key() == MissingKey::Reject;
+        rejects && !matches!(self.enforcement, Enforcement::Shadow { .. })
     }
 
-    /// Whether a shadow charges by itself, and doesn't wait for the response.
+    /// Whether a shadow charges when the request arrives, not when it is responded to.
     fn charges_on_arrival(&self) -> bool {
         self.policy.charges().when != When::Response
     }
 
-    /// Notes that of so many requests `admitted` were, and with this shadow `would` have been.
-    fn note(&self, compared: &Comparison, evaluated: u64, admitted: u64, would: u64) {
-        compared.note(evaluated, admitted, would);
-        if would != admitted {
+    /// Records that of `evaluated` requests `admitted` were admitted, and that this shadow would have admitted `would_admit`.
+    fn record_shadow(
+        &self,
+        counters: &ShadowCounters,
+        evaluated: u64,
+        admitted: u64,
+        would_admit: u64,
+    ) {
+        counters.record(evaluated, admitted, would_admit);
+        if would_admit != admitted {
             let policy = self.policy.name();
             static DIFFERS: Seldom = Seldom::new();
             DIFFERS.then(|suppressed| {
                 tracing::debug!(
                     policy,
                     admitted,
-                    would,
+                    would_admit,
                     suppressed,
                     "a shadow policy would decide differently"
                 );
@@ -99,164 +96,178 @@ impl Bound {
     }
 }
 
-impl Counted {
-    /// What a shadow says of the `i`th of those who were admitted together: it charged as many of the first as it would
-    /// have let in.
-    pub(crate) fn divide_shadow(&mut self, books: &dyn Books, i: u64) {
+impl PolicyEntry {
+    /// Sets a shadow's status for the `i`th of several requests that were admitted together: it charged the first ones, as
+    /// many as it would have admitted.
+    pub(crate) fn split_shadow_share(&mut self, backend: &dyn LimiterBackend, i: u64) {
         let charged = self.receipts.first().remaining;
         let charged = charged.checked_div(self.cost).unwrap_or(0);
         if charged == 0 {
             return;
         }
-        let refuses = i >= charged;
-        self.part = Part::Shadow { refuses };
-        let units = if refuses { 0 } else { self.cost };
-        self.receipts = self.receipts.part(units);
+        let rejects = i >= charged;
+        self.role = PolicyRole::Shadow { rejects };
+        let units = if rejects { 0 } else { self.cost };
+        self.receipts = self.receipts.split(units);
         if i + 1 < charged {
             let later = (charged - 1 - i) * self.cost;
-            self.amend(books, |status| {
+            self.update_status(backend, |status| {
                 status.retry_after = RetryAfter::Now;
                 status.remaining += later;
             });
         }
     }
 
-    /// What a shadow says of the next one, as it stands.
-    pub(crate) fn shadow_stands(&mut self, books: &dyn Books) {
+    /// Sets whether a shadow would reject the next request, from its status.
+    pub(crate) fn refresh_shadow(&mut self, backend: &dyn LimiterBackend) {
         if self.is_shadow() {
-            let refuses = self.cost > 0 && self.status(books).retry_after != RetryAfter::Now;
-            self.part = Part::Shadow { refuses };
+            let rejects = self.cost > 0 && self.status(backend).retry_after != RetryAfter::Now;
+            self.role = PolicyRole::Shadow { rejects };
         }
     }
 }
 
-impl Desk {
-    /// What a request's arrival does under a policy. If it is asked about again when it's refused, a shadow charges it when
-    /// it is admitted, not each time that it might have been.
+impl LimiterRef {
+    /// The counter mode of a request under a policy. A request that retries after a rejection is charged by a shadow when it
+    /// is admitted, not at each attempt that the shadow would have admitted.
     #[inline]
-    pub(crate) fn mode(&self, item: &Counted, items: &[Counted], retries: bool) -> CounterMode {
-        let bound = self.bound(item.policy);
-        match bound.role {
-            Role::Live => bound.policy.mode(),
-            Role::Ban => CounterMode::CountRejections,
-            Role::Shadow { of, .. } => CounterMode::Shadow {
+    pub(crate) fn counter_mode(
+        &self,
+        entry: &PolicyEntry,
+        entries: &[PolicyEntry],
+        will_retry: bool,
+    ) -> CounterMode {
+        let bound = self.bound(entry.policy);
+        match bound.enforcement {
+            Enforcement::Live => bound.policy.mode(),
+            Enforcement::Ban => CounterMode::CountRejections,
+            Enforcement::Shadow { of, .. } => CounterMode::Shadow {
                 replaces: of
-                    .filter(|_| !retries)
-                    .and_then(|live| items.iter().position(|item| item.policy == live)),
+                    .filter(|_| !will_retry)
+                    .and_then(|live| entries.iter().position(|entry| entry.policy == live)),
                 charges: bound.charges_on_arrival(),
             },
         }
     }
 
-    /// The name of the policy that a shadow would take the place of.
+    /// The name of the live policy that a shadow would replace.
     #[inline]
-    fn live_of(&self, bound: &Bound) -> Option<&str> {
-        match bound.role {
-            Role::Shadow { of: Some(live), .. } => Some(self.bound(live).policy.name()),
+    fn shadowed_policy(&self, bound: &BoundPolicy) -> Option<&str> {
+        match bound.enforcement {
+            Enforcement::Shadow { of: Some(live), .. } => Some(self.bound(live).policy.name()),
             _ => None,
         }
     }
 
-    /// The key of the policy that a shadow would take the place of.
+    /// The key of the live policy that a shadow would replace.
     #[inline]
-    pub(crate) fn key_of_live<'a>(&self, bound: &Bound, keys: &'a Keys) -> Option<&'a Key> {
-        keys.of(self.live_of(bound)?)
+    pub(crate) fn shadowed_policy_key<'a>(
+        &self,
+        bound: &BoundPolicy,
+        keys: &'a Keys,
+    ) -> Option<&'a Key> {
+        keys.of(self.shadowed_policy(bound)?)
     }
 
-    /// Whether a call names a policy, or the one that it would take the place of.
-    pub(crate) fn is_named(&self, bound: &Bound, keys: &Keys) -> bool {
-        let named = |name: &str| keys.name(name);
-        named(bound.policy.name()) || self.live_of(bound).is_some_and(named)
+    /// Whether a call names a policy, or the live policy that it would replace.
+    pub(crate) fn is_named(&self, bound: &BoundPolicy, keys: &Keys) -> bool {
+        let named = |name: &str| keys.names_policy(name);
+        named(bound.policy.name()) || self.shadowed_policy(bound).is_some_and(named)
     }
 
-    /// What a call says that a request costs under a policy, or under the one that it would take the place of.
+    /// The cost that a call sets for a policy, or for the live policy that it would replace.
     #[inline]
-    pub(crate) fn cost_in_call(&self, bound: &Bound, own: Option<&Own>) -> Option<u64> {
-        own?.cost(bound.policy.name(), self.live_of(bound))
+    pub(crate) fn cost_in_call(
+        &self,
+        bound: &BoundPolicy,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<u64> {
+        overrides?.cost(bound.policy.name(), self.shadowed_policy(bound))
     }
 
-    /// Says of each shadow whether it would have refused, and counts how often it would have changed the answer: of those
-    /// who are asked about again when they are refused, only for those who are not.
-    pub(crate) fn compare(&self, draft: &mut Draft) {
-        for place in 0..draft.items.len() {
-            let item = &draft.items[place];
-            let bound = self.bound(item.policy);
-            let Role::Shadow { of, compared } = &bound.role else {
+    /// Sets whether each shadow would have rejected, and records whether that differs from the decision. Requests that retry
+    /// after a rejection are recorded when they are admitted.
+    pub(crate) fn record_shadows(&self, builder: &mut DecisionBuilder) {
+        for index in 0..builder.entries.len() {
+            let entry = &builder.entries[index];
+            let bound = self.bound(entry.policy);
+            let Enforcement::Shadow { of, counters } = &bound.enforcement else {
                 continue;
             };
-            let charges = item.cost > 0 && bound.charges_on_arrival();
+            let charges = entry.cost > 0 && bound.charges_on_arrival();
             let charged = if charges {
-                item.receipts.first().remaining / item.cost
+                entry.receipts.first().remaining / entry.cost
             } else {
                 0
             };
-            let refuses =
-                charged == 0 && item.cost > 0 && item.status(self).retry_after != RetryAfter::Now;
-            if let Op::Acquire(times) = draft.ask {
-                let admitted = draft.admitted;
-                let times = if draft.retries {
+            let rejects =
+                charged == 0 && entry.cost > 0 && entry.status(self).retry_after != RetryAfter::Now;
+            if let Op::Acquire(times) = builder.op {
+                let admitted = builder.admitted;
+                let times = if builder.will_retry {
                     admitted
                 } else {
                     times.into()
                 };
-                let others = admitted == 0 && self.others_refuse(&draft.items, *of);
-                let would = match (charges, refuses || others) {
+                let others = admitted == 0 && self.others_reject(&builder.entries, *of);
+                let would_admit = match (charges, rejects || others) {
                     (true, _) => charged,
                     (false, true) => 0,
                     (false, false) => admitted.max(1),
                 };
-                let would = would.min(times);
-                bound.note(compared, times, admitted, would);
-                // Nothing is in flight that a permit would be of.
+                let would_admit = would_admit.min(times);
+                bound.record_shadow(counters, times, admitted, would_admit);
+                // The request does not run, so it holds no permit.
                 if admitted == 0 && charged > 0 && bound.is_permit() {
-                    self.take_back(&mut draft.items[place..=place]);
+                    self.refund_entries(&mut builder.entries[index..=index]);
                 }
             }
-            draft.items[place].part = Part::Shadow { refuses };
+            builder.entries[index].role = PolicyRole::Shadow { rejects };
         }
     }
 
-    /// Compares each shadow with the final rejection of a waiting request: the shadow is asked whether it would
-    /// admit the request now, and charges it then.
-    pub(crate) async fn compare_refused(&self, refused: &mut Decision) {
-        for place in 0..refused.counted.len() {
-            let item = &refused.counted[place];
-            let bound = self.bound(item.policy);
-            let Role::Shadow { of, compared } = &bound.role else {
+    /// Records whether each shadow differs from the final rejection of a waiting request: it is evaluated now, and charges the
+    /// request if it would admit it.
+    pub(crate) async fn record_shadows_after_wait(&self, rejected: &mut Decision) {
+        for index in 0..rejected.entries.len() {
+            let entry = &rejected.entries[index];
+            let bound = self.bound(entry.policy);
+            let Enforcement::Shadow { of, counters } = &bound.enforcement else {
                 continue;
             };
-            let others = refused.admitted == 0 && self.others_refuse(&refused.counted, *of);
-            let lets_in = match others {
+            let others = rejected.admitted == 0 && self.others_reject(&rejected.entries, *of);
+            let would_admit = match others {
                 true => false,
-                false => self.shadow_lets_in(bound, item).await,
+                false => self.shadow_would_admit(bound, entry).await,
             };
-            bound.note(compared, 1, 0, u64::from(lets_in));
-            if lets_in {
-                refused.counted[place].part = Part::Shadow { refuses: false };
+            bound.record_shadow(counters, 1, 0, u64::from(would_admit));
+            if would_admit {
+                rejected.entries[index].role = PolicyRole::Shadow { rejects: false };
             }
         }
     }
 
-    async fn shadow_lets_in(&self, bound: &Bound, item: &Counted) -> bool {
-        let mut line = self.line(item);
-        line.units = item.units();
-        // Nothing is in flight that a permit would be of.
+    async fn shadow_would_admit(&self, bound: &BoundPolicy, entry: &PolicyEntry) -> bool {
+        let mut counter_op = self.counter_op(entry);
+        counter_op.units = entry.units();
+        // The request does not run, so it holds no permit.
         if !bound.charges_on_arrival() || bound.is_permit() {
-            line.mode = CounterMode::Check;
+            counter_op.mode = CounterMode::Check;
         }
-        let answer = match self.store.execute(Op::Acquire(1), &[line]) {
-            StoreResponse::Ready(answer) => answer,
-            StoreResponse::Pending(answer) => answer.await,
+        let result = match self.store.execute(Op::Acquire(1), &[counter_op]) {
+            StoreResponse::Ready(result) => result,
+            StoreResponse::Pending(response) => response.await,
         };
-        answer.is_ok_and(|answer| answer.admitted > 0)
+        result.is_ok_and(|result| result.admitted > 0)
     }
 
-    /// Whether a request that was refused would have been without the policy that a shadow would take the place of.
-    fn others_refuse(&self, counted: &[Counted], of: Option<u32>) -> bool {
-        let refuses =
-            |item: &Counted| item.cost > 0 && item.status(self).retry_after != RetryAfter::Now;
-        let enforced = counted.iter().filter(|item| !item.is_shadow());
-        let mut others = enforced.filter(|item| of != Some(item.policy));
-        of.is_none() || others.any(refuses)
+    /// Whether a rejected request would have been rejected too without the live policy that a shadow would replace.
+    fn others_reject(&self, entries: &[PolicyEntry], of: Option<u32>) -> bool {
+        let rejects = |entry: &PolicyEntry| {
+            entry.cost > 0 && entry.status(self).retry_after != RetryAfter::Now
+        };
+        let enforced = entries.iter().filter(|entry| !entry.is_shadow());
+        let mut others = enforced.filter(|entry| of != Some(entry.policy));
+        of.is_none() || others.any(rejects)
     }
 }

@@ -2,9 +2,9 @@
 
 use super::request::{WaitRequest, answer};
 use crate::{
-    decision::{Decision, DecisionKind, Part},
+    decision::{Decision, DecisionKind, PolicyRole},
     key::Key,
-    limiter::{Judged, Keys, evaluate::judge::Own},
+    limiter::{evaluate::pending::MaybePending, keys::Keys, overrides::CheckOverrides},
     store::Op,
     strategy::RetryAfter,
 };
@@ -13,7 +13,7 @@ impl WaitRequest {
     /// Records a final rejection. An admission needs no record.
     pub(super) async fn finish(&self, mut decision: Decision) -> Decision {
         if matches!(decision.kind, DecisionKind::Rejected) {
-            self.desk.compare_refused(&mut decision).await;
+            self.limiter.record_shadows_after_wait(&mut decision).await;
             self.count_rejection_for_bans(&mut decision).await;
         }
         decision
@@ -21,42 +21,45 @@ impl WaitRequest {
 
     /// Counts the rejection towards bans, unless a ban rejected. A ban that begins with it is part of the decision.
     async fn count_rejection_for_bans(&self, rejected: &mut Decision) {
-        let is_banned = rejected.counted.iter().any(|item| item.part == Part::Ban);
+        let is_banned = rejected
+            .entries
+            .iter()
+            .any(|entry| entry.role == PolicyRole::Ban);
         let bans: Vec<(String, Key)> = if is_banned { Vec::new() } else { self.bans() };
         if bans.is_empty() {
             return;
         }
         let mut keys: Keys = bans.into();
-        if let Some(caller) = self.keys.own_caller() {
+        if let Some(caller) = self.keys.caller_override() {
             keys = keys.caller(caller);
         }
-        let once = Own {
+        let once = CheckOverrides {
             cost: Some(1),
             in_check: true,
-            quotas: self.own.quotas.clone(),
-            ..Own::default()
+            quotas: self.overrides.quotas.clone(),
+            ..CheckOverrides::default()
         };
         let counted = match self
-            .desk
+            .limiter
             .clone()
-            .judge_keys(Op::ForceAcquire, &keys, Some(&once))
+            .evaluate_keys(Op::ForceAcquire, &keys, Some(&once))
         {
-            Judged::Now(counted) => counted,
-            Judged::Later(mut pending) => answer(&mut pending).await,
+            MaybePending::Ready(decision) => decision,
+            MaybePending::Pending(mut pending) => answer(&mut pending).await,
         };
-        let banned = counted.counted.into_iter();
+        let banned = counted.entries.into_iter();
         let banned =
-            banned.filter(|item| item.status(&*counted.books).retry_after != RetryAfter::Now);
-        let shadows = rejected.counted.partition_point(|item| !item.is_shadow());
-        rejected.counted.insert_many(shadows, banned);
+            banned.filter(|entry| entry.status(&*counted.backend).retry_after != RetryAfter::Now);
+        let shadows = rejected.entries.partition_point(|entry| !entry.is_shadow());
+        rejected.entries.insert_many(shadows, banned);
     }
 
     /// The bans, and the request's key under each.
     fn bans(&self) -> Vec<(String, Key)> {
-        let bans = self.desk.policies.iter();
+        let bans = self.limiter.policies.iter();
         let bans = bans.filter(|bound| bound.is_ban() && !bound.policy.is_block_list());
         let named = bans.filter_map(|bound| {
-            let key = self.desk.key_of(bound, &self.keys)?;
+            let key = self.limiter.key_of(bound, &self.keys)?;
             Some((bound.policy.name().to_owned(), *key))
         });
         named.collect()

@@ -6,13 +6,13 @@ use tokio::runtime::Handle;
 
 use super::request::QueueKey;
 use crate::{
-    decision::{Decision, Permit},
-    limiter::Inner,
+    decision::{Decision, PermitHandle},
+    limiter::core::LimiterCore,
 };
 
 /// An admission that the leader charged for a waiter. Refunded if the waiter has left.
 pub(crate) struct UnclaimedGrant {
-    limiter: Arc<Inner>,
+    limiter: Arc<LimiterCore>,
     queue_key: QueueKey,
     decision: Option<Decision>,
     /// The runtime on which it was charged.
@@ -21,13 +21,13 @@ pub(crate) struct UnclaimedGrant {
 
 /// A permit of an in-flight limit that was waited for. Its release wakes the queue's leader.
 pub(crate) struct NotifyingPermit {
-    limiter: Arc<Inner>,
+    limiter: Arc<LimiterCore>,
     queue_key: QueueKey,
-    permit: Option<Arc<dyn Permit>>,
+    permit: Option<Arc<dyn PermitHandle>>,
 }
 
 impl UnclaimedGrant {
-    pub(crate) fn new(limiter: Arc<Inner>, queue_key: QueueKey, decision: Decision) -> Self {
+    pub(crate) fn new(limiter: Arc<LimiterCore>, queue_key: QueueKey, decision: Decision) -> Self {
         Self {
             limiter,
             queue_key,
@@ -50,14 +50,18 @@ impl Drop for UnclaimedGrant {
             let outside = Handle::try_current().is_err_and(|error| error.is_missing_context());
             let runtime = self.runtime.as_ref().filter(|_| outside);
             let _entered = runtime.map(Handle::enter);
-            self.limiter.take_back(&mut decision.counted);
+            self.limiter.refund_entries(&mut decision.entries);
             self.limiter.queues.notify_leader(&self.queue_key);
         }
     }
 }
 
 impl NotifyingPermit {
-    pub(crate) fn new(limiter: Arc<Inner>, queue_key: QueueKey, permit: Arc<dyn Permit>) -> Self {
+    pub(crate) fn new(
+        limiter: Arc<LimiterCore>,
+        queue_key: QueueKey,
+        permit: Arc<dyn PermitHandle>,
+    ) -> Self {
         Self {
             limiter,
             queue_key,
@@ -66,7 +70,7 @@ impl NotifyingPermit {
     }
 }
 
-impl Permit for NotifyingPermit {
+impl PermitHandle for NotifyingPermit {
     fn log_unclaimed(&self) {
         if let Some(permit) = &self.permit {
             permit.log_unclaimed();

@@ -12,7 +12,9 @@ use super::{
 };
 use crate::{
     decision::{Decision, DecisionKind},
-    limiter::{Inner, Judged, Pending},
+    limiter::{
+        core::LimiterCore, evaluate::pending::MaybePending, evaluate::pending::PendingDecision,
+    },
     strategy::RetryAfter,
 };
 
@@ -31,7 +33,7 @@ pub(crate) enum Wakeup {
 
 /// The right to call the store for a queue. Dropping it promotes the next waiter.
 pub(crate) struct Leader {
-    limiter: Arc<Inner>,
+    limiter: Arc<LimiterCore>,
     queues: Arc<Queues>,
     queue_key: QueueKey,
     notify: Arc<Notify>,
@@ -46,12 +48,12 @@ pub(crate) struct Leader {
 pub(crate) struct InFlightCheck {
     pub(crate) request: Arc<WaitRequest>,
     n: u32,
-    pending: Pending,
+    pending: PendingDecision,
 }
 
 impl Leader {
     pub(crate) fn new(
-        limiter: Arc<Inner>,
+        limiter: Arc<LimiterCore>,
         queues: Arc<Queues>,
         queue_key: QueueKey,
         notify: Arc<Notify>,
@@ -102,8 +104,10 @@ impl Leader {
             None => {
                 let n = self.batch_size(request);
                 match request.ask(n) {
-                    Judged::Now(decision) => return self.handle_decision(decision, request, n),
-                    Judged::Later(pending) => self.asked.insert(InFlightCheck {
+                    MaybePending::Ready(decision) => {
+                        return self.handle_decision(decision, request, n);
+                    }
+                    MaybePending::Pending(pending) => self.asked.insert(InFlightCheck {
                         request: request.clone(),
                         n,
                         pending,
@@ -182,29 +186,25 @@ impl Leader {
 
     /// The decision of request `i` of `k` that were admitted together.
     fn part(&self, whole: &Decision, request: &WaitRequest, i: u64, k: u64) -> Decision {
-        let counted = whole.counted.iter().map(|counted| {
-            let units = counted.receipts.first().remaining;
-            let share = if counted.is_shadow() {
-                units
-            } else {
-                units / k
-            };
-            counted.with_receipts(counted.receipts.part(share))
+        let entry = whole.entries.iter().map(|entry| {
+            let units = entry.receipts.first().remaining;
+            let share = if entry.is_shadow() { units } else { units / k };
+            entry.with_receipts(entry.receipts.split(share))
         });
-        let mut part = whole.with_counted(counted);
+        let mut part = whole.with_entries(entry);
         part.admitted = whole.admitted.min(1);
-        for counted in &mut part.counted {
-            if counted.is_shadow() {
-                counted.divide_shadow(&*part.books, i);
+        for entry in &mut part.entries {
+            if entry.is_shadow() {
+                entry.split_shadow_share(&*part.backend, i);
                 continue;
             }
             if i + 1 < k {
                 // When this one was admitted, the units of those after it were still available.
-                let later = match request.is_charged_on_arrival(counted.policy) {
-                    true => counted.units().of(k - 1 - i),
+                let later = match request.is_charged_on_arrival(entry.policy) {
+                    true => entry.units().of(k - 1 - i),
                     false => 0,
                 };
-                counted.amend(&*part.books, |status| {
+                entry.update_status(&*part.backend, |status| {
                     status.retry_after = RetryAfter::Now;
                     status.remaining = status.remaining.saturating_add(later);
                 });

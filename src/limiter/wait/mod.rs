@@ -27,7 +27,7 @@ use self::{
     request::WaitRequest,
     ticket::{JoinOutcome, join},
 };
-use super::{Keys, Limiter, evaluate::judge::Own};
+use super::{core::LimiterRef, keys::Keys, overrides::CheckOverrides};
 use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
@@ -52,105 +52,6 @@ const MIN_POLL: Duration = Duration::from_millis(5);
 /// Upper bound of these pauses.
 const MAX_POLL: Duration = Duration::from_millis(250);
 
-impl Limiter {
-    /// Waits until a request is admitted, for at most `timeout` from the first poll, and charges it: for outgoing calls, jobs,
-    /// and other work that is better late than rejected.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tollgate::{Key, Limiter, Policy, Quota, RetryAfter};
-    ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
-    /// let limiter = Limiter::builder()
-    ///     .policy(Policy::new("mail", Quota::requests(1).per(Duration::from_millis(20))))
-    ///     .build()?;
-    /// let patience = Duration::from_secs(5);
-    /// for _ in 0..3 {
-    ///     let _admission = limiter.wait(Key::new("alice"), patience).await?;
-    /// }
-    ///
-    /// // A quota of one never admits two units together: that is rejected at once.
-    /// let rejected = limiter.wait(Key::new("alice"), patience).cost(2).await.unwrap_err();
-    /// assert_eq!(rejected.retry_after(), RetryAfter::Never);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # First come, first served
-    ///
-    /// Requests for the same keys through clones of one limiter wait in a queue. The first calls the store, sleeps until the
-    /// reported retry time, and calls it again, since another process may have been first. The requests behind it don't call
-    /// the store, and none overtakes another: an expensive request blocks those behind it. A [`check`](Limiter::check) doesn't
-    /// queue, and other processes have queues of their own: the quota holds for all of them together, but no order.
-    ///
-    /// # Cancellation
-    ///
-    /// Dropping the future leaves the queue, and a charge that was made for it is refunded. A future that is kept without being
-    /// polled blocks those behind it, as with tokio's locks.
-    ///
-    /// # When the store fails
-    ///
-    /// The store is called again, after 5 ms at first and every 250 ms at most, until it responds or the timeout has passed;
-    /// then the request is rejected with the store's error. If [`on_store_error`](crate::LimiterBuilder::on_store_error) is
-    /// set, the request is admitted or rejected at once, or waits for its turn in process.
-    ///
-    /// # In-flight limits
-    ///
-    /// The time at which a permit will be released is unknown. A permit that was acquired by waiting wakes the queue when it is
-    /// released in this process; others are found by calling the store, after 5 ms at first and every 250 ms at most. So
-    /// processes don't share an exhausted in-flight limit evenly: one with a queue takes each permit that it releases again at
-    /// once, and another may get none until that queue is empty. Where that matters, give each process a limit of its own, such
-    /// as 2 and 1 of 3.
-    ///
-    /// # Errors
-    ///
-    /// [`Rejected`], at once, if
-    /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
-    ///   others are in front of it;
-    /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
-    ///   a status;
-    /// - it costs more than a quota ever allows;
-    /// - it names a policy that the limiter doesn't have, or has no request for a policy that takes settings from requests
-    ///   ([`Check::parts`](crate::Check::parts));
-    /// - the store failed, and the limiter [rejects](crate::OnStoreError::Reject) then, or the store is
-    ///   [misconfigured](crate::StoreError::is_misconfiguration);
-    /// - it would have to wait outside of a tokio runtime: [`StoreError::NoRuntime`](crate::StoreError::NoRuntime).
-    ///
-    /// Under [`charge_rejected`](crate::Policy::charge_rejected) each rejected store call for the first in the queue is
-    /// charged.
-    ///
-    /// # Access lists, bans and shadow policies
-    ///
-    /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an [allow
-    /// list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
-    /// once, and only if this returns [`Rejected`]; a banned key waits as for an exhausted quota. [Shadow
-    /// policies](crate::Policy::shadow) are evaluated once too, when the wait is over; no request waits for them.
-    ///
-    /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;
-    /// those by other processes take effect at its next call.
-    ///
-    /// # Panics
-    ///
-    /// If the request has to wait in a tokio runtime whose timers are not enabled.
-    pub fn wait(&self, keys: impl Into<Keys>, timeout: Duration) -> Wait {
-        Wait {
-            request: WaitRequest {
-                desk: self.desk(),
-                keys: keys.into(),
-                own: Own {
-                    retries: true,
-                    waits: true,
-                    ..Own::default()
-                },
-            },
-            queues: self.queues.clone(),
-            timeout,
-            queue: DEFAULT_MAX_WAITERS,
-        }
-    }
-}
-
 /// A request that waits for its turn, from [`Limiter::wait`]. It joins the queue when it is awaited.
 #[must_use = "nothing is waited for until this is awaited"]
 #[derive(Clone)]
@@ -162,6 +63,29 @@ pub struct Wait {
 }
 
 impl Wait {
+    pub(crate) fn new(
+        limiter: Arc<LimiterRef>,
+        queues: Arc<Queues>,
+        keys: Keys,
+        timeout: Duration,
+    ) -> Self {
+        let overrides = CheckOverrides {
+            will_retry: true,
+            may_wait: true,
+            ..CheckOverrides::default()
+        };
+        Self {
+            request: WaitRequest {
+                limiter,
+                keys,
+                overrides,
+            },
+            queues,
+            timeout,
+            queue: DEFAULT_MAX_WAITERS,
+        }
+    }
+
     /// Sets the length of the queue: the request is rejected at once if `most` requests wait for the same keys already.
     /// Default: 1,024. With 0 no request waits.
     pub fn queue(mut self, most: usize) -> Self {
@@ -171,32 +95,32 @@ impl Wait {
 
     /// Sets the cost under every policy to `units`: see [`Check::cost`](crate::Check::cost).
     pub fn cost(mut self, units: u64) -> Self {
-        self.request.own.cost = Some(units);
+        self.request.overrides.cost = Some(units);
         self
     }
 
     /// Sets the cost under the policy of that name: see [`Check::cost_for`](crate::Check::cost_for).
     pub fn cost_for(mut self, policy: impl Into<String>, units: u64) -> Self {
-        self.request.own.costs.push((policy.into(), units));
+        self.request.overrides.costs.push((policy.into(), units));
         self
     }
 
     /// Sets the head of the request that the call is for: see [`Check::parts`](crate::Check::parts). The policies evaluate it
     /// once, before it waits.
     pub fn parts(mut self, parts: &Parts) -> Self {
-        self.request.own.parts = Some(Arc::new(parts.clone()));
+        self.request.overrides.parts = Some(Arc::new(parts.clone()));
         self
     }
 
     /// Sets the client's address for address lists: see [`Check::address`](crate::Check::address).
     pub fn address(mut self, address: IpAddr) -> Self {
-        self.request.own.address = Some(address);
+        self.request.overrides.address = Some(address);
         self
     }
 
     /// Sets the quota under the policy of that name: see [`Check::quota_for`](crate::Check::quota_for).
     pub fn quota_for(mut self, policy: impl Into<String>, quota: Quota) -> Self {
-        self.request.own.quotas.push((policy.into(), quota));
+        self.request.overrides.quotas.push((policy.into(), quota));
         self
     }
 
@@ -226,11 +150,11 @@ impl Wait {
 /// Waits in the queue until the request is admitted or finally rejected. `None` only if a queue was dropped with its runtime.
 async fn wait_in_queue(limits: WaiterLimits, queues: &Arc<Queues>) -> Option<Decision> {
     let (request, queue, deadline) = (limits.request.clone(), limits.queue, limits.deadline);
-    let leader = match join(request.desk.inner(), queues, limits) {
+    let leader = match join(request.limiter.core(), queues, limits) {
         JoinOutcome::Rejected(decision) => return Some(decision),
         JoinOutcome::Leader(leader) => leader,
         JoinOutcome::Queued(_) if Handle::try_current().is_err() => {
-            return Some(request.desk.clone().reject_without_runtime());
+            return Some(request.limiter.clone().reject_without_runtime());
         }
         JoinOutcome::Queued(mut place) => {
             let wakeup = tokio::select! {
@@ -277,7 +201,7 @@ async fn run_leader(
         }
         if Handle::try_current().is_err() {
             leader.publish_rejection(rejection);
-            return request.desk.clone().reject_without_runtime();
+            return request.limiter.clone().reject_without_runtime();
         }
         if rejection.failed && !failing {
             backoff = PollBackoff(MIN_POLL);
@@ -363,7 +287,7 @@ impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wait")
             .field("keys", &self.request.keys)
-            .field("own", &self.request.own)
+            .field("own", &self.request.overrides)
             .field("timeout", &self.timeout)
             .field("queue", &self.queue)
             .finish()

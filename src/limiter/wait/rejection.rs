@@ -44,14 +44,14 @@ impl LastRejection {
 
     /// The rejection of the requests that were left over when a call admitted only some.
     pub(crate) fn after(admitted: &Decision, request: Arc<WaitRequest>) -> Arc<Self> {
-        let counted = admitted.counted.iter();
-        let counted = counted.map(|counted| counted.with_receipts(counted.receipts.part(0)));
-        let mut decision = admitted.with_counted(counted);
+        let entry = admitted.entries.iter();
+        let entry = entry.map(|entry| entry.with_receipts(entry.receipts.split(0)));
+        let mut decision = admitted.with_entries(entry);
         decision.kind = DecisionKind::Rejected;
         decision.admitted = 0;
         drop(decision.permit.take());
-        for counted in &mut decision.counted {
-            counted.shadow_stands(&*decision.books);
+        for entry in &mut decision.entries {
+            entry.refresh_shadow(&*decision.backend);
         }
         Self::new(decision, request)
     }
@@ -67,15 +67,15 @@ impl LastRejection {
         let since = now.saturating_duration_since(self.decided_at);
         if since > Duration::ZERO && !self.failed {
             decision.source = DecisionSource::RejectionCache;
-            for counted in &mut decision.counted {
-                counted.amend(&*decision.books, |status| {
+            for entry in &mut decision.entries {
+                entry.update_status(&*decision.backend, |status| {
                     if let RetryAfter::In(wait) = status.retry_after {
                         status.retry_after =
                             RetryAfter::In(wait.saturating_sub(since).max(MIN_RETRY_DELAY));
                     }
                     status.reset_after = status.reset_after.saturating_sub(since);
                 });
-                counted.receipts.judged_later(since);
+                entry.receipts.age_by(since);
             }
         }
         decision

@@ -9,7 +9,7 @@ use super::{
     queue::{WaitQueue, Waiter, WaiterLimits},
     request::QueueKey,
 };
-use crate::{decision::Decision, limiter::Inner};
+use crate::{decision::Decision, limiter::core::LimiterCore};
 
 /// The result of joining a queue.
 pub(crate) enum JoinOutcome {
@@ -28,7 +28,7 @@ pub(crate) struct QueueTicket {
 
 /// Joins the end of a queue, or opens one as its leader.
 pub(crate) fn join(
-    limiter: &Arc<Inner>,
+    limiter: &Arc<LimiterCore>,
     queues: &Arc<Queues>,
     limits: WaiterLimits,
 ) -> JoinOutcome {

@@ -16,9 +16,9 @@ pub struct ShadowStats {
     pub looser: u64,
 }
 
-/// The counts behind a [`ShadowStats`].
+/// The counters behind a [`ShadowStats`].
 #[derive(Debug, Default)]
-pub(crate) struct Comparison {
+pub(crate) struct ShadowCounters {
     evaluated: AtomicU64,
     stricter: AtomicU64,
     looser: AtomicU64,
@@ -31,14 +31,14 @@ impl ShadowStats {
     }
 }
 
-impl Comparison {
-    /// Notes that of so many requests `admitted` were, and with the shadow `would` have been.
-    pub(crate) fn note(&self, evaluated: u64, admitted: u64, would: u64) {
+impl ShadowCounters {
+    /// Records that of `evaluated` requests `admitted` were admitted, and that the shadow would have admitted `would_admit`.
+    pub(crate) fn record(&self, evaluated: u64, admitted: u64, would_admit: u64) {
         self.evaluated.fetch_add(evaluated, Ordering::Relaxed);
         self.stricter
-            .fetch_add(admitted.saturating_sub(would), Ordering::Relaxed);
+            .fetch_add(admitted.saturating_sub(would_admit), Ordering::Relaxed);
         self.looser
-            .fetch_add(would.saturating_sub(admitted), Ordering::Relaxed);
+            .fetch_add(would_admit.saturating_sub(admitted), Ordering::Relaxed);
     }
 
     /// The counts.

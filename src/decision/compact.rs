@@ -1,8 +1,10 @@
-//! What most decisions are, in few words.
+//! The compact form of most decisions.
 
 use std::sync::Arc;
 
-use super::{Books, Counted, Decision, DecisionKind, DecisionPermit, Part, Standing};
+use super::{
+    Decision, DecisionKind, DecisionPermit, LazyStatus, LimiterBackend, PolicyEntry, PolicyRole,
+};
 use crate::{
     clock::Timestamp,
     key::Key,
@@ -12,8 +14,8 @@ use crate::{
 
 /// That a request was admitted by the store, under the first policy, which is enforced and charges on arrival. It is a third of
 /// the decision, which most never look at.
-pub(crate) struct Brief {
-    pub(crate) books: Arc<dyn Books>,
+pub(crate) struct CompactDecision {
+    pub(crate) backend: Arc<dyn LimiterBackend>,
     pub(crate) key: Key,
     pub(crate) cost: u64,
     pub(crate) at: Timestamp,
@@ -22,7 +24,7 @@ pub(crate) struct Brief {
     pub(crate) window_id: i64,
 }
 
-impl Brief {
+impl CompactDecision {
     /// In full.
     pub(crate) fn decision(self) -> Decision {
         let Self {
@@ -31,22 +33,22 @@ impl Brief {
             window_id,
             ..
         } = self;
-        let counted = Counted {
-            standing: Standing::Snapshot(self.snapshot),
+        let entry = PolicyEntry {
+            lazy_status: LazyStatus::Snapshot(self.snapshot),
             receipts: ChargeReceipt {
                 charged_at: at,
                 remaining: cost,
                 window_id,
             }
             .into(),
-            ..Counted::unasked((0, Part::Live), self.key, cost, None, None)
+            ..PolicyEntry::new((0, PolicyRole::Live), self.key, cost, None, None)
         };
         Decision {
-            books: self.books,
+            backend: self.backend,
             kind: DecisionKind::Admitted,
             source: DecisionSource::Store,
             admitted: 1,
-            counted: [counted].into(),
+            entries: [entry].into(),
             permit: DecisionPermit::default(),
         }
     }

@@ -1,0 +1,233 @@
+//! Charges and refunds after a request was admitted.
+
+use std::panic::{self, AssertUnwindSafe};
+
+use smallvec::SmallVec;
+
+use super::{core::Enforcement, core::LimiterCore, core::LimiterRef};
+use crate::{
+    charge::When,
+    clock::Timestamp,
+    decision::{
+        AdjustFuture, Adjusted, Adjustment, AllAdjusted, LimiterBackend, PolicyEntry, ResponseCache,
+    },
+    outcome::Outcome,
+    quota::Quota,
+    store::{CounterOp, Op, Store, StoreResponse, TOO_FEW_RESULTS, Units},
+    strategy::{ChargeReceipt, QuotaStatus, Snapshot},
+};
+
+impl LimiterBackend for LimiterRef {
+    fn name(&self, policy: u32) -> &str {
+        self.bound(policy).policy.name()
+    }
+
+    fn live_name(&self, policy: u32) -> Option<&str> {
+        match self.bound(policy).enforcement {
+            Enforcement::Shadow { of: Some(live), .. } => Some(self.name(live)),
+            _ => None,
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let policies = self.policies.iter();
+        policies.map(|bound| bound.policy.name()).collect()
+    }
+
+    fn counter_location(&self, policy: u32) -> Option<(u64, &str, &'static str)> {
+        let bound = self.bound(policy);
+        let format = bound.limit.rule().state_format();
+        Some((self.store.id()?, bound.policy.name(), format))
+    }
+
+    #[cold]
+    fn log_double_counting(&self, policy: &str) {
+        self.double_counting_log.then(|suppressed| {
+            tracing::warn!(
+                policy,
+                suppressed,
+                "two layers around a request have a policy of this name over one store: the same key is charged twice"
+            );
+        });
+    }
+
+    fn response_cache(&self) -> &ResponseCache {
+        self.response_cache()
+    }
+
+    fn quota(&self, entry: &PolicyEntry) -> (Quota, u64) {
+        let own = self.bound(entry.policy).policy.quota();
+        let quota = entry.quota_override.as_ref().map_or(own, |tier| tier.quota);
+        (quota, self.limit(entry).rule().capacity())
+    }
+
+    fn refills_gradually(&self, entry: &PolicyEntry) -> bool {
+        self.limit(entry).rule().refills_gradually()
+    }
+
+    fn status(&self, entry: &PolicyEntry, snapshot: &Snapshot) -> QuotaStatus {
+        let limit = self.limit(entry);
+        limit.status(snapshot, entry.receipts.first().charged_at, entry.units())
+    }
+
+    fn decided_at(&self, entry: &PolicyEntry) -> Timestamp {
+        let at = entry.receipts.first().charged_at;
+        if self.limit(entry).follows_wall_clock() {
+            return at;
+        }
+        self.store_for(entry).wall(at)
+    }
+
+    fn shard(&self, entry: &PolicyEntry) -> (bool, usize) {
+        let store = self.store_for(entry);
+        (self.is_local_share(entry), store.shard(&entry.key))
+    }
+
+    fn adjust(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
+        self.adjust_by(adjustments, |store, ops| store.execute(op, ops))
+    }
+
+    fn adjust_detached(&self, op: Op, adjustments: &[Adjustment<'_>]) -> AdjustFuture {
+        self.adjust_by(adjustments, |store, ops| store.execute_observed(op, ops))
+    }
+
+    fn refund_detached(&self, entries: &mut [PolicyEntry]) {
+        for entry in entries {
+            let units = self.refund_entry(entry);
+            entry.mark_refunded(self, units);
+        }
+    }
+
+    fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool {
+        self.charge_of(entry).when != When::Arrival
+    }
+
+    fn is_permit(&self, entry: &PolicyEntry) -> bool {
+        self.bound(entry.policy).is_permit()
+    }
+
+    fn charges(&self, policy: u32, outcome: &Outcome<'_>) -> bool {
+        let charge = self.bound(policy).policy.charges();
+        // It may be called while a panic unwinds, where another one would abort the process.
+        let charges = AssertUnwindSafe(|| charge.charges(outcome));
+        // The panic hook has reported it.
+        panic::catch_unwind(charges).unwrap_or(true)
+    }
+
+    fn settle(
+        &self,
+        entry: &mut PolicyEntry,
+        charges: bool,
+        has_observers: bool,
+    ) -> Option<AdjustFuture> {
+        if entry.is_shadow_rejection() {
+            return None;
+        }
+        match self.charge_of(entry).when {
+            When::Reserve if !charges => {
+                self.refund_detached(std::slice::from_mut(entry));
+            }
+            // What the handler has charged is not charged again.
+            When::Response if charges && !entry.receipts.is_settled() => {
+                entry.receipts.add_pending(entry.units());
+                if has_observers {
+                    let charge = Adjustment {
+                        entry,
+                        receipt: ChargeReceipt::NONE,
+                        units: entry.cost,
+                    };
+                    return Some(self.adjust_detached(Op::ForceAcquire, &[charge]));
+                }
+                let charge = CounterOp {
+                    units: entry.units(),
+                    ..self.counter_op(entry)
+                };
+                self.store_for(entry)
+                    .execute_detached(Op::ForceAcquire, &[charge]);
+            }
+            _ => {}
+        }
+        None
+    }
+}
+
+impl LimiterCore {
+    /// Makes adjustments by one call of the store.
+    fn adjust_by(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> StoreResponse,
+    ) -> AdjustFuture {
+        let entries = adjustments.iter().map(|adjustment| adjustment.entry);
+        let limits = entries.map(|entry| (self.limit(entry).clone(), entry.units()));
+        let limits: SmallVec<[_; 1]> = limits.collect();
+        let response = self.with_ops(adjustments, call);
+        Box::pin(async move {
+            let result = match response {
+                None => return Ok(AllAdjusted::new()),
+                Some(StoreResponse::Ready(result)) => result?,
+                Some(StoreResponse::Pending(response)) => response.await?,
+            };
+            if result.counters.len() < limits.len() {
+                return Err(TOO_FEW_RESULTS);
+            }
+            let counters = result.counters.iter().zip(limits);
+            let adjusted = counters.map(|(counter, (limit, cost))| {
+                let at = result.at_line(counter);
+                Adjusted {
+                    units: counter.units,
+                    receipt: ChargeReceipt {
+                        charged_at: at,
+                        remaining: counter.units,
+                        window_id: limit.rule().window_id(&counter.snapshot, at),
+                    },
+                    status: limit.status(&counter.snapshot, at, cost),
+                }
+            });
+            Ok(adjusted.collect())
+        })
+    }
+
+    /// Calls the store of the adjustments with their operations.
+    fn with_ops<T>(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        call: impl FnOnce(&dyn Store, &[CounterOp<'_>]) -> T,
+    ) -> Option<T> {
+        let store = self.store_for(adjustments.first()?.entry);
+        let ops = adjustments.iter().map(|adjustment| CounterOp {
+            units: Units::new(adjustment.units),
+            receipt: adjustment.receipt,
+            ..self.counter_op(adjustment.entry)
+        });
+        let ops: SmallVec<[_; 2]> = ops.collect();
+        Some(call(store, &ops))
+    }
+
+    /// Refunds what was charged, without waiting for it.
+    pub(super) fn refund_entries(&self, entries: &mut [PolicyEntry]) {
+        for entry in entries {
+            self.refund_entry(entry);
+        }
+    }
+
+    /// Refunds what was charged under one policy, without waiting for it; returns the units of its receipts.
+    fn refund_entry(&self, entry: &mut PolicyEntry) -> u64 {
+        let receipts = entry.receipts.take();
+        for receipt in &receipts {
+            let refund = CounterOp {
+                receipt: *receipt,
+                units: Units::new(receipt.remaining),
+                ..self.counter_op(entry)
+            };
+            self.store_for(entry)
+                .execute_detached(Op::Refund, &[refund]);
+        }
+        let left = receipts.iter().map(|receipt| receipt.remaining);
+        left.fold(0, u64::saturating_add)
+    }
+
+    fn charge_of(&self, entry: &PolicyEntry) -> &crate::charge::Charge {
+        self.bound(entry.policy).policy.charges()
+    }
+}

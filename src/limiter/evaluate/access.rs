@@ -1,0 +1,191 @@
+//! What is decided before any policy is evaluated: access lists, conditions of all policies, and calls that can't be carried out.
+
+use std::net::IpAddr;
+
+use http::request::Parts;
+
+use super::request::concerns_request;
+use crate::{
+    access::{AddressList, Asker, Listed, Request},
+    decision::DecisionKind,
+    error::CallError,
+    key::Key,
+    limiter::{
+        core::{BoundPolicy, LimiterRef},
+        keys::Keys,
+        overrides::CheckOverrides,
+    },
+    policy::skip::is_preflight,
+    store::Op,
+};
+
+/// A call with its own keys, for the access lists.
+struct KeyedCall<'a> {
+    op: Op,
+    keys: &'a Keys,
+    overrides: Option<&'a CheckOverrides>,
+}
+
+impl Asker for KeyedCall<'_> {
+    fn address(&self, list: &AddressList) -> Option<IpAddr> {
+        let overrides = self.overrides?;
+        let of_parts = || list.address(overrides.parts.as_deref()?);
+        overrides.address.or_else(of_parts)
+    }
+
+    fn key(&self, policy: &str) -> Option<Key> {
+        self.keys.of(policy).copied()
+    }
+
+    fn needs_address(&self) -> bool {
+        let has_address =
+            |overrides: &CheckOverrides| overrides.address.is_some() || overrides.parts.is_some();
+        self.op != Op::Peek || self.overrides.is_some_and(has_address)
+    }
+
+    fn address_hint(&self) -> &'static str {
+        "a check by hand has no request to find it in; pass the client's address by `.address(..)`"
+    }
+}
+
+impl LimiterRef {
+    /// What access lists and conditions decide for a request; `None` if the policies do.
+    pub(crate) fn access_check_request(&self, parts: &Parts) -> Option<DecisionKind> {
+        let key = |name: &str| {
+            let mut policies = self.policies.iter().map(|bound| &bound.policy);
+            let policy = policies.find(|policy| policy.name() == name)?;
+            policy.extractor().key(parts)
+        };
+        let list_decision = self.list_decision(&Request { parts, key });
+        list_decision.or_else(|| self.skips_request(parts).then_some(DecisionKind::Admitted))
+    }
+
+    #[inline]
+    pub(crate) fn skips_request(&self, parts: &Parts) -> bool {
+        let free = !self.counts_preflights && is_preflight(parts);
+        free || self.skips.skip(parts)
+    }
+
+    /// What access lists and conditions decide for a call with its own keys; `None` if the policies do.
+    pub(crate) fn access_check_call(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        if !matches!(op, Op::Acquire(_) | Op::Peek) {
+            return None;
+        }
+        let list_decision = self.list_decision(&KeyedCall {
+            op,
+            keys,
+            overrides,
+        });
+        list_decision.or_else(|| {
+            let parts = overrides
+                .filter(|overrides| !overrides.any_request)?
+                .parts
+                .as_deref()?;
+            self.skips_request(parts).then_some(DecisionKind::Admitted)
+        })
+    }
+
+    /// Why a call can't be carried out, if so: it names an unknown policy, or lacks the request that a policy takes settings
+    /// from.
+    #[inline]
+    pub(crate) fn find_misuse(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        if keys.all().is_some() && overrides.is_none() && !self.reads_parts {
+            return None;
+        }
+        let kind = self.find_unknown(keys, overrides);
+        let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
+        self.misuse_log.then(|suppressed| match &kind {
+            DecisionKind::UnknownPolicy(error) => {
+                tracing::error!(%error, suppressed, "a call names an unknown policy");
+            }
+            DecisionKind::PartsRequired { policy } => {
+                let error = CallError::PartsRequired {
+                    policy: policy.clone(),
+                };
+                tracing::error!(%error, suppressed, "a call lacks the request that its policy reads");
+            }
+            _ => {}
+        });
+        Some(kind)
+    }
+
+    /// A name in a call that no policy has. Its key or setting would silently have no effect.
+    fn find_unknown(
+        &self,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        let costs = overrides.into_iter().flat_map(|overrides| &overrides.costs);
+        let quotas = overrides
+            .into_iter()
+            .flat_map(|overrides| &overrides.quotas);
+        let settings = costs.map(|(name, _)| &**name);
+        let settings = settings.chain(quotas.map(|(name, _)| &**name));
+        let mut names = keys.names().chain(settings);
+        names.find_map(|name| self.find(name).err().map(DecisionKind::UnknownPolicy))
+    }
+
+    /// A policy that applies and takes settings from requests, which the call does not set.
+    fn find_lacking(
+        &self,
+        op: Op,
+        keys: &Keys,
+        overrides: Option<&CheckOverrides>,
+    ) -> Option<DecisionKind> {
+        let has_parts = overrides.is_some_and(|overrides| overrides.parts.is_some());
+        if has_parts || matches!(op, Op::Reset) {
+            return None;
+        }
+        let concerns_request = concerns_request(op, overrides);
+        let lacks = |bound: &&BoundPolicy| {
+            let policy = &bound.policy;
+            let name = policy.name();
+            let is_named = self.is_named(bound, keys);
+            if self.key_of(bound, keys).is_none()
+                || bound.is_ban() && !concerns_request && !is_named
+            {
+                return false;
+            }
+            let quota = policy.has_quota_of_request()
+                && overrides
+                    .and_then(|overrides| overrides.quota(name))
+                    .is_none();
+            let cost = concerns_request
+                && policy.has_cost_of_request()
+                && !bound.is_ban()
+                && self.cost_in_call(bound, overrides).is_none();
+            let conditions = concerns_request && policy.has_skips() && !is_named;
+            quota || cost || conditions
+        };
+        let policy = self.policies.iter().find(lacks)?.policy.shared_name();
+        Some(DecisionKind::PartsRequired { policy })
+    }
+
+    /// The key of a call under a policy. A shadow of a live policy has the live policy's key, and a policy with a fixed key has
+    /// that in place of one key for all policies.
+    #[inline]
+    pub(crate) fn key_of<'a>(&self, bound: &'a BoundPolicy, keys: &'a Keys) -> Option<&'a Key> {
+        if keys.all().is_some() && bound.fixed_key.is_some() {
+            return bound.fixed_key.as_ref();
+        }
+        let own = keys.of(bound.policy.name());
+        own.or_else(|| self.shadowed_policy_key(bound, keys))
+    }
+
+    fn list_decision(&self, subject: &impl Asker) -> Option<DecisionKind> {
+        Some(match self.lists.as_ref()?.find(subject)? {
+            Listed::Denied => DecisionKind::DenyListed,
+            Listed::Allowed => DecisionKind::Admitted,
+        })
+    }
+}
