@@ -18,7 +18,7 @@ use tower_governor::{
 
 use crate::{
     keys::{Callers, Rule},
-    load::{Contender, Dice},
+    load::{Contender, Rng},
 };
 
 /// governor's keyed limiter, called directly.
@@ -41,8 +41,8 @@ impl Governor {
 }
 
 impl Contender for Governor {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        self.limiter.check_key(&self.callers.pick(dice)).is_ok()
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        self.limiter.check_key(&self.callers.pick(rng)).is_ok()
     }
 }
 
@@ -52,8 +52,8 @@ impl Contender for Governor {
 pub struct Alone(pub Governor);
 
 impl Contender for Alone {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let admitted = self.0.decide(dice).await;
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let admitted = self.0.decide(rng).await;
         black_box(SystemTime::now());
         admitted
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tollgate::{Key, Quota};
 
-use crate::load::Dice;
+use crate::load::Rng;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -99,10 +99,10 @@ impl Callers {
     }
 
     /// The caller of the next request.
-    pub fn pick(&self, dice: &mut Dice) -> Key {
+    pub fn pick(&self, rng: &mut Rng) -> Key {
         match self {
-            Self::Kept(keys) => keys[dice.roll(keys.len())],
-            Self::Made(keys) => made(dice.roll(*keys)),
+            Self::Kept(keys) => keys[rng.below(keys.len())],
+            Self::Made(keys) => made(rng.below(*keys)),
             Self::Each(next) => made(next.fetch_add(1, Ordering::Relaxed)),
         }
     }

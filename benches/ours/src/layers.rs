@@ -11,7 +11,7 @@ use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response, StatusCode};
 use tower::{Service, ServiceExt};
 
-use crate::load::{Contender, Dice};
+use crate::load::{Contender, Rng};
 
 /// A service that does nothing, which is what layers are measured around.
 #[derive(Clone, Copy, Debug)]
@@ -55,9 +55,9 @@ where
     S::Future: Send,
     B: Send,
 {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let client = dice.roll(self.clients);
-        ask(self.service.clone(), client).await
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let client = rng.below(self.clients);
+        call(self.service.clone(), client).await
     }
 }
 
@@ -65,15 +65,15 @@ impl<S, B> Layered<S>
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible> + Clone,
 {
-    /// Lets each client ask once.
-    pub async fn ask_each(&self) {
+    /// Sends one request of each client.
+    pub async fn call_each(&self) {
         for client in 0..self.clients {
-            ask(self.service.clone(), client).await;
+            call(self.service.clone(), client).await;
         }
     }
 }
 
-async fn ask<S, B>(service: S, client: usize) -> bool
+async fn call<S, B>(service: S, client: usize) -> bool
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
 {
@@ -85,6 +85,6 @@ where
     match response.status() {
         StatusCode::OK => true,
         StatusCode::TOO_MANY_REQUESTS => false,
-        other => panic!("an answer of {other}"),
+        other => panic!("a response of {other}"),
     }
 }

@@ -12,19 +12,19 @@ use std::{
 /// Something that decides whether a request may pass.
 pub trait Contender: Send + Sync + 'static {
     /// Decides about one request: whether it is admitted.
-    fn decide(&self, dice: &mut Dice) -> impl Future<Output = bool> + Send;
+    fn decide(&self, rng: &mut Rng) -> impl Future<Output = bool> + Send;
 }
 
 impl<C: Contender> Contender for Arc<C> {
-    fn decide(&self, dice: &mut Dice) -> impl Future<Output = bool> + Send {
-        C::decide(self, dice)
+    fn decide(&self, rng: &mut Rng) -> impl Future<Output = bool> + Send {
+        C::decide(self, rng)
     }
 }
 
-/// How much is asked of a contender.
+/// The load on a contender.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Requests that wait for an answer at any moment.
+    /// Requests in flight at any moment.
     pub tasks: usize,
     /// For how long.
     pub time: Duration,
@@ -51,20 +51,20 @@ pub struct Sample {
 
 /// Random numbers, the same ones in every run: xorshift64*.
 #[derive(Clone, Debug)]
-pub struct Dice(u64);
+pub struct Rng(u64);
 
-impl Dice {
-    /// Dice for one task.
+impl Rng {
+    /// Rng for one task.
     pub fn new(task: usize) -> Self {
         Self((task as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
-    /// A number below `sides`.
-    pub fn roll(&mut self, sides: usize) -> usize {
+    /// A number below `end`.
+    pub fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize) % sides
+        ((self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize) % end
     }
 }
 
@@ -72,7 +72,7 @@ impl Dice {
 const TIMED: u64 = 16;
 
 /// Drives `contender` under `load`.
-pub async fn drive<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
+pub async fn run_load<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
     let stop = Arc::new(AtomicBool::new(false));
     let start = Instant::now();
     let cpu = cpu_time();
@@ -80,17 +80,17 @@ pub async fn drive<C: Contender>(contender: Arc<C>, load: Load) -> Sample {
         .map(|task| {
             let (contender, stop) = (contender.clone(), stop.clone());
             tokio::spawn(async move {
-                let mut dice = Dice::new(task);
+                let mut rng = Rng::new(task);
                 let (mut decisions, mut admitted) = (0_u64, 0_u64);
                 let mut waits = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     for _ in 0..load.stint {
                         let timed = load.stint == 1 || decisions % TIMED == 0;
-                        let asked = timed.then(Instant::now);
-                        admitted += u64::from(contender.decide(&mut dice).await);
+                        let start = timed.then(Instant::now);
+                        admitted += u64::from(contender.decide(&mut rng).await);
                         decisions += 1;
-                        if let Some(asked) = asked {
-                            waits.push(asked.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
+                        if let Some(start) = start {
+                            waits.push(start.elapsed().as_nanos().min(u128::from(u32::MAX)) as u32);
                         }
                     }
                     if load.stint > 1 {

@@ -2,14 +2,14 @@
 
 use std::{fmt, time::Duration};
 
-use crate::runner::{Bout, Figure, Measure, median};
+use crate::runner::{Comparison, Figure, Measure, median};
 
 /// What came of one comparison.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The case's name.
     pub case: &'static str,
-    /// What was asked of the contenders.
+    /// What the contenders did.
     pub title: String,
     /// How each of them did.
     pub figures: Vec<Figure>,
@@ -64,11 +64,11 @@ pub enum Target {
 
 impl Outcome {
     /// Of a bout, without any lines yet.
-    pub fn of(case: &'static str, title: impl Into<String>, bout: &Bout) -> Self {
+    pub fn of(case: &'static str, title: impl Into<String>, run_comparison: &Comparison) -> Self {
         Self {
             case,
             title: title.into(),
-            figures: bout.figures(),
+            figures: run_comparison.figures(),
             rows: Vec::new(),
         }
     }
@@ -85,20 +85,27 @@ impl Outcome {
 
     /// Compares the bout's first contender with the one at `with`.
     #[must_use]
-    pub fn compare(self, bout: &Bout, measure: Measure, with: usize, target: Target) -> Self {
-        self.compare_two(bout, measure, [0, with], target)
+    pub fn compare(
+        self,
+        run_comparison: &Comparison,
+        measure: Measure,
+        with: usize,
+        target: Target,
+    ) -> Self {
+        self.compare_two(run_comparison, measure, [0, with], target)
     }
 
     /// Compares two of the bout's contenders.
     #[must_use]
     pub fn compare_two(
         mut self,
-        bout: &Bout,
+        run_comparison: &Comparison,
         measure: Measure,
         two: [usize; 2],
         target: Target,
     ) -> Self {
-        self.rows.push(Row::compare(bout, measure, two, target));
+        self.rows
+            .push(Row::compare(run_comparison, measure, two, target));
         self
     }
 
@@ -120,9 +127,14 @@ impl Outcome {
 }
 
 impl Row {
-    fn compare(bout: &Bout, measure: Measure, two: [usize; 2], target: Target) -> Self {
-        let rounds = bout.ratios(measure, two[0], two[1]);
-        let [ours, theirs] = two.map(|place| bout.figure(place));
+    fn compare(
+        run_comparison: &Comparison,
+        measure: Measure,
+        two: [usize; 2],
+        target: Target,
+    ) -> Self {
+        let rounds = run_comparison.ratios(measure, two[0], two[1]);
+        let [ours, theirs] = two.map(|place| run_comparison.figure(place));
         Self {
             measure: match measure {
                 Measure::Rate => "decisions/s",

@@ -42,7 +42,7 @@ impl Plan {
     }
 }
 
-/// What is asked for on the command line.
+/// The options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// How much is measured.

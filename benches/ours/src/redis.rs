@@ -5,7 +5,7 @@ use redis::{AsyncConnectionConfig, Client, Script, aio::MultiplexedConnection};
 
 use crate::{
     keys::{Rule, names},
-    load::{Contender, Dice},
+    load::{Contender, Rng},
 };
 
 /// GCRA with server time, as one writes it for one key.
@@ -68,8 +68,8 @@ impl From<Rule> for Micros {
     }
 }
 
-fn passed(answer: redis::RedisResult<(i64, i64, i64)>) -> bool {
-    answer.expect("an answer").0 == 1
+fn passed(reply: redis::RedisResult<(i64, i64, i64)>) -> bool {
+    reply.expect("a reply").0 == 1
 }
 
 impl Mux {
@@ -89,8 +89,8 @@ impl Mux {
 }
 
 impl Contender for Mux {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let name = &self.names[dice.roll(self.names.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let name = &self.names[rng.below(self.names.len())];
         let mut connection = self.connection.clone();
         let mut call = self.script.key(name);
         let call = call.arg(self.rule.interval).arg(self.rule.tolerance);
@@ -120,8 +120,8 @@ impl Muxes {
 }
 
 impl Contender for Muxes {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let (node, name) = &self.names[dice.roll(self.names.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let (node, name) = &self.names[rng.below(self.names.len())];
         let node = &self.nodes[*node];
         let mut connection = node.connection.clone();
         let mut call = node.script.key(name);
@@ -162,8 +162,8 @@ impl Pooled {
 }
 
 impl Contender for Pooled {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let name = &self.names[dice.roll(self.names.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let name = &self.names[rng.below(self.names.len())];
         let mut connection = self.pool.get().await.expect("a connection");
         let mut call = self.script.key(name);
         let call = call.arg(self.rule.interval).arg(self.rule.tolerance);

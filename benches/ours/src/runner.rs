@@ -3,7 +3,7 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
-    load::{Contender, Load, Sample, drive},
+    load::{Contender, Load, Sample, run_load},
     plan::Plan,
 };
 
@@ -21,7 +21,7 @@ impl Entrant {
         let contender = Arc::new(contender);
         Self {
             name,
-            run: Box::new(move |load| Box::pin(drive(contender.clone(), load))),
+            run: Box::new(move |load| Box::pin(run_load(contender.clone(), load))),
         }
     }
 
@@ -49,14 +49,14 @@ pub enum Expect {
     /// All are admitted.
     Admitted,
     /// None is.
-    Refused,
+    Rejected,
     /// Whatever the contender's own rule says.
     Either,
 }
 
 /// What came of it, by contender and round.
 #[derive(Debug)]
-pub struct Bout {
+pub struct Comparison {
     entrants: Vec<(&'static str, Vec<Sample>)>,
 }
 
@@ -97,8 +97,13 @@ const WARM_UP: (usize, usize) = (10, 10);
 /// # Panics
 ///
 /// If something else became of a request than expected.
-pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant>) -> Bout {
-    let mut bout = Bout {
+pub async fn run_comparison(
+    plan: &Plan,
+    load: Load,
+    expect: Expect,
+    entrants: Vec<Entrant>,
+) -> Comparison {
+    let mut run_comparison = Comparison {
         entrants: entrants
             .iter()
             .map(|entrant| (entrant.name, vec![]))
@@ -121,7 +126,7 @@ pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant
             }
             let admitted = match expect {
                 Expect::Admitted => sample.decisions,
-                Expect::Refused => 0,
+                Expect::Rejected => 0,
                 Expect::Either => sample.admitted,
             };
             assert_eq!(
@@ -130,14 +135,14 @@ pub async fn bout(plan: &Plan, load: Load, expect: Expect, entrants: Vec<Entrant
                 entrants[place].name, sample.decisions
             );
             if round > 0 {
-                bout.entrants[place].1.push(sample);
+                run_comparison.entrants[place].1.push(sample);
             }
         }
     }
-    bout
+    run_comparison
 }
 
-impl Bout {
+impl Comparison {
     /// The contenders' figures.
     pub fn figures(&self) -> Vec<Figure> {
         (0..self.entrants.len())

@@ -6,12 +6,12 @@ use tollgate::{Decision, DecisionSource, Key, Limiter, LimiterBuilder, Policy, R
 
 use crate::{
     keys::{Callers, Rule},
-    load::{Contender, Dice},
+    load::{Contender, Rng},
 };
 
 /// `Limiter::check`, one policy or three.
 #[derive(Debug)]
-pub struct House {
+pub struct TollgateLimiter {
     limiter: Limiter,
     callers: Callers,
     apart: bool,
@@ -43,7 +43,7 @@ pub fn in_process() -> LimiterBuilder {
     Limiter::builder()
 }
 
-impl House {
+impl TollgateLimiter {
     /// Under one policy.
     pub fn one(on: LimiterBuilder, rule: Rule, callers: Callers) -> Self {
         let on = on.policy(Policy::new(POLICIES[0], rule.quota()));
@@ -87,7 +87,7 @@ impl House {
     }
 
     fn passed(&self, decision: &Decision) -> bool {
-        // An answer that was not counted is fast, and of no use.
+        // A decision that was not counted is fast, and of no use.
         let counted = match decision.source() {
             DecisionSource::Store => true,
             DecisionSource::RejectionCache => self.cached && !decision.is_admitted(),
@@ -98,13 +98,13 @@ impl House {
     }
 }
 
-impl Contender for House {
-    async fn decide(&self, dice: &mut Dice) -> bool {
+impl Contender for TollgateLimiter {
+    async fn decide(&self, rng: &mut Rng) -> bool {
         let decision = if self.apart {
-            let key = |policy| (policy, self.callers.pick(dice));
+            let key = |policy| (policy, self.callers.pick(rng));
             self.limiter.check(POLICIES.map(key)).await
         } else {
-            self.limiter.check(self.callers.pick(dice)).await
+            self.limiter.check(self.callers.pick(rng)).await
         };
         self.passed(&decision)
     }

@@ -31,7 +31,7 @@ pub async fn load(server: SocketAddr, load: Load) -> Sample {
             return sample;
         }
     }
-    panic!("{server} has not answered a request in {ATTEMPTS} runs of wrk");
+    panic!("{server} has not responded to a request in {ATTEMPTS} runs of wrk");
 }
 
 async fn attempt(server: SocketAddr, load: Load) -> Option<Sample> {

@@ -5,10 +5,10 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use testkit::Server;
 use tollgate_bench::{
     cases::{LIMIT, TASKS, TIMES, race},
-    drive::Contender,
-    house::{House, on_redis},
     keys::{Callers, Rule},
+    load::Contender,
     outcome::{Outcome, Row, Target, Unit},
+    tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Guest};
@@ -40,7 +40,7 @@ pub(crate) async fn limit() -> Vec<Outcome> {
     let rule = Rule::at_once(LIMIT);
     let mut races = Races::default();
     let url = races.url();
-    let ours = House::one(on_redis(&url), rule, Callers::kept(1)).cached();
+    let ours = TollgateLimiter::one(on_redis(&url), rule, Callers::kept(1)).cached();
     races.take("tollgate", ours);
     peers::all(&mut races, rule, 1).await;
     let mut outcomes = Vec::new();

@@ -2,14 +2,14 @@
 
 use tollgate::{Policy, RateLimitHeaders, RateLimitLayer};
 use tollgate_bench::{
-    bout::{Entrant, Expect, Measure, bout},
-    drive::Load,
     governor::{Governor, bare_layer, header_layer},
-    house::{House, in_process},
     keys::{Callers, Rule},
-    layered::{Bare, Layered},
+    layers::{Bare, Layered},
+    load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, in_process},
 };
 use tower::Layer;
 
@@ -17,7 +17,7 @@ pub(crate) async fn direct(plan: Plan) -> Vec<Outcome> {
     let mut outcomes = Vec::new();
     for keys in [plan.keys, 1] {
         let rule = Rule::ample(keys);
-        let ours = House::one(in_process(), rule, Callers::kept(keys));
+        let ours = TollgateLimiter::one(in_process(), rule, Callers::kept(keys));
         let governor = Governor::new(rule, Callers::kept(keys));
         let entrants = vec![
             Entrant::new("tollgate", ours),
@@ -63,7 +63,7 @@ async fn turns(
         stint: 256,
     };
     let contenders = entrants.len();
-    let turns = bout(plan, load, Expect::Admitted, entrants).await;
+    let turns = run_comparison(plan, load, Expect::Admitted, entrants).await;
     let keys = match keys {
         1 => "one hot key".to_owned(),
         keys => format!("{keys} keys"),

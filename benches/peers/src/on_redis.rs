@@ -2,13 +2,13 @@
 
 use testkit::Server;
 use tollgate_bench::{
-    bout::{Entrant, Expect, Measure, bout},
-    drive::Load,
-    house::{House, on_redis},
     keys::{Callers, Rule},
+    load::Load,
     outcome::{Outcome, Target},
     plan::Plan,
     redis::{Mux, Pooled},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, on_redis},
 };
 
 use crate::peers::{self, Turns};
@@ -26,7 +26,7 @@ async fn turns(plan: &Plan, case: &'static str, title: String, keys: usize) -> O
     let server = Server::start();
     let url = server.url();
     let rule = Rule::ample(keys);
-    let ours = House::one(on_redis(&url), rule, Callers::kept(keys));
+    let ours = TollgateLimiter::one(on_redis(&url), rule, Callers::kept(keys));
     let mut entrants = vec![
         Entrant::new("tollgate", ours),
         Entrant::new("mux", Mux::open(&url, rule, keys).await),
@@ -50,7 +50,7 @@ async fn turns(plan: &Plan, case: &'static str, title: String, keys: usize) -> O
     } else {
         Expect::Admitted
     };
-    let turns = bout(plan, load, expect, entrants).await;
+    let turns = run_comparison(plan, load, expect, entrants).await;
     let outcome = Outcome::of(case, title, &turns);
     others.fold(outcome, |outcome, other| {
         outcome.compare(&turns, Measure::Rate, other, Target::None)

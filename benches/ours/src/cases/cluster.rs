@@ -8,19 +8,19 @@ use crate::{
     outcome::{Outcome, Target},
     plan::Plan,
     redis::Muxes,
-    runner::{Entrant, Expect, Measure, bout},
-    tollgate::{House, on_cluster},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, on_cluster},
 };
 
 pub(super) async fn cold(plan: Plan) -> Vec<Outcome> {
     let (n, cluster) = (plan.keys, Cluster::start(3, 0));
     let (urls, rule) = (cluster.urls(), Rule::ample(plan.keys));
-    let ours = House::one(on_cluster(&urls), rule, Callers::kept(n));
+    let ours = TollgateLimiter::one(on_cluster(&urls), rule, Callers::kept(n));
     let entrants = vec![
         Entrant::new("tollgate", ours),
         Entrant::new("mux", Muxes::open(&urls, rule, n).await),
     ];
-    let turns = bout(&plan, waiting(&plan, 512), Expect::Admitted, entrants).await;
+    let turns = run_comparison(&plan, waiting(&plan, 512), Expect::Admitted, entrants).await;
     let title = format!("512 tasks, {}, three masters", keys(n));
     let outcome = Outcome::of("cluster", title, &turns)
         .compare(&turns, Measure::Rate, 1, Target::AtLeast(1.3))

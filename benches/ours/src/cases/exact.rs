@@ -6,9 +6,9 @@ use testkit::Server;
 
 use crate::{
     keys::{Callers, Rule},
-    load::{Contender, Dice},
+    load::{Contender, Rng},
     outcome::{Outcome, Row, Target, Unit},
-    tollgate::{House, in_process, on_redis},
+    tollgate::{TollgateLimiter, in_process, on_redis},
 };
 
 /// The limit.
@@ -24,8 +24,8 @@ pub(super) async fn limit() -> Vec<Outcome> {
     let server = Server::start();
     // A unit comes back in 20 s, by when all is over.
     let rule = Rule::new(30_000, LIMIT);
-    let on_redis = House::one(on_redis(&server.url()), rule, Callers::kept(1)).cached();
-    let in_process = House::one(in_process(), rule, Callers::kept(1));
+    let on_redis = TollgateLimiter::one(on_redis(&server.url()), rule, Callers::kept(1)).cached();
+    let in_process = TollgateLimiter::one(in_process(), rule, Callers::kept(1));
     let redis = race(Arc::new(on_redis), TASKS, TIMES).await;
     let memory = race(Arc::new(in_process), TASKS, TIMES).await;
     let immortal = server.immortal_keys().len();
@@ -55,10 +55,10 @@ pub async fn race<C: Contender>(contender: Arc<C>, tasks: usize, times: usize) -
         .map(|task| {
             let contender = contender.clone();
             tokio::spawn(async move {
-                let mut dice = Dice::new(task);
+                let mut rng = Rng::new(task);
                 let mut admitted = 0;
                 for _ in 0..times {
-                    admitted += u64::from(contender.decide(&mut dice).await);
+                    admitted += u64::from(contender.decide(&mut rng).await);
                 }
                 admitted
             })

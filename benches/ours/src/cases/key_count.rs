@@ -9,20 +9,20 @@ use crate::{
     keys::{Callers, Rule, name},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
-    runner::{Entrant, Expect, Measure, bout},
-    tollgate::{House, on_redis},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, on_redis},
 };
 
 pub(super) async fn bytes(plan: Plan) -> Vec<Outcome> {
     let server = Server::start();
     // Of which no key's life ends meanwhile.
     let rule = Rule::at_once(10);
-    let house = House::one(on_redis(&server.url()), rule, Callers::each());
+    let limiter = TollgateLimiter::one(on_redis(&server.url()), rule, Callers::each());
     let before = memory(&server);
-    let asked = plan.stored.div_ceil(TASKS) * TASKS;
-    let admitted = race(Arc::new(house), TASKS, plan.stored.div_ceil(TASKS)).await;
+    let sent = plan.stored.div_ceil(TASKS) * TASKS;
+    let admitted = race(Arc::new(limiter), TASKS, plan.stored.div_ceil(TASKS)).await;
     let held = count(&server);
-    assert_eq!((admitted, held), (asked as u64, asked as u64));
+    assert_eq!((admitted, held), (sent as u64, sent as u64));
     let each = (memory(&server) - before) as f64 / held as f64;
     let title = format!("Redis memory, {} of GCRA", keys(plan.stored));
     let target = Target::AtMost(135.0);
@@ -38,23 +38,23 @@ pub(super) async fn vast(plan: Plan) -> Vec<Outcome> {
     let rule = Rule::ample(vast);
     let server = |keys| async move {
         let server = Server::start();
-        let house = House::one(on_redis(&server.url()), rule, Callers::Made(keys));
-        // And asked for twice: a key that is new costs a command more.
-        house.charge_first(5_000).await;
-        house.charge_first(1).await;
+        let limiter = TollgateLimiter::one(on_redis(&server.url()), rule, Callers::Made(keys));
+        // And charged twice: a new key costs one more command.
+        limiter.charge_first(5_000).await;
+        limiter.charge_first(1).await;
         fill(&server, keys);
-        (server, house)
+        (server, limiter)
     };
     let (large, many) = server(vast).await;
     let (_small, few) = server(plan.keys).await;
     let entrants = vec![Entrant::new("vast", many), Entrant::new("fewer keys", few)];
-    let turns = bout(&plan, waiting(&plan, 512), Expect::Admitted, entrants).await;
+    let turns = run_comparison(&plan, waiting(&plan, 512), Expect::Admitted, entrants).await;
     assert_eq!(count(&large), vast as u64);
     let title = format!("512 tasks, {} against {}", keys(vast), keys(plan.keys));
     vec![Outcome::of("vast", title, &turns).compare(&turns, Measure::Rate, 1, Target::AtLeast(0.8))]
 }
 
-/// Gives every caller what the first one has, in the server itself: to ask for each would take minutes.
+/// Copies the first caller's state to every caller, in the server itself: a request for each would take minutes.
 fn fill(server: &Server, keys: usize) {
     const COPY: &str = "
         local value, ttl = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])

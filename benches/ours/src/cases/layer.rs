@@ -10,14 +10,14 @@ use crate::{
     layers::{Bare, Layered},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
-    runner::{Bout, Entrant, Expect, Measure, bout},
+    runner::{Comparison, Entrant, Expect, Measure, run_comparison},
 };
 
 /// What the lines say of headers: in equal work both have them, or neither has.
 const OFF: &str = "headers off on both";
 const ON: &str = "headers on both";
 
-/// Where the contenders stand in a bout.
+/// Indices of the contenders in a comparison.
 const WITHOUT: [usize; 2] = [0, 1];
 const WITH: [usize; 2] = [2, 3];
 
@@ -31,18 +31,18 @@ fn ours(rule: Rule, headers: RateLimitHeaders) -> RateLimit<Bare> {
 pub(super) async fn admitting(plan: Plan) -> Vec<Outcome> {
     let rule = Rule::ample(plan.keys);
     let entrants = entrants(&plan, rule, false).await;
-    let turns = bout(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
+    let turns = run_comparison(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
     vec![compared("admitting", &plan, &turns, Target::AtLeast(1.2))]
 }
 
 pub(super) async fn refusing(plan: Plan) -> Vec<Outcome> {
     let entrants = entrants(&plan, Rule::scarce(), true).await;
-    let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
+    let turns = run_comparison(&plan, busy(&plan, 64), Expect::Rejected, entrants).await;
     vec![compared("refusing", &plan, &turns, Target::AtLeast(20.0))]
 }
 
-/// Both layers, without headers and with. Where all are to be refused, each client has asked once before.
-async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
+/// Both layers, without headers and with. If all requests are to be rejected, each client has sent one before.
+async fn entrants(plan: &Plan, rule: Rule, rejected: bool) -> Vec<Entrant> {
     let n = plan.keys;
     let ours = [RateLimitHeaders::none(), RateLimitHeaders::draft()].map(|headers| {
         let service = ours(rule, headers);
@@ -50,12 +50,12 @@ async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
     });
     let bare = Layered::new(bare_layer(rule).layer(Bare), n);
     let headers = Layered::new(header_layer(rule).layer(Bare), n);
-    if refused {
+    if rejected {
         for ours in &ours {
-            ours.ask_each().await;
+            ours.call_each().await;
         }
-        bare.ask_each().await;
-        headers.ask_each().await;
+        bare.call_each().await;
+        headers.call_each().await;
     }
     let [ours_bare, ours_headers] = ours;
     vec![
@@ -66,7 +66,7 @@ async fn entrants(plan: &Plan, rule: Rule, refused: bool) -> Vec<Entrant> {
     ]
 }
 
-fn compared(case: &'static str, plan: &Plan, turns: &Bout, target: Target) -> Outcome {
+fn compared(case: &'static str, plan: &Plan, turns: &Comparison, target: Target) -> Outcome {
     let keys = keys(plan.keys);
     Outcome::of(
         case,
@@ -100,7 +100,7 @@ async fn added_by(plan: &Plan, n: usize, rule: Rule, target: Target) -> Outcome 
         Entrant::new("behind the layer", layered),
         Entrant::new("bare service", Layered::new(Bare, n)),
     ];
-    let turns = bout(plan, busy(plan, 1), Expect::Admitted, entrants).await;
+    let turns = run_comparison(plan, busy(plan, 1), Expect::Admitted, entrants).await;
     let rounds = turns.added_ns(0, 1);
     let mut row = Row::number(
         "added time per request, headers included",

@@ -6,22 +6,25 @@ use crate::{
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
-    runner::{Entrant, Expect, Measure, bout},
-    tollgate::{House, in_process},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, in_process},
 };
 
 pub(super) async fn direct(plan: Plan) -> Vec<Outcome> {
     let n = plan.keys;
     let rule = Rule::ample(n);
     let entrants = vec![
-        Entrant::new("tollgate", House::one(in_process(), rule, Callers::kept(n))),
+        Entrant::new(
+            "tollgate",
+            TollgateLimiter::one(in_process(), rule, Callers::kept(n)),
+        ),
         Entrant::new("governor", Governor::new(rule, Callers::kept(n))),
         Entrant::new(
             "governor, reading the clock after each",
             Alone(Governor::new(rule, Callers::kept(n))),
         ),
     ];
-    let turns = bout(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
+    let turns = run_comparison(&plan, busy(&plan, 64), Expect::Admitted, entrants).await;
     let title = format!("in process, 64 tasks, {}", keys(n));
     let outcome = Outcome::of("memory", title, &turns);
     let outcome = outcome.compare(&turns, Measure::Rate, 1, Target::AtLeast(0.7));

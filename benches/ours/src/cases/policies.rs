@@ -7,8 +7,8 @@ use crate::{
     keys::{Callers, Rule},
     outcome::{Outcome, Target},
     plan::Plan,
-    runner::{Entrant, Expect, Measure, bout},
-    tollgate::{House, on_redis},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, on_redis},
 };
 
 pub(super) async fn three(plan: Plan) -> Vec<Outcome> {
@@ -40,17 +40,17 @@ async fn against_one(
     let server = Server::start();
     let on = || on_redis(&server.url());
     let rule = Rule::ample(keys);
-    let mut three = House::three(on(), rule, Callers::kept(keys));
+    let mut three = TollgateLimiter::three(on(), rule, Callers::kept(keys));
     if apart {
         three = three.apart();
     }
     // A server of its own, or the two would count under the same policy.
     let other = Server::start();
-    let one = House::one(on_redis(&other.url()), rule, Callers::kept(keys));
+    let one = TollgateLimiter::one(on_redis(&other.url()), rule, Callers::kept(keys));
     let entrants = vec![
         Entrant::new("three policies", three),
         Entrant::new("one policy", one),
     ];
-    let turns = bout(plan, waiting(plan, 512), Expect::Admitted, entrants).await;
+    let turns = run_comparison(plan, waiting(plan, 512), Expect::Admitted, entrants).await;
     Outcome::of("policies", title, &turns).compare(&turns, Measure::Rate, 1, target)
 }

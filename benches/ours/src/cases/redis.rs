@@ -8,14 +8,14 @@ use crate::{
     outcome::{Outcome, Target, grouped},
     plan::Plan,
     redis::{Mux, Pooled},
-    runner::{Bout, Entrant, Expect, Measure, bout},
-    tollgate::{House, on_redis},
+    runner::{Comparison, Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, on_redis},
 };
 
 /// Connections of the pool: more make it no faster.
 const POOL: usize = 64;
 
-/// Where the baselines stand in a bout.
+/// Indices of the baselines in a comparison.
 const MUX: usize = 1;
 const POOLED: usize = 2;
 
@@ -77,14 +77,14 @@ pub(super) async fn single(plan: Plan) -> Vec<Outcome> {
 }
 
 /// All three, on one server.
-async fn turns(plan: &Plan, tasks: usize, keys: usize, rule: Rule) -> Bout {
+async fn turns(plan: &Plan, tasks: usize, keys: usize, rule: Rule) -> Comparison {
     let server = Server::start();
     let url = server.url();
-    let ours = House::one(on_redis(&url), rule, Callers::kept(keys));
+    let ours = TollgateLimiter::one(on_redis(&url), rule, Callers::kept(keys));
     let entrants = vec![
         Entrant::new("tollgate", ours),
         Entrant::new("mux", Mux::open(&url, rule, keys).await),
         Entrant::new("pool", Pooled::open(&url, POOL, rule, keys)),
     ];
-    bout(plan, waiting(plan, tasks), Expect::Admitted, entrants).await
+    run_comparison(plan, waiting(plan, tasks), Expect::Admitted, entrants).await
 }

@@ -7,60 +7,65 @@ use testkit::Server;
 use super::busy;
 use crate::{
     keys::{Callers, Rule},
-    load::{Contender, Dice, drive},
+    load::{Contender, Rng, run_load},
     outcome::{Outcome, Row, Target, Unit},
     plan::Plan,
-    runner::{Entrant, Expect, Measure, bout},
-    tollgate::{House, in_process, on_redis},
+    runner::{Entrant, Expect, Measure, run_comparison},
+    tollgate::{TollgateLimiter, in_process, on_redis},
 };
 
 pub(super) async fn known(plan: Plan) -> Vec<Outcome> {
     let server = Server::start();
-    let ours = House::one(on_redis(&server.url()), Rule::scarce(), Callers::kept(1)).cached();
-    let memory = House::one(in_process(), Rule::scarce(), Callers::kept(1));
+    let ours =
+        TollgateLimiter::one(on_redis(&server.url()), Rule::scarce(), Callers::kept(1)).cached();
+    let memory = TollgateLimiter::one(in_process(), Rule::scarce(), Callers::kept(1));
     // The one request that is admitted, and the one whose rejection is cached.
-    for house in [&ours, &memory] {
-        let mut dice = Dice::new(0);
-        assert!(house.decide(&mut dice).await);
-        assert!(!house.decide(&mut dice).await);
+    for limiter in [&ours, &memory] {
+        let mut rng = Rng::new(0);
+        assert!(limiter.decide(&mut rng).await);
+        assert!(!limiter.decide(&mut rng).await);
     }
     let ours = Arc::new(ours);
     let entrants = vec![
         Entrant::new("on Redis, rejecting", ours.clone()),
         Entrant::new("in process, rejecting", memory),
     ];
-    let turns = bout(&plan, busy(&plan, 64), Expect::Refused, entrants).await;
-    let heard = heard(&server, ours, &plan).await;
+    let turns = run_comparison(&plan, busy(&plan, 64), Expect::Rejected, entrants).await;
+    let commands_sent = commands_sent(&server, ours, &plan).await;
     let title = "64 tasks, one key whose rejection is cached";
     let outcome = Outcome::of("denied", title, &turns)
         .compare(&turns, Measure::Rate, 1, Target::AtLeast(0.5))
-        .row(commands_row(&heard));
+        .row(commands_row(&commands_sent));
     vec![outcome]
 }
 
-/// What Redis hears while a key is rejected over and over, without the pauses of a bout, in which a cached rejection grows
-/// too old.
-async fn heard(server: &Server, house: Arc<House>, plan: &Plan) -> Vec<(String, u64)> {
+/// The commands that Redis receives while a key is rejected over and over, without the pauses of a comparison, in which a
+/// cached rejection becomes too old.
+async fn commands_sent(
+    server: &Server,
+    limiter: Arc<TollgateLimiter>,
+    plan: &Plan,
+) -> Vec<(String, u64)> {
     let mut load = busy(plan, 64);
     load.time *= u32::try_from(plan.rounds).unwrap_or(1);
-    house.decide(&mut Dice::new(0)).await;
+    limiter.decide(&mut Rng::new(0)).await;
     server.reset_stats();
-    drive(house, load).await;
+    run_load(limiter, load).await;
     commands(server)
 }
 
 /// Calls of the script are compared with the target; other commands (two reads of the epoch, by `EVAL`, per staleness bound)
 /// are listed beside them.
 fn commands_row(commands: &[(String, u64)]) -> Row {
-    let asked = commands.iter().filter(|(name, _)| name == "evalsha");
-    let asked: u64 = asked.map(|(_, calls)| calls).sum();
+    let calls = commands.iter().filter(|(name, _)| name == "evalsha");
+    let calls: u64 = calls.map(|(_, calls)| calls).sum();
     let named = commands
         .iter()
         .map(|(name, calls)| format!("{name} {calls}"));
     let target = Target::Exactly(0.0);
     let mut row = Row::number(
         "calls of the script on Redis",
-        asked as f64,
+        calls as f64,
         Unit::Count,
         target,
     );

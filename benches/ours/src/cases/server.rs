@@ -23,10 +23,10 @@ use super::{keys, waiting};
 use crate::{
     governor::header_layer,
     keys::Rule,
-    load::Dice,
+    load::Rng,
     outcome::{Outcome, Target},
     plan::Plan,
-    runner::{Bout, Entrant, Expect, Measure, bout},
+    runner::{Comparison, Entrant, Expect, Measure, run_comparison},
     tollgate::{in_process, on_redis},
     wrk,
 };
@@ -40,7 +40,7 @@ const MAX_CLIENTS: usize = 10_000;
 /// The most clients that are rejected.
 const MAX_REJECTED: usize = 1_000;
 
-/// The places of the contenders in the bout.
+/// Indices of the contenders in the comparison.
 const OURS: usize = 0;
 const BARE: usize = 1;
 const GOVERNOR: usize = 2;
@@ -65,20 +65,20 @@ pub(super) async fn over_http(mut plan: Plan) -> Vec<Outcome> {
     }
 
     let admitted = |name, app| entrant(name, app, clients, Expect::Admitted);
-    let refused = |name, limiter| {
+    let rejected = |name, limiter| {
         let app = routes().layer(layer(limiter));
-        entrant(name, app, rejected, Expect::Refused)
+        entrant(name, app, rejected, Expect::Rejected)
     };
     let entrants = vec![
         admitted("tollgate", ours).await,
         admitted("bare axum", routes()).await,
         admitted("tower_governor, headers", governor).await,
         admitted("tollgate on Redis", on_redis).await,
-        refused("tollgate, rejecting", rejecting).await,
-        refused("tollgate on Redis, rejecting", rejecting_on_redis).await,
+        rejected("tollgate, rejecting", rejecting).await,
+        rejected("tollgate on Redis, rejecting", rejecting_on_redis).await,
     ];
     let load = waiting(&plan, CONNECTIONS);
-    let turns = bout(&plan, load, Expect::Either, entrants).await;
+    let turns = run_comparison(&plan, load, Expect::Either, entrants).await;
     let title = format!("axum, {CONNECTIONS} connections, {}", keys(clients));
     let mut outcome = Outcome::of("served", title, &turns);
     for (two, note) in [
@@ -97,7 +97,7 @@ pub(super) async fn over_http(mut plan: Plan) -> Vec<Outcome> {
     vec![outcome]
 }
 
-fn row(outcome: Outcome, turns: &Bout, two: [usize; 2], note: &str) -> Outcome {
+fn row(outcome: Outcome, turns: &Comparison, two: [usize; 2], note: &str) -> Outcome {
     let mut outcome = outcome.compare_two(turns, Measure::Rate, two, Target::None);
     if let Some(row) = outcome.rows.last_mut() {
         row.measure = format!("requests/s, {note}");
@@ -135,7 +135,7 @@ async fn entrant(name: &'static str, app: Router, clients: usize, expect: Expect
         let served = served.clone();
         async move {
             let sample = wrk::load(served.address, load).await;
-            let admitted = if expect == Expect::Refused {
+            let admitted = if expect == Expect::Rejected {
                 0
             } else {
                 sample.decisions
@@ -162,7 +162,7 @@ impl Served {
         let address = listener.local_addr().expect("an address");
         // All requests come from one address, so each is given that of a random client, bare or not.
         let app = app.layer(MapRequestLayer::new(move |mut request: Request| {
-            let client = roll(clients);
+            let client = below(clients);
             let from = SocketAddr::from((client_address(client), 1_234));
             request.extensions_mut().insert(ConnectInfo(from));
             request
@@ -184,11 +184,11 @@ impl Drop for Served {
 }
 
 /// A random client.
-fn roll(clients: usize) -> usize {
+fn below(clients: usize) -> usize {
     thread_local! {
-        static DICE: RefCell<Dice> = RefCell::new(Dice::new(0));
+        static RNG: RefCell<Rng> = RefCell::new(Rng::new(0));
     }
-    DICE.with_borrow_mut(|dice| dice.roll(clients))
+    RNG.with_borrow_mut(|rng| rng.below(clients))
 }
 
 fn client_address(client: usize) -> Ipv4Addr {

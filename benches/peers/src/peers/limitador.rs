@@ -6,8 +6,8 @@ use limitador::{
     AsyncRateLimiter, limit::Limit, limit::Namespace, storage::redis::AsyncRedisStorage,
 };
 use tollgate_bench::{
-    drive::{Contender, Dice},
     keys::{Rule, names},
+    load::{Contender, Rng},
 };
 
 /// Far longer than any run.
@@ -40,8 +40,8 @@ impl Peer {
 }
 
 impl Contender for Peer {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let name = self.names[dice.roll(self.names.len())].clone();
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let name = self.names[rng.below(self.names.len())].clone();
         let context = HashMap::from([("caller".to_owned(), name)]).into();
         let asked = self
             .limiter

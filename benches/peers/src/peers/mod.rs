@@ -1,4 +1,4 @@
-//! The peers on Redis, each asked the way its documentation shows.
+//! The peers on Redis, each called the way its documentation shows.
 
 #[cfg(feature = "limitador")]
 mod limitador;
@@ -6,7 +6,7 @@ mod throttle_kit;
 mod tower_rate_limit_redis;
 mod trypema;
 
-use tollgate_bench::{bout::Entrant, drive::Contender, keys::Rule};
+use tollgate_bench::{keys::Rule, load::Contender, runner::Entrant};
 
 /// What is done with each of them.
 pub(crate) trait Guest {

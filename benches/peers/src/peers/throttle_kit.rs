@@ -2,8 +2,8 @@
 
 use throttle_kit::{Quota, RateLimitBackend, RedisBackend};
 use tollgate_bench::{
-    drive::{Contender, Dice},
     keys::{Rule, names},
+    load::{Contender, Rng},
 };
 
 pub(crate) struct Peer {
@@ -24,8 +24,8 @@ impl Peer {
 }
 
 impl Contender for Peer {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let name = &self.names[dice.roll(self.names.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let name = &self.names[rng.below(self.names.len())];
         self.backend.check(name, &self.quota).await.allowed
     }
 }

@@ -4,9 +4,9 @@ use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use redis_032::aio::MultiplexedConnection;
 use tollgate_bench::{
-    drive::{Contender, Dice},
     keys::{Rule, names},
-    layered::Bare,
+    layers::Bare,
+    load::{Contender, Rng},
 };
 use tower::{Layer, ServiceExt};
 use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
@@ -52,8 +52,8 @@ impl Peer {
 }
 
 impl Contender for Peer {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let name = &self.names[dice.roll(self.names.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let name = &self.names[rng.below(self.names.len())];
         let mut request = Request::new(Body::empty());
         request.extensions_mut().insert(Caller(name.clone()));
         let Ok(response) = self.service.clone().oneshot(request).await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tollgate_bench::{
-    drive::{Contender, Dice},
     keys::{Rule, names},
+    load::{Contender, Rng},
 };
 use trypema::{
     RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize,
@@ -40,8 +40,8 @@ impl Peer {
 }
 
 impl Contender for Peer {
-    async fn decide(&self, dice: &mut Dice) -> bool {
-        let key = &self.keys[dice.roll(self.keys.len())];
+    async fn decide(&self, rng: &mut Rng) -> bool {
+        let key = &self.keys[rng.below(self.keys.len())];
         let decision = self.provider.absolute().inc(key, &self.limit, 1).await;
         match decision.expect("an answer") {
             RateLimitDecision::Allowed => true,
