@@ -83,6 +83,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// How far a clock's wall clock is ahead, in microseconds.
+pub(crate) fn wall_offset_us(clock: &dyn Clock) -> i64 {
+    let (wall, now) = (clock.wall(), clock.now());
+    wall.as_micros().saturating_sub(now.as_micros())
+}
+
 /// The machine's clock.
 ///
 /// Its [`now`](Clock::now) begins with what the wall clock shows when the process first reads it, and counts on by a monotonic

@@ -15,6 +15,7 @@ use crate::{
     strategy::{Rule, Snapshot},
 };
 
+mod fit;
 mod handle;
 pub(crate) mod health;
 pub mod memory;
@@ -22,7 +23,6 @@ mod op;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod response;
-mod room;
 pub(crate) mod units;
 
 pub use handle::LimitHandle;
@@ -281,7 +281,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Glance {
-    /// Whether there was room. If so it is charged.
+    /// Whether enough units were available. If so they are charged.
     pub fits: bool,
     /// The instant it was judged at, on the clock that the rule counts by.
     pub at: Timestamp,

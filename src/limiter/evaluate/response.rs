@@ -96,7 +96,7 @@ impl LimiterRef {
             // The wait for a permit is a hint, which does not age.
             if self.limit(entry).permit_ttl().is_none() {
                 let cost = entry.cost;
-                entry.update_status(self, |status| status.pass(result.age, cost));
+                entry.update_status(self, |status| status.advance(result.age, cost));
             }
             entry.receipts.age_by(result.age);
         }

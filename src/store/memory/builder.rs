@@ -1,15 +1,7 @@
-use std::{
-    num::NonZeroUsize,
-    sync::{Arc, Mutex, RwLock, atomic::AtomicU64},
-};
+use std::{num::NonZeroUsize, sync::Arc};
 
-use hashbrown::DefaultHashBuilder;
-
-use super::{Inner, MemoryStore, shard::Shard};
-use crate::{
-    clock::{Clock, SystemClock},
-    sync::CachePadded,
-};
+use super::{MemoryStore, shards::Shards};
+use crate::clock::{Clock, SystemClock};
 
 /// Builds a [`MemoryStore`].
 #[derive(Debug)]
@@ -61,19 +53,9 @@ impl MemoryStoreBuilder {
 
     /// Builds the store.
     pub fn build(self) -> MemoryStore {
-        // Few keys are kept in one shard, so that the ones nearest to full are found among all.
-        let shards = (self.max_keys.get() / 1_024).clamp(1, 64);
-        let most = self.max_keys.get() / shards;
+        let shards = Shards::new(self.clock, self.max_keys.get());
         MemoryStore {
-            inner: Arc::new(Inner {
-                hasher: DefaultHashBuilder::default(),
-                clock: self.clock,
-                names: RwLock::default(),
-                shards: (0..shards)
-                    .map(|_| CachePadded::new(Mutex::new(Shard::new(most))))
-                    .collect(),
-                dropped: AtomicU64::new(0),
-            }),
+            shards: Arc::new(shards),
         }
     }
 }

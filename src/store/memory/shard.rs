@@ -4,140 +4,145 @@ use std::any::Any;
 
 use smallvec::SmallVec;
 
-use super::{CounterOp, clocks};
+use super::CounterOp;
 use crate::{
-    clock::{Clock, Timestamp},
+    clock::{Clock, Timestamp, wall_offset_us},
     strategy::rule::{AnyRule, table::Table},
 };
 
-/// Below this many keys, looking for full ones isn't worth it.
-const FEW: usize = 64;
+/// With fewer keys than this, looking for expired ones costs more than they take.
+const MIN_SWEEP_LEN: usize = 64;
 
-/// Where an operation's key is: in which locked shard, in which of its tables, and under what hash.
-pub(super) struct Place {
-    pub(super) guard: usize,
-    pub(super) table: usize,
+/// The index of a limit's table in each shard.
+#[derive(Clone, Copy)]
+pub(super) struct TableIndex(pub(super) usize);
+
+/// Where the key of a counter is.
+pub(super) struct KeySlot {
+    /// The shard's index: of all shards, or of those that are locked for a request.
+    pub(super) shard: usize,
+    pub(super) table: TableIndex,
     pub(super) hash: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// One for each name and state format: mostly one.
-    tables: SmallVec<[Kept; 1]>,
-    most: usize,
-    /// How many keys there may be before the full ones are forgotten: twice what was left the last time, so that
-    /// forgetting costs each new key a constant.
+    /// One for each policy name and state format: most often one.
+    tables: SmallVec<[PolicyTable; 1]>,
+    /// The most keys that are held.
+    capacity: usize,
+    /// The number of keys at which expired ones are looked for: twice as many as were left the last time, so that each new key
+    /// costs a constant.
     sweep_at: usize,
 }
 
-/// The states of one name and state format.
+/// The states of one policy name and state format.
 #[derive(Debug)]
-struct Kept {
-    table: Box<dyn Table>,
-    /// Whether they count by the wall clock.
+struct PolicyTable {
+    states: Box<dyn Table>,
     follows_wall_clock: bool,
 }
 
-impl Kept {
-    /// What this table's clock shows at an instant of the store's clock, if the wall clock is `ahead` of that.
-    fn at(&self, time: Timestamp, ahead: i64) -> Timestamp {
+impl PolicyTable {
+    /// What the table's clock shows at an instant of the store's clock, if the wall clock is `wall_offset_us` ahead of that.
+    fn at(&self, time: Timestamp, wall_offset_us: i64) -> Timestamp {
         match self.follows_wall_clock {
             false => time,
-            true => time.shifted(ahead),
+            true => time.shifted(wall_offset_us),
         }
     }
 }
 
 impl Shard {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Self {
             tables: SmallVec::new(),
-            most,
-            sweep_at: most.min(FEW),
+            capacity,
+            sweep_at: capacity.min(MIN_SWEEP_LEN),
         }
     }
 
-    pub(super) fn push(&mut self, table: Box<dyn Table>, follows_wall_clock: bool) {
-        self.tables.push(Kept {
-            table,
+    pub(super) fn add_table(&mut self, states: Box<dyn Table>, follows_wall_clock: bool) {
+        self.tables.push(PolicyTable {
+            states,
             follows_wall_clock,
         });
     }
 
-    pub(super) fn holds(&self, place: usize, memory: &dyn AnyRule) -> bool {
-        let table = self.tables.get(place);
-        table.is_some_and(|kept| memory.holds(&*kept.table))
+    /// Whether a table holds states of the type of a rule.
+    pub(super) fn stores_type_of(&self, TableIndex(index): TableIndex, rule: &dyn AnyRule) -> bool {
+        let table = self.tables.get(index);
+        table.is_some_and(|table| rule.stores_type_of(&*table.states))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.tables.iter().map(|kept| kept.table.len()).sum()
+        self.tables.iter().map(|table| table.states.len()).sum()
     }
 
-    /// The state of a line's key, if one is kept.
-    pub(super) fn get(&mut self, line: &CounterOp<'_>, place: &Place) -> Option<&mut dyn Any> {
-        self.table(place.table)?.get(place.hash, &line.key)
+    pub(super) fn table(&mut self, TableIndex(index): TableIndex) -> Option<&mut dyn Table> {
+        Some(&mut *self.tables.get_mut(index)?.states)
     }
 
-    /// The table at a place.
-    pub(super) fn table(&mut self, place: usize) -> Option<&mut dyn Table> {
-        Some(&mut *self.tables.get_mut(place)?.table)
+    /// The state of a counter's key, if the key is held.
+    pub(super) fn get(&mut self, counter: &CounterOp<'_>, slot: &KeySlot) -> Option<&mut dyn Any> {
+        self.table(slot.table)?.get(slot.hash, &counter.key)
     }
 
-    pub(super) fn remove(&mut self, line: &CounterOp<'_>, place: &Place) {
-        if let Some(table) = self.table(place.table) {
-            table.remove(place.hash, &line.key);
+    pub(super) fn remove(&mut self, counter: &CounterOp<'_>, slot: &KeySlot) {
+        if let Some(table) = self.table(slot.table) {
+            table.remove(slot.hash, &counter.key);
         }
     }
 
-    /// The state of a line's key, made if there is none, and how many other keys were dropped for it.
+    /// The state of a counter's key, added if the key is not held, and how many other keys were dropped to make room for it.
     pub(super) fn entry(
         &mut self,
-        line: &CounterOp<'_>,
-        place: &Place,
+        counter: &CounterOp<'_>,
+        slot: &KeySlot,
         clock: &dyn Clock,
     ) -> (&mut dyn Any, u64) {
         let mut dropped = 0;
-        if self.len() >= self.sweep_at && self.get(line, place).is_none() {
-            dropped = self.make_room(clock);
+        if self.len() >= self.sweep_at && self.get(counter, slot).is_none() {
+            dropped = self.evict(clock);
         }
-        let table = &mut *self.tables[place.table].table;
-        (table.entry(place.hash, &line.key), dropped)
+        let states = &mut *self.tables[slot.table.0].states;
+        (states.entry(slot.hash, &counter.key), dropped)
     }
 
-    /// Forgets what is at its full quota, and if that isn't enough, an eighth of the keys: those that soonest will be.
-    /// Returns how many of these there were.
-    fn make_room(&mut self, clock: &dyn Clock) -> u64 {
-        let (now, ahead) = (clock.now(), clocks::ahead(clock));
-        self.forget(now, ahead, usize::MAX);
+    /// Removes the expired keys and, if the shard is still full, an eighth of its capacity of others: those that expire first.
+    /// Returns how many of the latter.
+    fn evict(&mut self, clock: &dyn Clock) -> u64 {
+        let (now, wall_offset_us) = (clock.now(), wall_offset_us(clock));
+        self.evict_expired(now, wall_offset_us, usize::MAX);
         let mut dropped = 0;
-        if self.len() >= self.most {
+        if self.len() >= self.capacity {
             let mut times = Vec::with_capacity(self.len());
-            for kept in &self.tables {
-                let own = times.len();
-                kept.table.expires_at(&mut times);
-                for time in &mut times[own..] {
-                    *time = kept.at(*time, ahead.saturating_neg());
+            for table in &self.tables {
+                let first = times.len();
+                table.states.expires_at(&mut times);
+                for time in &mut times[first..] {
+                    *time = table.at(*time, wall_offset_us.saturating_neg());
                 }
             }
-            let surplus = self.len() - self.most + 1 + self.most / 8;
+            let surplus = self.len() - self.capacity + 1 + self.capacity / 8;
             let surplus = surplus.min(times.len());
             let (_, time, _) = times.select_nth_unstable(surplus - 1);
             let time = *time;
-            // Those before the last instant first: at that instant there may be more than are to go.
-            dropped = self.forget(time.shifted(-1), ahead, surplus);
-            dropped += self.forget(time, ahead, surplus - dropped);
+            // First the keys that expire before `time`: more keys than the surplus may expire at that very instant.
+            dropped = self.evict_expired(time.shifted(-1), wall_offset_us, surplus);
+            dropped += self.evict_expired(time, wall_offset_us, surplus - dropped);
         }
-        self.sweep_at = (self.len() * 2).max(FEW).min(self.most);
+        self.sweep_at = (self.len() * 2).max(MIN_SWEEP_LEN).min(self.capacity);
         dropped as u64
     }
 
-    /// Forgets up to `most` keys that are at their full quota by `time` on the store's clock; returns how many.
-    fn forget(&mut self, time: Timestamp, ahead: i64, most: usize) -> usize {
-        let mut left = most;
-        for kept in &mut self.tables {
-            let time = kept.at(time, ahead);
-            left -= kept.table.forget(time, left);
+    /// Removes up to `max` keys that expire by `time` on the store's clock; returns how many.
+    fn evict_expired(&mut self, time: Timestamp, wall_offset_us: i64, max: usize) -> usize {
+        let mut left = max;
+        for table in &mut self.tables {
+            let time = table.at(time, wall_offset_us);
+            left -= table.states.evict_expired(time, left);
         }
-        most - left
+        max - left
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     ChargeReceipt, Snapshot,
-    table::{Hashing, Table},
+    table::{KeyHasher, Table},
 };
 use crate::{clock::Timestamp, key::Key};
 
@@ -29,12 +29,12 @@ impl ErasedLocalRule<'_> {
 
     /// See [`LocalRule::available`](super::LocalRule::available).
     pub fn available(self, state: &mut LocalState, now: Timestamp) -> i64 {
-        self.0.available(Some(self.own(state)), now)
+        self.0.available(Some(self.typed(state)), now)
     }
 
     /// See [`LocalRule::charge`](super::LocalRule::charge).
     pub fn charge(self, state: &mut LocalState, now: Timestamp, units: u64, caller: &Key) {
-        self.0.charge(self.own(state), now, units, caller);
+        self.0.charge(self.typed(state), now, units, caller);
     }
 
     /// See [`LocalRule::try_charge`](super::LocalRule::try_charge).
@@ -46,7 +46,7 @@ impl ErasedLocalRule<'_> {
         units: u64,
         caller: &Key,
     ) -> (u64, Snapshot) {
-        let state = self.own(state);
+        let state = self.typed(state);
         self.0.try_charge(state, now, count, units, caller)
     }
 
@@ -59,13 +59,13 @@ impl ErasedLocalRule<'_> {
         want: u64,
         caller: &Key,
     ) -> u64 {
-        let state = Some(self.own(state));
+        let state = Some(self.typed(state));
         self.0.refund(state, now, receipt, want, caller)
     }
 
     /// See [`LocalRule::renew`](super::LocalRule::renew).
     pub fn renew(self, state: &mut LocalState, now: Timestamp, caller: &Key) -> u64 {
-        self.0.renew(self.own(state), now, caller)
+        self.0.renew(self.typed(state), now, caller)
     }
 
     /// See [`LocalRule::snapshot`](super::LocalRule::snapshot).
@@ -84,7 +84,7 @@ impl ErasedLocalRule<'_> {
     }
 
     /// The state, as one of this rule's type.
-    fn own(self, state: &mut LocalState) -> &mut dyn Any {
+    fn typed(self, state: &mut LocalState) -> &mut dyn Any {
         if (*state.0).type_id() != self.0.state_type() {
             *state = self.new_state();
         }
@@ -134,7 +134,7 @@ pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
     fn new_state(&self) -> Box<dyn Any + Send>;
     fn state_type(&self) -> TypeId;
     /// [`LocalRule::try_charge`](super::LocalRule::try_charge), of a key that is in the table.
-    fn try_charge_known(
+    fn try_charge_existing(
         &self,
         table: &mut dyn Table,
         at: (u64, &Key),
@@ -143,7 +143,7 @@ pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
         units: u64,
     ) -> Option<(u64, Snapshot)>;
     /// An empty table of this rule's states.
-    fn table(&self, hashing: Hashing) -> Box<dyn Table>;
+    fn table(&self, hasher: KeyHasher) -> Box<dyn Table>;
     /// Whether a table holds states of this rule's type.
-    fn holds(&self, table: &dyn Table) -> bool;
+    fn stores_type_of(&self, table: &dyn Table) -> bool;
 }

@@ -5,7 +5,7 @@ use std::any::{Any, TypeId};
 use super::{
     ChargeReceipt, Rule, Snapshot,
     erased::{AnyRule, ErasedLocalRule},
-    table::{Hashing, State, States, Table},
+    table::{KeyHasher, State, Table, TypedTable},
 };
 use crate::{clock::Timestamp, key::Key};
 
@@ -307,7 +307,7 @@ impl<R: LocalRule> AnyRule for R {
         TypeId::of::<R::State>()
     }
 
-    fn try_charge_known(
+    fn try_charge_existing(
         &self,
         table: &mut dyn Table,
         (hash, key): (u64, &Key),
@@ -315,16 +315,16 @@ impl<R: LocalRule> AnyRule for R {
         count: u64,
         units: u64,
     ) -> Option<(u64, Snapshot)> {
-        let states: &mut States<R::State> = table.as_any().downcast_mut()?;
+        let states: &mut TypedTable<R::State> = table.as_any().downcast_mut()?;
         let state = states.find(hash, key)?;
         Some(LocalRule::try_charge(self, state, now, count, units, key))
     }
 
-    fn table(&self, hashing: Hashing) -> Box<dyn Table> {
-        Box::new(States::<R::State>::new(hashing))
+    fn table(&self, hasher: KeyHasher) -> Box<dyn Table> {
+        Box::new(TypedTable::<R::State>::new(hasher))
     }
 
-    fn holds(&self, table: &dyn Table) -> bool {
+    fn stores_type_of(&self, table: &dyn Table) -> bool {
         table.state_type() == TypeId::of::<R::State>()
     }
 }

@@ -30,7 +30,7 @@ pub(crate) trait Table: fmt::Debug + Send {
     /// Adds when each key will be at its full quota.
     fn expires_at(&self, times: &mut Vec<Timestamp>);
     /// Forgets up to `most` keys that are at their full quota by `time`; returns how many.
-    fn forget(&mut self, time: Timestamp, most: usize) -> usize;
+    fn evict_expired(&mut self, time: Timestamp, most: usize) -> usize;
     /// The type of the states.
     fn state_type(&self) -> TypeId;
     /// Itself, as what it is.
@@ -38,14 +38,14 @@ pub(crate) trait Table: fmt::Debug + Send {
 }
 
 /// The states of one type.
-pub(crate) struct States<S> {
+pub(crate) struct TypedTable<S> {
     slots: HashTable<Slot<S>>,
     /// The store's own.
-    hasher: Hashing,
+    hasher: KeyHasher,
 }
 
 /// How keys are hashed.
-pub(crate) type Hashing = DefaultHashBuilder;
+pub(crate) type KeyHasher = DefaultHashBuilder;
 
 /// With a small state, half a cache line: finding a key among many is waiting for its slot. A hash beside it would be
 /// quicker to grow by than to make anew, and slower to come by.
@@ -54,17 +54,17 @@ struct Slot<S> {
     state: S,
 }
 
-impl<S> fmt::Debug for States<S> {
+impl<S> fmt::Debug for TypedTable<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("States")
+        f.debug_struct("TypedTable")
             .field("len", &self.slots.len())
             .finish_non_exhaustive()
     }
 }
 
-impl<S> States<S> {
+impl<S> TypedTable<S> {
     /// No states, of keys that are hashed so.
-    pub(crate) fn new(hasher: Hashing) -> Self {
+    pub(crate) fn new(hasher: KeyHasher) -> Self {
         let slots = HashTable::new();
         Self { slots, hasher }
     }
@@ -78,24 +78,26 @@ impl<S> States<S> {
 
 /// Where a key stands.
 #[inline]
-pub(crate) fn hash(hasher: &Hashing, key: &Key) -> u64 {
+pub(crate) fn hash(hasher: &KeyHasher, key: &Key) -> u64 {
     hasher.hash_one(key.words())
 }
 
-fn hash_of<S>(hasher: &Hashing, slot: &Slot<S>) -> u64 {
+fn slot_hash<S>(hasher: &KeyHasher, slot: &Slot<S>) -> u64 {
     hash(hasher, &slot.key)
 }
 
-impl<S: State> Table for States<S> {
+impl<S: State> Table for TypedTable<S> {
     fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any> {
         Some(self.find(hash, key)?)
     }
 
     fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any {
         let hasher = &self.hasher;
-        let entry = self
-            .slots
-            .entry(hash, |slot| slot.key == *key, |slot| hash_of(hasher, slot));
+        let entry = self.slots.entry(
+            hash,
+            |slot| slot.key == *key,
+            |slot| slot_hash(hasher, slot),
+        );
         let slot = match entry {
             Entry::Occupied(slot) => slot,
             Entry::Vacant(place) => place.insert(Slot {
@@ -120,19 +122,19 @@ impl<S: State> Table for States<S> {
         times.extend(self.slots.iter().map(|slot| slot.state.expires_at()));
     }
 
-    fn forget(&mut self, time: Timestamp, most: usize) -> usize {
+    fn evict_expired(&mut self, time: Timestamp, most: usize) -> usize {
         let before = self.slots.len();
         let mut left = most;
         self.slots.retain(|slot| {
-            let forget = left > 0 && slot.state.expires_at() <= time;
-            left -= usize::from(forget);
-            !forget
+            let evict_expired = left > 0 && slot.state.expires_at() <= time;
+            left -= usize::from(evict_expired);
+            !evict_expired
         });
         // A flood of keys that has passed must not keep its memory.
         if self.slots.len() < self.slots.capacity() / 4 {
             let hasher = &self.hasher;
             let few = self.slots.len() * 2;
-            self.slots.shrink_to(few, |slot| hash_of(hasher, slot));
+            self.slots.shrink_to(few, |slot| slot_hash(hasher, slot));
         }
         before - self.slots.len()
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 
 /// The most numbers that a [`Snapshot`] holds.
-const LEN: usize = 3;
+const MAX_VALUES: usize = 3;
 
 /// The state of a key, in up to three numbers, as it was read or right after it was changed.
 ///
@@ -22,13 +22,13 @@ const LEN: usize = 3;
 /// assert_eq!(snapshot.values(), [7, 60_000_000, 0]);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Snapshot(pub(crate) [i64; LEN]);
+pub struct Snapshot(pub(crate) [i64; MAX_VALUES]);
 
 impl Snapshot {
     /// A snapshot of up to three numbers; more do not compile.
     pub const fn new<const N: usize>(values: [i64; N]) -> Self {
-        const { assert!(N <= LEN, "a snapshot holds three numbers at most") };
-        let mut all = [0; LEN];
+        const { assert!(N <= MAX_VALUES, "a snapshot holds three numbers at most") };
+        let mut all = [0; MAX_VALUES];
         let mut i = 0;
         while i < N {
             all[i] = values[i];
@@ -39,7 +39,7 @@ impl Snapshot {
 
     /// The first `N` numbers, up to three; more do not compile.
     pub const fn values<const N: usize>(&self) -> [i64; N] {
-        const { assert!(N <= LEN, "a snapshot holds three numbers at most") };
+        const { assert!(N <= MAX_VALUES, "a snapshot holds three numbers at most") };
         let mut first = [0; N];
         let mut i = 0;
         while i < N {
@@ -73,7 +73,7 @@ impl QuotaStatus {
     }
 
     /// The status `age` later, if nothing else happened: a wait that has passed is over, and `cost` units are available.
-    pub(crate) fn pass(&mut self, age: Duration, cost: u64) {
+    pub(crate) fn advance(&mut self, age: Duration, cost: u64) {
         self.reset_after = self.reset_after.saturating_sub(age);
         if let RetryAfter::In(wait) = self.retry_after {
             self.retry_after = match wait.saturating_sub(age) {

@@ -220,7 +220,7 @@ impl CrossSlotAcquire {
             rejections.map(|(place, line)| (Op::ForceAcquire, SlotPart::of(place, line)));
         let shadows = self.shadows.iter().map(|(place, line, of)| {
             let without = match (of, &stood) {
-                (Some(of), Some(stood)) => stood.fit_without(*of, times),
+                (Some(of), Some(stood)) => stood.fit_excluding(*of, times),
                 _ => admitted,
             };
             let ask = match without {

@@ -3,8 +3,8 @@
 use super::parts::PartReply;
 use crate::store::{
     CounterMode, CounterOp, CounterResult, OpResult, Units,
+    fit::{countable_rejections, fit_excluding, rejected_charge},
     redis::request::op::OwnedCounterOp,
-    room::{counted_rejections, denied_charge, fit_without},
 };
 
 /// The enforced counters of a request, and the units that each had available before it: what was charged by the request,
@@ -38,10 +38,10 @@ impl<'a> Stood<'a> {
     }
 
     /// How many of `times` requests had units available, without the counter at a position.
-    pub(crate) fn fit_without(&self, place: usize, times: u64) -> u64 {
+    pub(crate) fn fit_excluding(&self, place: usize, times: u64) -> u64 {
         let without = self.own.iter().position(|(own, _)| *own == place);
         let without = without.unwrap_or(usize::MAX);
-        fit_without(&self.counters, &self.rooms, without, times)
+        fit_excluding(&self.counters, &self.rooms, without, times)
     }
 
     /// What the rejected ones of `times` requests charge, by counter.
@@ -50,7 +50,7 @@ impl<'a> Stood<'a> {
         times: u64,
         admitted: u64,
     ) -> impl Iterator<Item = (usize, OwnedCounterOp)> {
-        let rejected = counted_rejections(&self.counters, &self.rooms, times - admitted);
+        let rejected = countable_rejections(&self.counters, &self.rooms, times - admitted);
         let rooms = self.own.iter().zip(&self.rooms);
         rooms
             .zip(&self.counters)
@@ -60,7 +60,7 @@ impl<'a> Stood<'a> {
                     CounterMode::CountRejections => rejected,
                     CounterMode::ChargeRejectedToo => {
                         let left = room.saturating_sub(line.units.of(admitted));
-                        denied_charge(line, i64::try_from(left).unwrap_or(i64::MAX), rejected)
+                        rejected_charge(line, i64::try_from(left).unwrap_or(i64::MAX), rejected)
                     }
                     CounterMode::Charge | CounterMode::Check | CounterMode::Shadow { .. } => 0,
                 };

@@ -83,7 +83,7 @@ impl World {
         let mut status =
             self.limit
                 .status(&answer.counters[0].snapshot, answer.at, Units::new(units));
-        status.pass(answer.age, units);
+        status.advance(answer.age, units);
         match status.retry_after {
             RetryAfter::In(wait) => Some(wait),
             other => panic!("{other:?}"),

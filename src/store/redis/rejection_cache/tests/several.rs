@@ -71,7 +71,7 @@ impl<'a> Several<'a> {
         let waits = counters.zip(&answer.counters).map(|(line, judged)| {
             let limit = line.limit;
             let mut status = limit.status(&judged.snapshot, answer.at, line.units);
-            status.pass(answer.age, line.units.get());
+            status.advance(answer.age, line.units.get());
             status.retry_after
         });
         Some(waits.collect())

@@ -1,0 +1,332 @@
+//! All shards, and the operations on the keys in them.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hashbrown::DefaultHashBuilder;
+use smallvec::SmallVec;
+
+use super::shard::{KeySlot, Shard, TableIndex};
+use crate::{
+    clock::{Clock, Timestamp},
+    error::InvalidValue,
+    key::Key,
+    store::{
+        CounterMode, CounterOp, CounterResult, DecisionSource, LimitHandle, Op, OpResult, Units,
+        fit::{admit, fit, fit_excluding, rejected_charge},
+    },
+    strategy::{
+        ChargeReceipt, Rule, Snapshot,
+        rule::{AnyRule, table::hash},
+    },
+    sync::CachePadded,
+};
+
+/// The states of all keys.
+pub(super) struct Shards {
+    /// Seeded for each process, so that clients cannot choose keys that collide.
+    hasher: DefaultHashBuilder,
+    pub(super) clock: Arc<dyn Clock>,
+    /// The policy name and the state format of each table, by its index in every shard. Only ever grows.
+    tables: RwLock<Vec<(Box<str>, &'static str)>>,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    dropped: AtomicU64,
+}
+
+/// The shards of a request's counters, all locked, and where in them each counter's key is.
+struct LockedShards<'a> {
+    shards: SmallVec<[MutexGuard<'a, Shard>; 4]>,
+    slots: SmallVec<[KeySlot; 4]>,
+}
+
+/// The instants that the clocks showed for all counters of a request.
+struct Clocks {
+    now: Timestamp,
+    wall: Timestamp,
+}
+
+impl Clocks {
+    /// Reads the wall clock only if a counter follows it.
+    fn read(clock: &dyn Clock, counters: &[CounterOp<'_>]) -> Self {
+        let now = clock.now();
+        let follows_wall = |counter: &CounterOp<'_>| counter.limit.follows_wall_clock();
+        let wall = match counters.iter().any(follows_wall) {
+            true => clock.wall(),
+            false => now,
+        };
+        Self { now, wall }
+    }
+
+    /// The instant on the clock that a limit counts by.
+    fn of(&self, limit: &LimitHandle) -> Timestamp {
+        match limit.follows_wall_clock() {
+            false => self.now,
+            true => self.wall,
+        }
+    }
+}
+
+/// The present instant on the clock that a limit counts by.
+#[inline]
+fn now_of(clock: &dyn Clock, limit: &LimitHandle) -> Timestamp {
+    match limit.follows_wall_clock() {
+        false => clock.now(),
+        true => clock.wall(),
+    }
+}
+
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    // A strategy that panics leaves a state of integers, which still counts.
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn local_rule<'a>(counter: &'a CounterOp<'_>) -> Option<&'a dyn AnyRule> {
+    counter.limit.rule().local_rule().map(|rule| rule.0)
+}
+
+impl Shards {
+    pub(super) fn new(clock: Arc<dyn Clock>, max_keys: usize) -> Self {
+        // A store for few keys has one shard, so that the keys nearest to their full quota are found among all.
+        let count = (max_keys / 1_024).clamp(1, 64);
+        let shard = || CachePadded::new(Mutex::new(Shard::new(max_keys / count)));
+        Self {
+            hasher: DefaultHashBuilder::default(),
+            clock,
+            tables: RwLock::default(),
+            shards: (0..count).map(|_| shard()).collect(),
+            dropped: AtomicU64::new(0),
+        }
+    }
+
+    /// How many keys are held.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    /// How many keys were dropped with quota in use.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// The table of a policy's states, which is added if there is none.
+    pub(super) fn table(&self, policy: &str, rule: &dyn Rule) -> Result<TableIndex, InvalidValue> {
+        let Some(local) = rule.local_rule().map(|rule| rule.0) else {
+            return Err(InvalidValue::new(
+                format!("{rule:?}, which counts on Redis alone"),
+                "a strategy with an in-process half, or a RedisStore",
+            ));
+        };
+        let format = rule.state_format();
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = tables.iter();
+        let index = known.position(|(name, its)| **name == *policy && *its == format);
+        let index = TableIndex(index.unwrap_or(tables.len()));
+        if index.0 == tables.len() {
+            for shard in &self.shards {
+                let table = local.table(self.hasher.clone());
+                lock(shard).add_table(table, rule.follows_wall_clock());
+            }
+            tables.push((policy.into(), format));
+        } else if !lock(&self.shards[0]).stores_type_of(index, local) {
+            return Err(InvalidValue::new(
+                format!("{rule:?}, whose state format {format:?} is another's"),
+                "a state format that no other strategy has",
+            ));
+        }
+        Ok(index)
+    }
+
+    /// Does an operation on all counters; `None` if one is of another store.
+    pub(super) fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> Option<OpResult> {
+        let mut locked = self.lock(counters)?;
+        self.execute_locked(op, counters, &mut locked)
+    }
+
+    fn execute_locked(
+        &self,
+        op: Op,
+        counters: &[CounterOp<'_>],
+        locked: &mut LockedShards<'_>,
+    ) -> Option<OpResult> {
+        let clocks = Clocks::read(&*self.clock, counters);
+        // The units that each counter of an acquisition has available.
+        let mut free: SmallVec<[u64; 4]> = SmallVec::new();
+        let (mut admitted, mut rejected) = (0, 0);
+        if let Op::Acquire(times) = op {
+            let times = u64::from(times);
+            for (counter, slot) in counters.iter().zip(&locked.slots) {
+                let shard = &mut *locked.shards[slot.shard];
+                let now = clocks.of(counter.limit);
+                let available = local_rule(counter)?.available(shard.get(counter, slot), now);
+                free.push(u64::try_from(available).unwrap_or(0));
+            }
+            (admitted, rejected) = admit(counters, &free, times);
+        }
+        let mut results = SmallVec::new();
+        for (index, (counter, slot)) in counters.iter().zip(&locked.slots).enumerate() {
+            let shard = &mut *locked.shards[slot.shard];
+            let (rule, now) = (local_rule(counter)?, clocks.of(counter.limit));
+            let mut charge = 0;
+            let units = match op.for_counter(counter) {
+                Op::Acquire(times) => {
+                    let times = u64::from(times);
+                    let available = free.get(index).copied().unwrap_or(0);
+                    let units = match counter.mode {
+                        CounterMode::Check | CounterMode::CountRejections => 0,
+                        CounterMode::Charge | CounterMode::ChargeRejectedToo => {
+                            counter.units.of(admitted)
+                        }
+                        CounterMode::Shadow { charges: false, .. } => 0,
+                        CounterMode::Shadow { replaces, .. } => {
+                            let others = match replaces {
+                                Some(live) => fit_excluding(counters, &free, live, times),
+                                None => admitted,
+                            };
+                            counter.units.of(fit(counter, available, others))
+                        }
+                    };
+                    charge = match counter.mode {
+                        CounterMode::CountRejections => counter.units.of(rejected).min(available),
+                        _ => units,
+                    };
+                    if counter.mode == CounterMode::ChargeRejectedToo && rejected > 0 {
+                        let wanted = counter.units.of(rejected);
+                        let available = rule.available(shard.get(counter, slot), now);
+                        let left = available.saturating_sub_unsigned(units);
+                        charge += rejected_charge(counter, left, wanted);
+                    }
+                    units
+                }
+                Op::Peek => {
+                    // Also corrects a state that the clock made impossible, so that the reported status comes true.
+                    rule.available(shard.get(counter, slot), now);
+                    0
+                }
+                Op::Reset => 0,
+                Op::ForceAcquire | Op::Settle => {
+                    let available = rule.available(shard.get(counter, slot), now);
+                    let max = available.saturating_add_unsigned(counter.limit.rule().capacity());
+                    charge = counter.units.get().min(u64::try_from(max).unwrap_or(0));
+                    charge
+                }
+                Op::Renew => shard
+                    .get(counter, slot)
+                    .map_or(0, |state| rule.renew(state, now, &counter.caller)),
+                Op::Refund => {
+                    let (want, caller) = (counter.units.get(), &counter.caller);
+                    let state = shard.get(counter, slot);
+                    let refunded = rule.refund(state, now, &counter.receipt, want, caller);
+                    rule.available(shard.get(counter, slot), now);
+                    refunded
+                }
+            };
+            if charge > 0 {
+                let (state, dropped) = shard.entry(counter, slot, &*self.clock);
+                // Permits that rejected requests are charged have no holder that could renew or release them.
+                let unheld = match counter.limit.permit_ttl() {
+                    Some(_) => charge - units,
+                    None => 0,
+                };
+                if charge > unheld {
+                    rule.charge(state, now, charge - unheld, &counter.caller);
+                }
+                if unheld > 0 {
+                    rule.charge(state, now, unheld, &Key::unique());
+                }
+                if dropped > 0 {
+                    self.dropped.fetch_add(dropped, Ordering::Relaxed);
+                }
+            }
+            let state = shard.get(counter, slot).map(|state| &*state);
+            let snapshot = rule.snapshot(state, now, counter.units.get());
+            if op == Op::Reset {
+                shard.remove(counter, slot);
+            }
+            results.push(CounterResult {
+                clock_skew_us: now.as_micros().saturating_sub(clocks.now.as_micros()),
+                ..CounterResult::new(units, snapshot)
+            });
+        }
+        Some(OpResult {
+            admitted,
+            at: clocks.now,
+            age: Duration::ZERO,
+            admitted_after: 0,
+            source: DecisionSource::Store,
+            counters: results,
+        })
+    }
+
+    /// Charges a key that is held for as many of `times` requests as there are units for; `None` if it isn't held.
+    #[inline]
+    pub(super) fn try_charge_existing(
+        &self,
+        limit: &LimitHandle,
+        key: &Key,
+        times: u32,
+        units: Units,
+    ) -> Option<(Timestamp, u64, Snapshot)> {
+        let slot = self.slot(limit, key)?;
+        let rule = limit.rule().local_rule()?.0;
+        let mut shard = lock(&self.shards[slot.shard]);
+        let now = now_of(&*self.clock, limit);
+        let (times, units) = (times.into(), units.get());
+        let table = shard.table(slot.table)?;
+        let (admitted, snapshot) =
+            rule.try_charge_existing(table, (slot.hash, key), now, times, units)?;
+        Some((now, admitted, snapshot))
+    }
+
+    /// The callers recorded under a key; `None` if it isn't held.
+    pub(super) fn recorded_callers(&self, limit: &LimitHandle, key: &Key) -> Option<Vec<Key>> {
+        let counter = CounterOp {
+            limit,
+            key: *key,
+            units: Units::ZERO,
+            receipt: ChargeReceipt::NONE,
+            caller: *key,
+            mode: CounterMode::Charge,
+        };
+        let slot = self.slot(limit, key)?;
+        let mut shard = lock(&self.shards[slot.shard]);
+        let now = now_of(&*self.clock, limit);
+        let state = shard.get(&counter, &slot)?;
+        Some(local_rule(&counter)?.callers(state, now))
+    }
+
+    /// Where a limit's key is, by the index of all shards; `None` if the limit is of another store.
+    #[inline]
+    fn slot(&self, limit: &LimitHandle, key: &Key) -> Option<KeySlot> {
+        let hash = hash(&self.hasher, key);
+        // The shard is chosen by bits that a table looks at neither first nor last. Scaling them needs no division.
+        let middle = u64::from((hash >> 24) as u32);
+        let shard = ((middle * self.shards.len() as u64) >> 32) as usize;
+        let table = *limit.context::<TableIndex>()?;
+        Some(KeySlot { shard, table, hash })
+    }
+
+    fn lock<'a>(&'a self, counters: &[CounterOp<'_>]) -> Option<LockedShards<'a>> {
+        let mut slots: SmallVec<[KeySlot; 4]> = counters
+            .iter()
+            .map(|counter| self.slot(counter.limit, &counter.key))
+            .collect::<Option<_>>()?;
+        let mut shards: SmallVec<[usize; 4]> = slots.iter().map(|slot| slot.shard).collect();
+        // In one order for all requests, or two could wait for each other.
+        shards.sort_unstable();
+        shards.dedup();
+        for slot in &mut slots {
+            let index = shards.iter().position(|shard| *shard == slot.shard);
+            slot.shard = index.unwrap_or(0);
+        }
+        let shards = shards.iter().map(|shard| lock(&self.shards[*shard]));
+        Some(LockedShards {
+            shards: shards.collect(),
+            slots,
+        })
+    }
+}
