@@ -36,17 +36,17 @@ impl ConfigError {
         }
     }
 
-    pub(crate) fn of(policy: &str, unfit: InvalidValue) -> Self {
+    pub(crate) fn of(policy: &str, invalid: InvalidValue) -> Self {
         Self {
             policy: Some(policy.to_owned()),
-            value: unfit.value,
-            expected: unfit.expected,
+            value: invalid.value,
+            expected: invalid.expected,
         }
     }
 
     /// A mistake at a place that isn't a policy.
-    pub(crate) fn at(place: &str, unfit: InvalidValue) -> Self {
-        Self::new(format!("{place}{}", unfit.value), unfit.expected)
+    pub(crate) fn at(place: &str, invalid: InvalidValue) -> Self {
+        Self::new(format!("{place}{}", invalid.value), invalid.expected)
     }
 
     /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.

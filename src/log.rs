@@ -1,4 +1,4 @@
-//! Throttled logging. Every event on a request path goes through [`Seldom`].
+//! Throttled logging. Every event on a request path goes through [`LogThrottle`].
 
 use std::{
     sync::{
@@ -8,38 +8,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long it stays silent after it has spoken.
-const SILENCE: Duration = Duration::from_secs(10);
+/// The shortest time between two events of one throttle.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Speaks the first time, and then at most every ten seconds.
+/// Lets the first event through, and then at most one every ten seconds.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom {
-    /// Milliseconds since this process first logged, plus one; zero: not yet.
-    spoke: AtomicU64,
+pub(crate) struct LogThrottle {
+    /// In milliseconds since this process first logged, plus one; zero before the first event.
+    last_logged_ms: AtomicU64,
     suppressed: AtomicU64,
 }
 
-impl Seldom {
+impl LogThrottle {
     pub(crate) const fn new() -> Self {
         Self {
-            spoke: AtomicU64::new(0),
+            last_logged_ms: AtomicU64::new(0),
             suppressed: AtomicU64::new(0),
         }
     }
 
-    /// Calls `say` with how often it was silent since the last time, unless it is to be silent now.
-    pub(crate) fn then(&self, say: impl FnOnce(u64)) {
+    /// Calls `log` with the number of events suppressed since the last one, unless this one has to be suppressed too.
+    pub(crate) fn log_with(&self, log: impl FnOnce(u64)) {
         static START: OnceLock<Instant> = OnceLock::new();
-        let now = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
-        let spoke = self.spoke.load(Ordering::Relaxed);
-        let due = spoke == 0 || now - spoke.min(now) >= SILENCE.as_millis() as u64;
-        let speaks = due
+        let now_ms = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
+        let last_ms = self.last_logged_ms.load(Ordering::Relaxed);
+        let is_due = last_ms == 0 || now_ms - last_ms.min(now_ms) >= INTERVAL.as_millis() as u64;
+        let logs = is_due
             && self
-                .spoke
-                .compare_exchange(spoke, now, Ordering::Relaxed, Ordering::Relaxed)
+                .last_logged_ms
+                .compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        if speaks {
-            say(self.suppressed.swap(0, Ordering::Relaxed));
+        if logs {
+            log(self.suppressed.swap(0, Ordering::Relaxed));
         } else {
             self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
@@ -54,13 +54,13 @@ mod tests {
 
     #[test]
     fn an_event_is_logged_once_an_interval() {
-        let seldom = Seldom::new();
-        let mut said = Vec::new();
+        let throttle = LogThrottle::new();
+        let mut logged = Vec::new();
         for _ in 0..1_000 {
-            seldom.then(|suppressed| said.push(suppressed));
+            throttle.log_with(|suppressed| logged.push(suppressed));
         }
-        assert_eq!(said, [0]);
-        assert_eq!(seldom.suppressed.load(Ordering::Relaxed), 999);
+        assert_eq!(logged, [0]);
+        assert_eq!(throttle.suppressed.load(Ordering::Relaxed), 999);
     }
 
     /// Calls `each` with the name and the text of every source file.
@@ -76,7 +76,7 @@ mod tests {
         }
     }
 
-    /// What is logged once an episode stands behind `if begins`, and what is logged once behind a flag.
+    /// An event that is logged once per episode stands behind `if begins`, one that is logged once behind a flag.
     #[test]
     fn every_event_is_throttled_and_says_how_many_were_suppressed() {
         let levels = ["error", "warn", "info", "debug", "trace", "event"];
@@ -93,7 +93,7 @@ mod tests {
                     found += 1;
                     let before = &lines[at.saturating_sub(8)..=at];
                     let throttles = [
-                        "then(|suppressed|",
+                        "log_with(|suppressed|",
                         "if begins {",
                         ".swap(true,",
                         "is_suspect()",

@@ -17,9 +17,9 @@ pub(super) fn entries<T>(
     for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let entry = entry(line);
         if !entry.is_empty() {
-            let place = |unfit| {
+            let place = |invalid| {
                 let at = format!("line {} of {}: ", number + 1, path.display());
-                ConfigError::at(&at, unfit)
+                ConfigError::at(&at, invalid)
             };
             entries.push(read(entry).map_err(place)?);
         }
@@ -27,7 +27,7 @@ pub(super) fn entries<T>(
     Ok(entries)
 }
 
-pub(super) fn no_file() -> ConfigError {
+pub(super) fn not_from_file() -> ConfigError {
     ConfigError::new(
         "a list that is from no file",
         "one that was made by from_file",

@@ -8,10 +8,10 @@ use arc_swap::ArcSwap;
 use http::request::Parts;
 use ipnet::IpNet;
 
-use super::file::{entries, no_file};
+use super::file::{entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
-    extract::{ClientIp, client_ip, network},
+    extract::{ClientIp, client_ip, parse_network},
 };
 
 /// Client addresses and networks, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny).
@@ -118,7 +118,7 @@ impl AddressList {
     /// If the list is from no file, the file can't be read, or an entry isn't one; the list is as it was then.
     pub fn reload(&self) -> Result<(), ConfigError> {
         let Some(path) = &self.shared.file else {
-            return Err(no_file());
+            return Err(not_from_file());
         };
         self.shared.networks.store(Arc::new(read_file(path)?));
         Ok(())
@@ -168,7 +168,7 @@ fn read(entries: impl IntoIterator<Item = impl ToString>) -> Result<Networks, Co
         .map(|entry| read_one(&entry.to_string()));
     let nets = nets.collect::<Result<_, _>>();
     Ok(Networks::of(
-        nets.map_err(|unfit| ConfigError::at("", unfit))?,
+        nets.map_err(|invalid| ConfigError::at("", invalid))?,
     ))
 }
 
@@ -177,7 +177,8 @@ fn read_file(path: &Path) -> Result<Networks, ConfigError> {
 }
 
 fn read_one(text: &str) -> Result<IpNet, InvalidValue> {
-    network(text.trim()).map_err(|valid| InvalidValue::new(format!("a network {text:?}"), valid))
+    parse_network(text.trim())
+        .map_err(|expected| InvalidValue::new(format!("a network {text:?}"), expected))
 }
 
 #[cfg(test)]

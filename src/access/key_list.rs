@@ -7,7 +7,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 
-use super::file::{entries, no_file};
+use super::file::{entries, not_from_file};
 use crate::{
     error::{ConfigError, InvalidValue},
     key::Key,
@@ -45,10 +45,10 @@ pub struct KeyList {
 
 struct Shared {
     keys: ArcSwap<HashSet<Key>>,
-    file: Option<(PathBuf, ReadKey)>,
+    file: Option<(PathBuf, ParseKey)>,
 }
 
-type ReadKey = Box<dyn Fn(&str) -> Key + Send + Sync>;
+type ParseKey = Box<dyn Fn(&str) -> Key + Send + Sync>;
 
 impl KeyList {
     /// A list of these keys of the policy of that name.
@@ -109,7 +109,7 @@ impl KeyList {
     /// If the list is from no file, or the file can't be read; the list is as it was then.
     pub fn reload(&self) -> Result<(), ConfigError> {
         let Some((path, key)) = &self.shared.file else {
-            return Err(no_file());
+            return Err(not_from_file());
         };
         self.shared.keys.store(Arc::new(read_file(path, key)?));
         Ok(())
@@ -138,8 +138,8 @@ impl fmt::Debug for KeyList {
 fn read_file(path: &Path, key: &dyn Fn(&str) -> Key) -> Result<HashSet<Key>, ConfigError> {
     let keys = entries(path, |entry| match entry.strip_prefix("hash:") {
         Some(hash) => Key::from_hash(hash).ok_or_else(|| {
-            let valid = "hash: and the 20 characters that follow the # of a key that is a hash";
-            InvalidValue::new(format!("a key {entry:?}"), valid)
+            let expected = "hash: and the 20 characters that follow the # of a key that is a hash";
+            InvalidValue::new(format!("a key {entry:?}"), expected)
         }),
         None => Ok(key(entry)),
     })?;

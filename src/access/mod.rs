@@ -4,7 +4,7 @@ use std::{cell::Cell, net::IpAddr, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{error::InvalidValue, extract::NO_PEER, key::Key, log::Seldom};
+use crate::{error::InvalidValue, extract::NO_PEER, key::Key, log::LogThrottle};
 
 pub use self::ip_list::AddressList;
 pub use self::key_list::KeyList;
@@ -51,7 +51,7 @@ pub enum OnUnknownAddress {
 
 /// What the lists of a limiter say of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Listed {
+pub(crate) enum ListMatch {
     Denied,
     Allowed,
 }
@@ -62,11 +62,11 @@ pub(crate) struct Lists {
     deny: Vec<AccessList>,
     allow: Vec<AccessList>,
     on_unknown_address: OnUnknownAddress,
-    unknown_addresses: Arc<Seldom>,
+    unknown_addresses: Arc<LogThrottle>,
 }
 
 /// How a request tells what is on lists.
-pub(crate) trait Asker {
+pub(crate) trait ListSubject {
     /// The client's address, as a list of addresses finds it.
     fn address(&self, list: &AddressList) -> Option<IpAddr>;
     /// The key under a policy.
@@ -86,7 +86,7 @@ pub(crate) struct Request<'a, F> {
     pub(crate) key: F,
 }
 
-impl<F: Fn(&str) -> Option<Key>> Asker for Request<'_, F> {
+impl<F: Fn(&str) -> Option<Key>> ListSubject for Request<'_, F> {
     fn address(&self, list: &AddressList) -> Option<IpAddr> {
         list.address(self.parts)
     }
@@ -118,26 +118,28 @@ impl Lists {
     }
 
     /// Who is on lists of both kinds is denied.
-    pub(crate) fn find(&self, asker: &impl Asker) -> Option<Listed> {
+    pub(crate) fn find(&self, subject: &impl ListSubject) -> Option<ListMatch> {
         let unknown = Cell::new(false);
         let on = |list: &AccessList| match &list.0 {
             Kind::Addresses(list) => {
-                let address = asker.address(list);
-                unknown.set(unknown.get() || address.is_none() && asker.needs_address());
+                let address = subject.address(list);
+                unknown.set(unknown.get() || address.is_none() && subject.needs_address());
                 address.is_some_and(|address| list.contains(address))
             }
-            Kind::Keys(list) => asker.key(list.policy()).is_some_and(|k| list.contains(&k)),
+            Kind::Keys(list) => subject
+                .key(list.policy())
+                .is_some_and(|k| list.contains(&k)),
         };
         let rejects = || unknown.get() && self.on_unknown_address == OnUnknownAddress::Reject;
         let listed = if self.deny.iter().any(on) || rejects() {
-            Some(Listed::Denied)
+            Some(ListMatch::Denied)
         } else if self.allow.iter().any(on) {
-            Some(Listed::Allowed)
+            Some(ListMatch::Allowed)
         } else {
-            rejects().then_some(Listed::Denied)
+            rejects().then_some(ListMatch::Denied)
         };
         if unknown.get() {
-            self.log_unknown_address(asker.address_hint());
+            self.log_unknown_address(subject.address_hint());
         }
         listed
     }
@@ -145,7 +147,7 @@ impl Lists {
     #[cold]
     fn log_unknown_address(&self, hint: &str) {
         let action = self.on_unknown_address;
-        self.unknown_addresses.then(|suppressed| {
+        self.unknown_addresses.log_with(|suppressed| {
             tracing::error!(
                 ?action,
                 suppressed,

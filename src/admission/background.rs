@@ -12,7 +12,7 @@ use super::{Admission, settle::PlannedAdjustment};
 use crate::{
     decision::{AdjustFuture, AllAdjusted},
     error::StoreError,
-    log::Seldom,
+    log::LogThrottle,
     store::Op,
 };
 
@@ -114,8 +114,8 @@ impl Drop for Settlement {
 }
 
 fn warn(true_costs: &[(Arc<str>, u64)], error: &StoreError) {
-    static FAILED: Seldom = Seldom::new();
-    FAILED.then(|suppressed| {
+    static FAILED: LogThrottle = LogThrottle::new();
+    FAILED.log_with(|suppressed| {
         tracing::warn!(
             ?true_costs,
             %error,

@@ -65,7 +65,7 @@ impl Cookie {
 
 impl KeyExtractor for Cookie {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = field::only("the cookie", &self.name, self.values(parts))?;
+        let value = field::single_value("the cookie", &self.name, self.values(parts))?;
         field::key(value, self.secret)
     }
 
@@ -80,9 +80,9 @@ impl KeyExtractor for Cookie {
 
     fn validate(&self) -> Result<(), InvalidValue> {
         let fits = !self.name.is_empty() && self.name.bytes().all(is_token);
-        let unfit =
+        let invalid =
             || InvalidValue::new(format!("a cookie {:?}", self.name), "a token of RFC 6265");
-        fits.then_some(()).ok_or_else(unfit)
+        fits.then_some(()).ok_or_else(invalid)
     }
 }
 

@@ -71,7 +71,7 @@ impl KeyExtractor for Header {
 /// The value of a header that has one line.
 fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let lines = headers.get_all(name).iter();
-    field::only("the header", name.as_str(), lines).map(HeaderValue::as_bytes)
+    field::single_value("the header", name.as_str(), lines).map(HeaderValue::as_bytes)
 }
 
 /// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token: it is never

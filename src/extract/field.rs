@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::{key::Key, log::Seldom};
+use crate::{key::Key, log::LogThrottle};
 
 /// What a request without a key lacks unless its extractor says more.
 pub(super) const A_KEY: &str = "a key for this limit";
@@ -22,7 +22,11 @@ pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
 }
 
 /// The value of a field that is given once. One that is given more than once is ambiguous.
-pub(super) fn only<T>(kind: &str, name: &str, mut values: impl Iterator<Item = T>) -> Option<T> {
+pub(super) fn single_value<T>(
+    kind: &str,
+    name: &str,
+    mut values: impl Iterator<Item = T>,
+) -> Option<T> {
     let value = values.next()?;
     if values.next().is_some() {
         log_ambiguous(kind, name);
@@ -39,8 +43,8 @@ pub(super) fn missing(kind: &str, name: &str, found: usize) -> Cow<'static, str>
 
 #[cold]
 fn log_ambiguous(kind: &str, name: &str) {
-    static SELDOM: Seldom = Seldom::new();
-    SELDOM.then(|suppressed| {
+    static LOG: LogThrottle = LogThrottle::new();
+    LOG.log_with(|suppressed| {
         tracing::debug!(
             suppressed,
             "a request has no key: {kind} {name} is given more than once, which is ambiguous"

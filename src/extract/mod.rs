@@ -97,7 +97,7 @@ pub(crate) mod tuple;
 pub(crate) mod uri;
 
 pub use self::address::client::{ClientIp, client_ip};
-pub(crate) use self::address::networks::network;
+pub(crate) use self::address::networks::parse_network;
 pub(crate) use self::address::peer::NO_PEER;
 pub use self::address::peer::{Peer, PeerAddr, peer};
 pub use self::tuple::{FromFn, from_fn};

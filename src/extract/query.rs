@@ -60,7 +60,7 @@ impl Query {
 
 impl KeyExtractor for Query {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        let value = field::only("the query parameter", &self.name, self.values(parts))?;
+        let value = field::single_value("the query parameter", &self.name, self.values(parts))?;
         field::key(value.as_bytes(), self.secret)
     }
 
@@ -74,7 +74,7 @@ impl KeyExtractor for Query {
     }
 
     fn validate(&self) -> Result<(), InvalidValue> {
-        let unfit = || InvalidValue::new("a query parameter \"\"", "a parameter's name");
-        (!self.name.is_empty()).then_some(()).ok_or_else(unfit)
+        let invalid = || InvalidValue::new("a query parameter \"\"", "a parameter's name");
+        (!self.name.is_empty()).then_some(()).ok_or_else(invalid)
     }
 }

@@ -3,7 +3,7 @@ use std::{borrow::Cow, fmt};
 use http::request::Parts;
 
 use super::{KeyExtractor, MissingKey, field};
-use crate::{error::InvalidValue, key::Key, log::Seldom};
+use crate::{error::InvalidValue, key::Key, log::LogThrottle};
 
 /// Counts by what a closure finds in a request's head; `None` if the request has no key.
 ///
@@ -68,19 +68,19 @@ impl<F> fmt::Debug for FromFn<F> {
 
 /// The key of a tuple's part. Where a part by itself would share one bucket among those who have no key, so does it
 /// within a tuple.
-fn part_of(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
-    static SELDOM: Seldom = Seldom::new();
+fn part_key(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
+    static LOG: LogThrottle = LogThrottle::new();
     part.key(parts).or_else(|| {
         let hint = part.missing_key_hint();
         if !hint.is_empty() {
-            SELDOM.then(|suppressed| tracing::error!(suppressed, "a request has no key: {hint}"));
+            LOG.log_with(|suppressed| tracing::error!(suppressed, "a request has no key: {hint}"));
         }
         (part.on_missing_key() == MissingKey::Shared).then(Key::missing)
     })
 }
 
 /// What a tuple's part lacks, if it is missing in a request, or any.
-fn name_of(part: &impl KeyExtractor, parts: Option<&Parts>) -> Option<Cow<'static, str>> {
+fn missing_part_name(part: &impl KeyExtractor, parts: Option<&Parts>) -> Option<Cow<'static, str>> {
     let found = parts.is_some_and(|parts| part.key(parts).is_some());
     let missing = !found && part.on_missing_key() != MissingKey::Shared;
     missing.then(|| part.missing_key_name(parts))
@@ -90,7 +90,7 @@ macro_rules! tuple {
     ($($part:ident $index:tt),+) => {
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
             fn key(&self, parts: &Parts) -> Option<Key> {
-                Some(Key::tuple([$(part_of(&self.$index, parts)?),+]))
+                Some(Key::tuple([$(part_key(&self.$index, parts)?),+]))
             }
 
             fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
@@ -105,7 +105,7 @@ macro_rules! tuple {
 
             fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
                 let mut name = None;
-                $(name = name.or_else(|| name_of(&self.$index, parts));)+
+                $(name = name.or_else(|| missing_part_name(&self.$index, parts));)+
                 name.unwrap_or(Cow::Borrowed(field::A_KEY))
             }
 

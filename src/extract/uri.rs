@@ -6,7 +6,7 @@ use http::request::Parts;
 use super::{KeyExtractor, field};
 use crate::key::Key;
 #[cfg(feature = "axum")]
-use crate::log::Seldom;
+use crate::log::LogThrottle;
 
 /// Counts each path by itself, without its query: as the client sent it, also within a nested axum router. The key is
 /// [`Key::new`].
@@ -82,7 +82,7 @@ pub fn matched_path() -> RoutePath {
 #[cfg(feature = "axum")]
 #[derive(Clone, Debug)]
 pub struct RoutePath {
-    suspicion: Arc<Seldom>,
+    suspicion: Arc<LogThrottle>,
 }
 
 #[cfg(feature = "axum")]
@@ -111,7 +111,7 @@ impl RoutePath {
         if routed.is_some() {
             return;
         }
-        self.suspicion.then(|suppressed| {
+        self.suspicion.log_with(|suppressed| {
             tracing::warn!(
                 suppressed,
                 "a policy counts by `matched_path()`, and a request reached it before any axum router: probably its layer \

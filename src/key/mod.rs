@@ -17,16 +17,16 @@ mod tests;
 mod text;
 
 use crate::random::random_u64;
-use text::{DOTTED, Text, dotted};
+use text::{MAX_DOTTED_LEN, TextBuf, dotted};
 
 /// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits. Behind the text stands its length.
-const READABLE: usize = 23;
+const MAX_READABLE_LEN: usize = 23;
 
 /// What stands before a hash, and in no readable key.
-const HASHED: u8 = b'#';
+const HASH_MARKER: u8 = b'#';
 
 /// What stands between the parts of a tuple, and in no part.
-const JOINT: u8 = b'+';
+const TUPLE_SEPARATOR: u8 = b'+';
 
 /// Bytes of hash that are kept: 120 bits, which are 20 characters of base64.
 const HASH_BYTES: usize = 15;
@@ -54,7 +54,7 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 // Aligned, so that copies of it are of whole words wherever it is kept.
 #[repr(align(8))]
-pub struct Key([u8; READABLE + 1]);
+pub struct Key([u8; MAX_READABLE_LEN + 1]);
 
 impl Key {
     /// A key of text that may be seen: a user's name, a tenant, a path. Long or unusual text is hashed.
@@ -101,16 +101,16 @@ impl Key {
     #[inline]
     fn dotted(address: Ipv4Addr) -> Self {
         let (text, len) = dotted(address.octets());
-        let mut key = [0; READABLE + 1];
-        key[..DOTTED].copy_from_slice(&text);
+        let mut key = [0; MAX_READABLE_LEN + 1];
+        key[..MAX_DOTTED_LEN].copy_from_slice(&text);
         // There is no dot behind the last octet.
         key[len - 1] = 0;
-        key[READABLE] = len as u8 - 1;
+        key[MAX_READABLE_LEN] = len as u8 - 1;
         Self(key)
     }
 
     fn masked(address: IpAddr, v4: u8, v6: u8) -> Self {
-        let mut text = Text::default();
+        let mut text = TextBuf::default();
         let written = match address {
             IpAddr::V4(address) => {
                 let bits = v4.min(32);
@@ -139,19 +139,19 @@ impl Key {
     /// A key of several keys. Different parts, or the same parts in other groups, never make the same key.
     pub fn tuple<K: Borrow<Key>>(parts: impl IntoIterator<Item = K>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("tollgate key tuple");
-        let (mut text, mut len, mut fits, mut count) = ([0; READABLE], 0, true, 0);
+        let (mut text, mut len, mut fits, mut count) = ([0; MAX_READABLE_LEN], 0, true, 0);
         for part in parts {
             let part = part.borrow().as_bytes();
             hasher.update(&[part.len() as u8]);
             hasher.update(part);
-            let joint = usize::from(count > 0);
+            let separator = usize::from(count > 0);
             count += 1;
-            let end = len + joint + part.len();
+            let end = len + separator + part.len();
             // A tuple within a tuple is hashed: written out, its parts would look like the outer one's.
-            fits = fits && end <= READABLE && !part.contains(&JOINT);
+            fits = fits && end <= MAX_READABLE_LEN && !part.contains(&TUPLE_SEPARATOR);
             if fits {
-                text[len..len + joint].fill(JOINT);
-                text[len + joint..end].copy_from_slice(part);
+                text[len..len + separator].fill(TUPLE_SEPARATOR);
+                text[len + separator..end].copy_from_slice(part);
                 len = end;
             }
         }
@@ -164,28 +164,28 @@ impl Key {
 
     /// The one key that all requests share.
     pub const fn global() -> Self {
-        Self::sign(b'*')
+        Self::single_char(b'*')
     }
 
     /// The key that requests without one share. No extractor and no text makes it.
     pub const fn missing() -> Self {
-        Self::sign(b'?')
+        Self::single_char(b'?')
     }
 
-    const fn sign(sign: u8) -> Self {
-        let mut key = [0; READABLE + 1];
-        key[0] = sign;
-        key[READABLE] = 1;
+    const fn single_char(single_char: u8) -> Self {
+        let mut key = [0; MAX_READABLE_LEN + 1];
+        key[0] = single_char;
+        key[MAX_READABLE_LEN] = 1;
         Self(key)
     }
 
     /// A key that no other process, and no other call, makes.
     pub(crate) fn unique() -> Self {
-        static PROCESS: OnceLock<u64> = OnceLock::new();
-        static CALLS: AtomicU64 = AtomicU64::new(0);
-        let process = PROCESS.get_or_init(|| random_u64().wrapping_add(process::id().into()));
-        let mut text = Text::default();
-        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        static PROCESS_ID: OnceLock<u64> = OnceLock::new();
+        static CALL_SEQ: AtomicU64 = AtomicU64::new(0);
+        let process = PROCESS_ID.get_or_init(|| random_u64().wrapping_add(process::id().into()));
+        let mut text = TextBuf::default();
+        let call = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
         // In base 64, which is at most 11 characters each.
         for number in [*process, call] {
             for place in 0..11 {
@@ -199,7 +199,7 @@ impl Key {
     /// The key that is known by its hash.
     pub(crate) fn from_hash(hash: &str) -> Option<Self> {
         let fits = hash.len() == HASH_CHARS && hash.bytes().all(|c| ALPHABET.contains(&c));
-        let mut text = [HASHED; 1 + HASH_CHARS];
+        let mut text = [HASH_MARKER; 1 + HASH_CHARS];
         text.get_mut(1..)
             .filter(|_| fits)?
             .copy_from_slice(hash.as_bytes());
@@ -208,7 +208,7 @@ impl Key {
 
     /// The key that is `text` in the store.
     #[cfg(feature = "redis")]
-    pub(crate) fn from_books(text: &[u8]) -> Option<Self> {
+    pub(crate) fn from_stored(text: &[u8]) -> Option<Self> {
         Self::readable(text).filter(|_| text.is_ascii())
     }
 
@@ -219,7 +219,7 @@ impl Key {
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0[..usize::from(self.0[READABLE])]
+        &self.0[..usize::from(self.0[MAX_READABLE_LEN])]
     }
 
     /// Its bytes as numbers, which are hashed faster.
@@ -234,9 +234,11 @@ impl Key {
     }
 
     fn readable(text: &[u8]) -> Option<Self> {
-        let mut key = [0; READABLE + 1];
-        key[..READABLE].get_mut(..text.len())?.copy_from_slice(text);
-        key[READABLE] = text.len() as u8;
+        let mut key = [0; MAX_READABLE_LEN + 1];
+        key[..MAX_READABLE_LEN]
+            .get_mut(..text.len())?
+            .copy_from_slice(text);
+        key[MAX_READABLE_LEN] = text.len() as u8;
         Some(Self(key))
     }
 
@@ -247,10 +249,10 @@ impl Key {
     }
 
     fn hashed(hash: &blake3::Hash) -> Self {
-        let mut key = [0; READABLE + 1];
-        key[0] = HASHED;
+        let mut key = [0; MAX_READABLE_LEN + 1];
+        key[0] = HASH_MARKER;
         key[1..=HASH_CHARS].copy_from_slice(&hash_text(hash));
-        key[READABLE] = 1 + HASH_CHARS as u8;
+        key[MAX_READABLE_LEN] = 1 + HASH_CHARS as u8;
         Self(key)
     }
 }

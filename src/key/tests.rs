@@ -98,7 +98,7 @@ proptest! {
         let mut seen = HashMap::new();
         for parts in texts {
             let key = Key::tuple(parts.iter().map(Key::new));
-            prop_assert!(key.as_str().len() <= READABLE);
+            prop_assert!(key.as_str().len() <= MAX_READABLE_LEN);
             if let Some(other) = seen.insert(key, parts.clone()) {
                 prop_assert_eq!(other, parts);
             }

@@ -3,12 +3,12 @@
 use std::fmt;
 
 /// Room to write an address in: "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128" is 49.
-pub(super) struct Text {
+pub(super) struct TextBuf {
     len: usize,
     bytes: [u8; 52],
 }
 
-impl Default for Text {
+impl Default for TextBuf {
     fn default() -> Self {
         Self {
             len: 0,
@@ -17,7 +17,7 @@ impl Default for Text {
     }
 }
 
-impl Text {
+impl TextBuf {
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -57,12 +57,12 @@ const OCTETS: [([u8; 4], u8); 256] = {
 };
 
 /// The longest IPv4 address, and a dot.
-pub(super) const DOTTED: usize = 16;
+pub(super) const MAX_DOTTED_LEN: usize = 16;
 
 /// An IPv4 address with a dot behind it, and how long that is. It is on the path of every request that is counted by
 /// address, and many times faster than `Display`.
-pub(super) fn dotted(octets: [u8; 4]) -> ([u8; DOTTED], usize) {
-    let (mut text, mut len) = ([0; DOTTED], 0);
+pub(super) fn dotted(octets: [u8; 4]) -> ([u8; MAX_DOTTED_LEN], usize) {
+    let (mut text, mut len) = ([0; MAX_DOTTED_LEN], 0);
     for octet in octets {
         let (digits, more) = OCTETS[usize::from(octet)];
         text[len..len + 4].copy_from_slice(&digits);
@@ -71,7 +71,7 @@ pub(super) fn dotted(octets: [u8; 4]) -> ([u8; DOTTED], usize) {
     (text, len)
 }
 
-impl fmt::Write for Text {
+impl fmt::Write for TextBuf {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.bytes().for_each(|byte| self.push(byte));
         Ok(())

@@ -42,7 +42,7 @@ impl LimiterBackend for LimiterRef {
 
     #[cold]
     fn log_double_counting(&self, policy: &str) {
-        self.double_counting_log.then(|suppressed| {
+        self.double_counting_log.log_with(|suppressed| {
             tracing::warn!(
                 policy,
                 suppressed,

@@ -16,7 +16,7 @@ use tokio::{
 use super::core::{LimiterCore, permit_registry::PermitEntries};
 use crate::{
     decision::PermitHandle,
-    log::Seldom,
+    log::LogThrottle,
     store::{CounterOp, Op, StoreResponse},
 };
 
@@ -56,8 +56,8 @@ impl HeldPermits {
             }
             Some(_) => {}
             None => {
-                static LOG: Seldom = Seldom::new();
-                LOG.then(|suppressed| {
+                static LOG: LogThrottle = LogThrottle::new();
+                LOG.log_with(|suppressed| {
                     tracing::warn!(
                         suppressed,
                         "permits of in-flight limits can't be renewed outside of a tokio runtime: take them from a task of one"

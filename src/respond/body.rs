@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 
-use crate::log::Seldom;
+use crate::log::LogThrottle;
 
 /// The error of a body that the application answers with.
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
@@ -37,8 +37,8 @@ impl RefusalBody {
                 match ready!(Pin::new(body).poll_frame(cx)) {
                     Some(Ok(frame)) => Poll::Ready(Some(frame)),
                     Some(Err(error)) => {
-                        static FAILED: Seldom = Seldom::new();
-                        FAILED.then(|suppressed| {
+                        static FAILED: LogThrottle = LogThrottle::new();
+                        FAILED.log_with(|suppressed| {
                             tracing::error!(
                                 error,
                                 suppressed,

@@ -19,7 +19,7 @@ use crate::{
     admission::{Admission, Rejected},
     decision::Decision,
     headers::exposed_headers,
-    log::Seldom,
+    log::LogThrottle,
 };
 
 mod body;
@@ -60,7 +60,7 @@ pub(crate) struct Answers {
     /// Whether a layer refunds its own charge of a request that its handler rejected.
     pub(crate) refunds_handler_rejections: bool,
     /// Successes that it answered with.
-    successes: Arc<Seldom>,
+    successes: Arc<LogThrottle>,
 }
 
 impl Answers {
@@ -125,7 +125,7 @@ impl Answers {
         let refused = Rejected::new(decision.clone()).headers(fields);
         let mut response = respond(&refused, parts);
         if response.status().is_success() {
-            self.successes.then(|suppressed| {
+            self.successes.log_with(|suppressed| {
                 let (status, action) = (response.status().as_u16(), "default response");
                 tracing::error!(
                     status,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{delay::after_failure, problem::REDUCED_CAPACITY_TITLE};
 #[cfg(feature = "axum")]
 use super::{delay::whole_seconds, problem::REDUCED_CAPACITY};
-use crate::{error::CallError, log::Seldom};
+use crate::{error::CallError, log::LogThrottle};
 
 /// The response to a call that failed in a handler: the service is unavailable, and when to retry.
 pub(crate) struct Unavailable {
@@ -22,8 +22,8 @@ impl Unavailable {
             | CallError::PartsRequired { .. }
             | CallError::CreditUnsupported { .. }
             | CallError::NotABan { .. } => {
-                static MISUSE: Seldom = Seldom::new();
-                MISUSE.then(|suppressed| {
+                static MISUSE: LogThrottle = LogThrottle::new();
+                MISUSE.log_with(|suppressed| {
                     tracing::error!(%error, suppressed, "a handler returned the error of a call that the application made wrongly");
                 });
                 None

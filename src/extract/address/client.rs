@@ -3,7 +3,7 @@ use std::{borrow::Cow, net::IpAddr, sync::Arc};
 use http::{HeaderName, header, request::Parts};
 
 use super::{
-    forwarded::{self, List, MOST_ENTRIES, X_FORWARDED_FOR},
+    forwarded::{self, List, MAX_ENTRIES, X_FORWARDED_FOR},
     networks::Networks,
     peer::{peer, peer_of},
 };
@@ -11,7 +11,7 @@ use crate::{
     error::InvalidValue,
     extract::{KeyExtractor, MissingKey, Peer, field},
     key::Key,
-    log::Seldom,
+    log::LogThrottle,
 };
 
 /// Counts by the client's address, also behind proxies that it is to trust. An IPv6 address counts
@@ -86,7 +86,7 @@ pub struct ClientIp {
     proxies: Option<Networks>,
     hops: Option<usize>,
     source: Option<Source>,
-    suspicion: Arc<Seldom>,
+    suspicion: Arc<LogThrottle>,
 }
 
 /// Where proxies name their client.
@@ -164,16 +164,16 @@ impl ClientIp {
     /// The client's address in full; `None` if even the peer is unknown. For logs, and for handlers that show it.
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
-        if !self.believes(peer) {
+        if !self.is_trusted(peer) {
             if let Some(peer) = peer.filter(is_private) {
                 self.suspect(peer, parts);
             }
             return peer;
         }
-        let client = self.named(parts);
+        let client = self.forwarded_client(parts);
         if client.is_none() {
-            static UNNAMED: Seldom = Seldom::new();
-            UNNAMED.then(|suppressed| {
+            static UNNAMED: LogThrottle = LogThrottle::new();
+            UNNAMED.log_with(|suppressed| {
                 tracing::debug!(
                     ?peer,
                     suppressed,
@@ -195,7 +195,7 @@ impl ClientIp {
         let Some(header) = names.find(|name| parts.headers.contains_key(*name)) else {
             return;
         };
-        self.suspicion.then(|suppressed| {
+        self.suspicion.log_with(|suppressed| {
             tracing::warn!(
                 %peer,
                 %header,
@@ -207,7 +207,7 @@ impl ClientIp {
         });
     }
 
-    fn believes(&self, peer: Option<IpAddr>) -> bool {
+    fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
         match (&self.proxies, &self.source) {
             (Some(proxies), _) => peer.is_some_and(|peer| proxies.contain(peer)),
             (None, Some(Source::One(_))) => false,
@@ -216,13 +216,15 @@ impl ClientIp {
     }
 
     /// The client that the header names, from a trusted proxy.
-    fn named(&self, parts: &Parts) -> Option<IpAddr> {
+    fn forwarded_client(&self, parts: &Parts) -> Option<IpAddr> {
         let list = match &self.source {
-            Some(Source::One(name)) => return forwarded::only(&parts.headers, name.as_ref().ok()?),
+            Some(Source::One(name)) => {
+                return forwarded::single_address(&parts.headers, name.as_ref().ok()?);
+            }
             Some(Source::List(list)) => *list,
             None => List::XForwardedFor,
         };
-        let mut entries = list.backwards(&parts.headers);
+        let mut entries = list.rev_addresses(&parts.headers);
         if let Some(hops) = self.hops {
             return entries.nth(hops.checked_sub(1)?)?;
         }
@@ -289,9 +291,9 @@ impl KeyExtractor for ClientIp {
             ));
         }
         match self.hops {
-            Some(hops) if !(1..=MOST_ENTRIES).contains(&hops) => Err(InvalidValue::new(
+            Some(hops) if !(1..=MAX_ENTRIES).contains(&hops) => Err(InvalidValue::new(
                 format!("{hops} hops"),
-                format!("at least 1 and at most {MOST_ENTRIES}"),
+                format!("at least 1 and at most {MAX_ENTRIES}"),
             )),
             Some(_) if one.is_some() => Err(InvalidValue::new(
                 "hops in a header of one address",

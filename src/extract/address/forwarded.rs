@@ -14,10 +14,10 @@ use smallvec::SmallVec;
 
 /// How many entries of a list are looked at. A request passes few proxies; a header of thousands of entries is an
 /// attempt to make work.
-pub(crate) const MOST_ENTRIES: usize = 64;
+pub(crate) const MAX_ENTRIES: usize = 64;
 
 /// How long an entry may be: `Forwarded` has room for a host name, an address is much shorter.
-const LONGEST_ENTRY: usize = 1024;
+const MAX_ENTRY_LEN: usize = 1024;
 
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -30,7 +30,7 @@ pub(crate) enum List {
 
 impl List {
     /// The clients that the entries name, all lines together, last first; `None` for an entry without a client.
-    pub(crate) fn backwards(
+    pub(crate) fn rev_addresses(
         self,
         headers: &HeaderMap,
     ) -> impl Iterator<Item = Option<IpAddr>> + '_ {
@@ -39,7 +39,7 @@ impl List {
             Self::Forwarded => header::FORWARDED,
         };
         let lines = headers.get_all(name).into_iter().rev();
-        let entries = lines.flat_map(move |line| Entries {
+        let entries = lines.flat_map(move |line| RevEntries {
             rest: Some(line.as_bytes()),
             quotes: self == Self::Forwarded,
         });
@@ -48,7 +48,7 @@ impl List {
             Self::Forwarded => forwarded_for,
         };
         let mut readable = true;
-        entries.take(MOST_ENTRIES).map_while(move |entry| {
+        entries.take(MAX_ENTRIES).map_while(move |entry| {
             // Beyond an entry without a beginning it is not known which proxy wrote the rest.
             let goes_on = mem::replace(&mut readable, entry.is_some());
             goes_on.then(|| address(entry?))
@@ -57,7 +57,7 @@ impl List {
 }
 
 /// The address in a header of one; `None` if it says none, or several.
-pub(crate) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
+pub(crate) fn single_address(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next().map(HeaderValue::as_bytes)?;
     // A second line has another origin, and it is not known which of them is the proxy's.
@@ -65,12 +65,12 @@ pub(crate) fn only(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
 }
 
 /// A line's entries, last first; in the end `None`, if an entry is too long or a quoted string has no beginning.
-struct Entries<'a> {
+struct RevEntries<'a> {
     rest: Option<&'a [u8]>,
     quotes: bool,
 }
 
-impl<'a> Iterator for Entries<'a> {
+impl<'a> Iterator for RevEntries<'a> {
     type Item = Option<&'a [u8]>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -78,7 +78,7 @@ impl<'a> Iterator for Entries<'a> {
         let (mut at, mut quoted) = (line.len(), false);
         while let Some(&byte) = at.checked_sub(1).and_then(|before| line.get(before)) {
             at -= 1;
-            if line.len() - at > LONGEST_ENTRY {
+            if line.len() - at > MAX_ENTRY_LEN {
                 return Some(None);
             }
             match byte {
@@ -96,7 +96,7 @@ impl<'a> Iterator for Entries<'a> {
 
 /// Whether a quote in a quoted string is escaped by what stands before it: an odd number of backslashes.
 fn is_escaped(before: &[u8]) -> bool {
-    let backslashes = before.iter().rev().take(LONGEST_ENTRY);
+    let backslashes = before.iter().rev().take(MAX_ENTRY_LEN);
     backslashes.take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
 

@@ -8,17 +8,17 @@ use crate::error::InvalidValue;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Networks {
     nets: Vec<IpNet>,
-    unfit: Option<InvalidValue>,
+    invalid: Option<InvalidValue>,
 }
 
 impl Networks {
     /// Adds a network (`10.0.0.0/8`), or a single address.
     pub(crate) fn add(&mut self, text: &str) {
-        match proxies(text.trim()) {
+        match parse_proxy_network(text.trim()) {
             Ok(net) => self.nets.push(net),
             Err(valid) => {
-                let unfit = || InvalidValue::new(format!("a network {text:?}"), valid);
-                self.unfit.get_or_insert_with(unfit);
+                let invalid = || InvalidValue::new(format!("a network {text:?}"), valid);
+                self.invalid.get_or_insert_with(invalid);
             }
         }
     }
@@ -29,12 +29,12 @@ impl Networks {
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
-        self.unfit.clone().map_or(Ok(()), Err)
+        self.invalid.clone().map_or(Ok(()), Err)
     }
 }
 
 /// A network, or what would be one.
-pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
+pub(crate) fn parse_network(text: &str) -> Result<IpNet, &'static str> {
     let wrong = "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32";
     // By the standard library, which takes no octet with a leading zero for what it may or may not be.
     let (address, bits) = match text.split_once('/') {
@@ -54,8 +54,8 @@ pub(crate) fn network(text: &str) -> Result<IpNet, &'static str> {
 }
 
 /// A network of proxies.
-fn proxies(text: &str) -> Result<IpNet, &'static str> {
-    let net = network(text)?;
+fn parse_proxy_network(text: &str) -> Result<IpNet, &'static str> {
+    let net = parse_network(text)?;
     if net.prefix_len() == 0 {
         return Err("the proxies' own networks: one of all addresses would trust every client");
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use http::request::Parts;
 
-use crate::{extract::MissingKey, key::Key, log::Seldom, policy::Policy};
+use crate::{extract::MissingKey, key::Key, log::LogThrottle, policy::Policy};
 
 /// So many requests without a key before any with one are probably a mistake of the application's.
 const SUSPECTED_AFTER: u32 = 5;
@@ -16,7 +16,7 @@ pub(crate) struct MissingKeys {
     found_any: AtomicBool,
     /// How many had none before that.
     before_any: AtomicU32,
-    logged: Seldom,
+    logged: LogThrottle,
 }
 
 impl MissingKeys {
@@ -48,7 +48,7 @@ impl MissingKeys {
                  so, put it outside the limiter (with axum, in a `.layer(..)` call after the limiter's)"
             );
         }
-        self.logged.then(|suppressed| {
+        self.logged.log_with(|suppressed| {
             if hint.is_empty() {
                 tracing::debug!(policy, ?missing, suppressed, "a request has no key");
             } else {

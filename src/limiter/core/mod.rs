@@ -19,7 +19,7 @@ use crate::{
     decision::{PolicyEntry, PolicyRole, ResponseCache, quota_override::QuotaOverride},
     error::UnknownPolicy,
     key::Key,
-    log::Seldom,
+    log::LogThrottle,
     policy::{
         Policy,
         on_store_error::{OnMisconfiguration, OnStoreError},
@@ -56,11 +56,11 @@ pub(crate) struct LimiterCore {
     pub(crate) permit_ttl: Duration,
     pub(crate) permits: PermitRegistry,
     pub(crate) queues: Arc<dyn WakeLeaders>,
-    pub(crate) outage_log: Seldom,
-    pub(crate) misconfiguration_log: Seldom,
-    pub(crate) double_counting_log: Seldom,
+    pub(crate) outage_log: LogThrottle,
+    pub(crate) misconfiguration_log: LogThrottle,
+    pub(crate) double_counting_log: LogThrottle,
     /// Of calls that can't be carried out.
-    pub(crate) misuse_log: Seldom,
+    pub(crate) misuse_log: LogThrottle,
 }
 
 /// A policy, and its limit in the store.

@@ -8,7 +8,7 @@ use std::{
 use crate::{
     decision::quota_override::{OverridingQuota, QuotaOverride},
     error::{ConfigError, InvalidValue},
-    log::Seldom,
+    log::LogThrottle,
     policy::Policy,
     quota::Quota,
     store::{LimitHandle, Store},
@@ -24,7 +24,7 @@ pub(crate) struct QuotaOverrideCache {
     /// With the reason, if the strategy can't count it.
     overrides: RwLock<HashMap<Quota, Result<QuotaOverride, InvalidValue>>>,
     refills: TierRefills,
-    log: Seldom,
+    log: LogThrottle,
 }
 
 impl QuotaOverrideCache {
@@ -115,7 +115,7 @@ impl QuotaOverrideCache {
             overrides.entry(quota).or_insert(opened).clone()
         });
         cached.map_err(|invalid| {
-            self.log.then(|suppressed| {
+            self.log.log_with(|suppressed| {
                 let error = ConfigError::of(policy.name(), invalid);
                 tracing::error!(%error, suppressed, "a request's own quota can't be counted; the policy's own quota is used");
             });

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use super::request::concerns_request;
 use crate::{
-    access::{AddressList, Asker, Listed, Request},
+    access::{AddressList, ListMatch, ListSubject, Request},
     decision::DecisionKind,
     error::CallError,
     key::Key,
@@ -26,7 +26,7 @@ struct KeyedCall<'a> {
     overrides: Option<&'a CheckOverrides>,
 }
 
-impl Asker for KeyedCall<'_> {
+impl ListSubject for KeyedCall<'_> {
     fn address(&self, list: &AddressList) -> Option<IpAddr> {
         let overrides = self.overrides?;
         let of_parts = || list.address(overrides.parts.as_deref()?);
@@ -104,7 +104,7 @@ impl LimiterRef {
         }
         let kind = self.find_unknown(keys, overrides);
         let kind = kind.or_else(|| self.find_lacking(op, keys, overrides))?;
-        self.misuse_log.then(|suppressed| match &kind {
+        self.misuse_log.log_with(|suppressed| match &kind {
             DecisionKind::UnknownPolicy(error) => {
                 tracing::error!(%error, suppressed, "a call names an unknown policy");
             }
@@ -182,10 +182,10 @@ impl LimiterRef {
         own.or_else(|| self.shadowed_policy_key(bound, keys))
     }
 
-    fn list_decision(&self, subject: &impl Asker) -> Option<DecisionKind> {
+    fn list_decision(&self, subject: &impl ListSubject) -> Option<DecisionKind> {
         Some(match self.lists.as_ref()?.find(subject)? {
-            Listed::Denied => DecisionKind::DenyListed,
-            Listed::Allowed => DecisionKind::Admitted,
+            ListMatch::Denied => DecisionKind::DenyListed,
+            ListMatch::Allowed => DecisionKind::Admitted,
         })
     }
 }

@@ -75,10 +75,10 @@ impl LimiterRef {
 
     fn log_failure(&self, error: &StoreError, action: FailureAction) {
         match error.remedy() {
-            Some(remedy) => self.misconfiguration_log.then(|suppressed| {
+            Some(remedy) => self.misconfiguration_log.log_with(|suppressed| {
                 tracing::error!(%error, remedy, ?action, suppressed, "rate limit store is misconfigured");
             }),
-            None => self.outage_log.then(|suppressed| {
+            None => self.outage_log.log_with(|suppressed| {
                 tracing::warn!(%error, ?action, suppressed, "rate limit store failed");
             }),
         }

@@ -15,7 +15,7 @@ use super::decision_builder::DecisionBuilder;
 use crate::{
     decision::Decision,
     limiter::core::LimiterRef,
-    log::Seldom,
+    log::LogThrottle,
     policy::{LookUp, Policy, Tiers},
     quota::Quota,
     store::{PendingResponse, StoreResponse},
@@ -175,7 +175,7 @@ fn run_on(pending: QuotaLookup) {
         ..
     } = pending;
     static RUNNING: Semaphore = Semaphore::const_new(MAX_LATE_LOOKUPS);
-    static LATE: Seldom = Seldom::new();
+    static LATE: LogThrottle = LogThrottle::new();
     let permit = RUNNING.try_acquire().ok();
     let runs_on = match (permit, Handle::try_current()) {
         (Some(permit), Ok(runtime)) => {
@@ -187,7 +187,7 @@ fn run_on(pending: QuotaLookup) {
         }
         _ => false,
     };
-    LATE.then(|suppressed| {
+    LATE.log_with(|suppressed| {
         tracing::warn!(
             policy = &*policy,
             ?timeout,

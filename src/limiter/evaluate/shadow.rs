@@ -12,7 +12,7 @@ use crate::{
         keys::Keys,
         overrides::CheckOverrides,
     },
-    log::Seldom,
+    log::LogThrottle,
     policy::Policy,
     store::{CounterMode, Op, StoreResponse},
     strategy::RetryAfter,
@@ -82,8 +82,8 @@ impl BoundPolicy {
         counters.record(evaluated, admitted, would_admit);
         if would_admit != admitted {
             let policy = self.policy.name();
-            static DIFFERS: Seldom = Seldom::new();
-            DIFFERS.then(|suppressed| {
+            static DIFFERS: LogThrottle = LogThrottle::new();
+            DIFFERS.log_with(|suppressed| {
                 tracing::debug!(
                     policy,
                     admitted,

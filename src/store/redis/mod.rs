@@ -198,7 +198,7 @@ impl Store for RedisStore {
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
             let list = tokio::time::timeout(shared.deadline, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
-            Ok(list.iter().filter_map(|by| Key::from_books(by)).collect())
+            Ok(list.iter().filter_map(|by| Key::from_stored(by)).collect())
         })
     }
 

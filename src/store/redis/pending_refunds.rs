@@ -21,7 +21,7 @@ use super::{
         op::{CounterOps, OwnedCounterOp},
     },
 };
-use crate::{error::StoreError, log::Seldom, store::Op};
+use crate::{error::StoreError, log::LogThrottle, store::Op};
 
 /// Refunds that are kept at most; more are dropped, and their units come back with time. Refunds of permits are always kept: there
 /// are no more of them than this process held.
@@ -251,8 +251,8 @@ impl Drop for Retrying {
 }
 
 fn log_unconfirmed(request: &PendingRequest, error: &StoreError) {
-    static UNCONFIRMED: Seldom = Seldom::new();
-    UNCONFIRMED.then(|suppressed| {
+    static UNCONFIRMED: LogThrottle = LogThrottle::new();
+    UNCONFIRMED.log_with(|suppressed| {
         tracing::warn!(
             policy = policy_of(request),
             %error,
@@ -263,8 +263,8 @@ fn log_unconfirmed(request: &PendingRequest, error: &StoreError) {
 }
 
 fn log_failed(request: &PendingRequest, error: &StoreError) {
-    static FAILED: Seldom = Seldom::new();
-    FAILED.then(|suppressed| {
+    static FAILED: LogThrottle = LogThrottle::new();
+    FAILED.log_with(|suppressed| {
         tracing::warn!(
             policy = policy_of(request),
             %error,

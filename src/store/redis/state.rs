@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::{Clock, SystemClock, Timestamp},
-    log::Seldom,
+    log::LogThrottle,
 };
 
 /// The state that the workers of a store share.
@@ -38,8 +38,8 @@ pub(crate) struct StoreState {
     /// Offset of the server's clock from this machine's, in microseconds.
     pub(super) ahead: AtomicI64,
     /// Logs that a breaker opened: a cluster has one for each hash tag.
-    pub(super) opened: Seldom,
-    pub(super) closed: Seldom,
+    pub(super) opened: LogThrottle,
+    pub(super) closed: LogThrottle,
 }
 
 impl StoreState {

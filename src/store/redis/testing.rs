@@ -199,7 +199,7 @@ pub fn other_reply(bytes: &[u8]) {
     let mut health = HealthReport::default();
     health::InfoReply(&info).judge(&"server".into(), &mut health);
     let _ = health.issues().iter().map(ToString::to_string).count();
-    if let Some(key) = Key::from_books(bytes) {
+    if let Some(key) = Key::from_stored(bytes) {
         assert_eq!(key.as_str().as_bytes(), bytes);
     }
 }

@@ -58,7 +58,7 @@ pub(crate) async fn send_batch(
         let error = || outcome.error.clone().unwrap_or(StoreError::Timeout);
         if breaker.on_failure(Instant::now(), error) {
             let error = error();
-            shared.opened.then(|suppressed| {
+            shared.opened.log_with(|suppressed| {
                 tracing::warn!(%error, suppressed, "circuit breaker opened after failed calls to the store; probing in the background");
             });
             probe::start(&shared, &breaker, route.tag());

@@ -48,7 +48,7 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
         }
         drop(lease);
         if let Some(shared) = shared.upgrade() {
-            shared.closed.then(|suppressed| {
+            shared.closed.log_with(|suppressed| {
                 tracing::info!(
                     suppressed,
                     "circuit breaker closed: the store responds again"
