@@ -14,15 +14,15 @@ use crate::{
     extract::{ClientIp, client_ip, parse_network},
 };
 
-/// Client addresses and networks, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny).
+/// A list of client addresses and networks to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny).
 ///
-/// An entry is a CIDR (`10.0.0.0/8`, `2001:db8::/32`) or a single address; IPv4 that is mapped into IPv6 is IPv4. Clones
-/// are the same list: [`replace`](AddressList::replace) through one of them changes it for all, also while requests are
-/// served. A request sees the list before or after, never a part, and doesn't wait for it.
+/// An entry is a network (`10.0.0.0/8`, `2001:db8::/32`) or a single address; an IPv4 address mapped into IPv6 is treated as
+/// IPv4. Clones share one list: [`replace`](AddressList::replace) changes it for all of them, also while requests are served. A
+/// request sees the list before or after the change, never a part, and doesn't wait for it.
 ///
-/// The address is the socket's peer unless [`client_ip`](AddressList::client_ip) says otherwise. A request whose address isn't known
-/// is on no such list; nor is a [`check`](crate::Limiter::check) without an
-/// [address](crate::Check::address).
+/// The address is that of the socket's peer unless [`client_ip`](AddressList::client_ip) is set. A request whose address is
+/// unknown is not on the list, nor is a [`check`](crate::Limiter::check) without an [address](crate::Check::address): see
+/// [`OnUnknownAddress`](crate::OnUnknownAddress).
 ///
 /// ```
 /// use tollgate::{AddressList, Key, Limiter, Policy, Quota};
@@ -62,20 +62,20 @@ struct Networks {
 }
 
 impl AddressList {
-    /// A list of these networks and addresses: text, or what is displayed as such.
+    /// A list of these networks and addresses, as text or as types that are displayed so.
     ///
     /// # Errors
     ///
-    /// If an entry isn't one.
+    /// [`ConfigError`] if an entry is neither.
     pub fn new(entries: impl IntoIterator<Item = impl ToString>) -> Result<Self, ConfigError> {
         Ok(Self::of(read(entries)?, None))
     }
 
-    /// The list in a file: one entry a line; what follows a `#` is a comment.
+    /// Reads a list from a file: one entry per line, and comments after a `#`.
     ///
     /// # Errors
     ///
-    /// If the file can't be read, or an entry isn't one: it says on which line.
+    /// [`ConfigError`] if the file can't be read, or an entry is invalid; it names the line.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         let path = path.into();
         Ok(Self::of(read_file(&path)?, Some(path)))
@@ -91,7 +91,7 @@ impl AddressList {
         }
     }
 
-    /// Finds a request's address by `client`, in place of its socket's peer: behind proxies.
+    /// Sets how a request's address is found behind proxies. Default: the socket's peer.
     #[must_use]
     pub fn client_ip(mut self, client: ClientIp) -> Self {
         self.client = client;
@@ -102,7 +102,7 @@ impl AddressList {
     ///
     /// # Errors
     ///
-    /// If an entry isn't one; the list is as it was then.
+    /// [`ConfigError`] if an entry is invalid; the list is then unchanged.
     pub fn replace(
         &self,
         entries: impl IntoIterator<Item = impl ToString>,
@@ -111,11 +111,13 @@ impl AddressList {
         Ok(())
     }
 
-    /// Reads the file once more, and replaces all entries at once. It blocks while it reads.
+    /// Reads the list's file again, and replaces all entries at once. It blocks while it reads: call it from `spawn_blocking`
+    /// in async code.
     ///
     /// # Errors
     ///
-    /// If the list is from no file, the file can't be read, or an entry isn't one; the list is as it was then.
+    /// [`ConfigError`] if the list is not from a file, the file can't be read, or an entry is invalid; the list is then
+    /// unchanged.
     pub fn reload(&self) -> Result<(), ConfigError> {
         let Some(path) = &self.shared.file else {
             return Err(not_from_file());
@@ -124,7 +126,7 @@ impl AddressList {
         Ok(())
     }
 
-    /// Whether an address is on it.
+    /// Whether an address is on the list.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let networks = self.shared.networks.load();

@@ -13,13 +13,13 @@ use crate::{
     key::Key,
 };
 
-/// Keys of one policy, to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): those that
-/// the policy's extractor finds in requests, or that a [`check`](crate::Limiter::check) names for it.
+/// A list of keys of one policy to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny), as its
+/// extractor finds them in requests, or as a [`check`](crate::Limiter::check) sets them.
 ///
-/// Clones are the same list: [`replace`](KeyList::replace) through one of them changes it for all, also while requests
-/// are served. A request sees the list before or after, never a part, and doesn't wait for it.
+/// Clones share one list: [`replace`](KeyList::replace) changes it for all of them, also while requests are served. A request
+/// sees the list before or after the change, never a part, and doesn't wait for it.
 ///
-/// A client that can choose its key can choose one that is allowed: allow keys that were verified, or are secret.
+/// A client that can choose its key can choose an allowed one: allow only keys that are verified or secret.
 ///
 /// ```
 /// use tollgate::{Key, KeyList, Limiter, Policy, Quota, extract};
@@ -51,7 +51,8 @@ struct Shared {
 type ParseKey = Box<dyn Fn(&str) -> Key + Send + Sync>;
 
 impl KeyList {
-    /// A list of these keys of the policy of that name.
+    /// A list of `keys` of the policy of that name. A name that no policy of the limiter has is a [`ConfigError`] when the
+    /// limiter is built.
     pub fn new(policy: impl Into<Arc<str>>, keys: impl IntoIterator<Item = Key>) -> Self {
         Self {
             policy: policy.into(),
@@ -62,9 +63,9 @@ impl KeyList {
         }
     }
 
-    /// The list in a file: one entry a line, of which `key` makes a key as the policy's extractor does; what follows a
-    /// `#` at the beginning of a line or behind a space is a comment. A key that is known by its hash alone, which logs
-    /// and the store show as `#7lEM2SSxGPnYHjFZP0wx`, is written `hash:7lEM2SSxGPnYHjFZP0wx`.
+    /// Reads a list from a file: one entry per line, which `key` turns into a key as the policy's extractor does. A comment
+    /// begins with a `#` at the beginning of a line or after a space. A key of which only the hash is known, as in logs and the
+    /// store (`#7lEM2SSxGPnYHjFZP0wx`), is written `hash:7lEM2SSxGPnYHjFZP0wx`.
     ///
     /// ```no_run
     /// # fn f() -> Result<(), tollgate::ConfigError> {
@@ -77,7 +78,7 @@ impl KeyList {
     ///
     /// # Errors
     ///
-    /// If the file can't be read, or what follows `hash:` is no hash: it says on which line.
+    /// [`ConfigError`] if the file can't be read, or a `hash:` entry is invalid; it names the line.
     pub fn from_file<F>(
         policy: impl Into<Arc<str>>,
         path: impl Into<PathBuf>,
@@ -102,11 +103,13 @@ impl KeyList {
         self.shared.keys.store(Arc::new(keys.into_iter().collect()));
     }
 
-    /// Reads the file once more, and replaces all keys at once. It blocks while it reads.
+    /// Reads the list's file again, and replaces all keys at once. It blocks while it reads: call it from `spawn_blocking` in
+    /// async code.
     ///
     /// # Errors
     ///
-    /// If the list is from no file, or the file can't be read; the list is as it was then.
+    /// [`ConfigError`] if the list is not from a file, the file can't be read, or an entry is invalid; the list is then
+    /// unchanged.
     pub fn reload(&self) -> Result<(), ConfigError> {
         let Some((path, key)) = &self.shared.file else {
             return Err(not_from_file());
@@ -115,12 +118,12 @@ impl KeyList {
         Ok(())
     }
 
-    /// Whether a key is on it.
+    /// Whether a key is on the list.
     pub fn contains(&self, key: &Key) -> bool {
         self.shared.keys.load().contains(key)
     }
 
-    /// The policy whose keys these are.
+    /// The name of the policy whose keys these are.
     pub fn policy(&self) -> &str {
         &self.policy
     }

@@ -1,4 +1,4 @@
-//! Access lists: which requests are admitted or denied, whatever the policies say.
+//! Access lists: requests that are admitted or denied without evaluating a policy.
 
 use std::{cell::Cell, net::IpAddr, sync::Arc};
 
@@ -13,8 +13,7 @@ mod file;
 pub(crate) mod ip_list;
 pub(crate) mod key_list;
 
-/// A list to [allow](crate::LimiterBuilder::allow) or to [deny](crate::LimiterBuilder::deny): an [`AddressList`] or a
-/// [`KeyList`].
+/// An [`AddressList`] or a [`KeyList`], to [allow](crate::LimiterBuilder::allow) or [deny](crate::LimiterBuilder::deny).
 #[derive(Clone, Debug)]
 pub struct AccessList(Kind);
 
@@ -36,16 +35,16 @@ impl From<KeyList> for AccessList {
     }
 }
 
-/// What to do with a request whose address an [`AddressList`] can't see. Either way an error is logged, at most every
-/// 10 s, with what to do about it.
+/// What happens to a request whose address an [`AddressList`] can't find. In both cases an error with the remedy is logged, at
+/// most every 10 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnUnknownAddress {
-    /// It is on none of the lists: the policies decide.
+    /// The request is on no address list: the policies are evaluated.
     #[default]
     Pass,
-    /// It is rejected as if it were on a deny list: 403 Forbidden. A request that a list of keys allows still passes, if no
-    /// list of addresses is there to deny it.
+    /// The request is rejected with 403 Forbidden, as if it were on a deny list. One that a [`KeyList`] allows is admitted,
+    /// unless there is an address list to deny.
     Reject,
 }
 

@@ -5,15 +5,15 @@ use http::{header, request::Parts};
 use super::{KeyExtractor, field};
 use crate::{error::InvalidValue, key::Key};
 
-/// Counts by a cookie's value (RFC 6265), of any bytes. The key is [`Key::secret`], since most cookies are credentials;
-/// with [`readable`](Cookie::readable) it is [`Key::new`].
+/// Counts by the value of a cookie (RFC 6265), which may have any bytes. The key is [`Key::secret`], since most cookies are
+/// credentials; with [`readable`](Cookie::readable) it is [`Key::new`].
 ///
-/// Names differ by case. A request with several cookies of the name is ambiguous and has no key; an empty value is no key
-/// either. Cookies in several `Cookie` lines, as HTTP/2 sends them, are one list. A name that no cookie can have is a
-/// [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// Names are case-sensitive. A request with several cookies of the name is ambiguous and has no key, nor has one with an empty
+/// value. Several `Cookie` fields, as in HTTP/2, are one list. An invalid name is a [`ConfigError`](crate::ConfigError) when
+/// the limiter is built.
 ///
-/// A client can invent a cookie with each request, or send none. Count by what a middleware
-/// [verified](super::extension), unless it's only a hint.
+/// A client can send another cookie with each request, or none. To enforce a limit, count by what a middleware
+/// [verified](super::extension).
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -28,7 +28,7 @@ pub fn cookie(name: impl Into<String>) -> Cookie {
     }
 }
 
-/// See [`cookie`].
+/// The extractor of a cookie, from [`cookie`].
 #[derive(Clone, Debug)]
 pub struct Cookie {
     name: String,
@@ -36,14 +36,14 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// Keeps only a hash of the value, as it does unless [`readable`](Cookie::readable): [`Key::secret`].
+    /// Stores only a hash of the value, by [`Key::secret`]: the default.
     #[must_use]
     pub fn secret(mut self) -> Self {
         self.secret = true;
         self
     }
 
-    /// Keeps a short and harmless value readable in the store and in logs, such as a language: [`Key::new`].
+    /// Stores a short value of plain characters, such as a language, readably, by [`Key::new`].
     #[must_use]
     pub fn readable(mut self) -> Self {
         self.secret = false;

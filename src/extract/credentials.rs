@@ -5,12 +5,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 use super::{KeyExtractor, field};
 use crate::{error::InvalidValue, key::Key};
 
-/// Counts by a header's value, of any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
+/// Counts by the value of a header, which may have any bytes. The key is [`Key::new`], or [`Key::secret`] for a header that
 /// [looks like a credential](crate::extract#credentials) or is declared [secret](Header::secret).
 ///
-/// A request with several lines of the header is ambiguous and has no key; an empty value is no key either.
+/// A request with several fields of this name is ambiguous and has no key, nor has one with an empty value.
 ///
-/// A name that no header can have is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// An invalid name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+///
+/// ```
+/// use tollgate::{Key, extract::{self, KeyExtractor}};
+///
+/// let request = http::Request::get("/").header("x-tenant", "acme").header("x-api-key", "sk_1");
+/// let (parts, ()) = request.body(()).unwrap().into_parts();
+/// assert_eq!(extract::header("x-tenant").key(&parts), Some(Key::new("acme")));
+/// assert_eq!(extract::header("x-api-key").key(&parts), Some(Key::secret("sk_1")));
+/// ```
 pub fn header(name: impl AsRef<str>) -> Header {
     let name = name.as_ref();
     let name = HeaderName::try_from(name).map_err(|_| name.to_owned());
@@ -20,7 +29,7 @@ pub fn header(name: impl AsRef<str>) -> Header {
     }
 }
 
-/// See [`header()`].
+/// The extractor of a header, from [`header()`].
 #[derive(Clone, Debug)]
 pub struct Header {
     name: Result<HeaderName, String>,
@@ -28,15 +37,14 @@ pub struct Header {
 }
 
 impl Header {
-    /// Keeps only a hash of the value, however short and harmless: [`Key::secret`].
+    /// Stores only a hash of the value, by [`Key::secret`], whatever the header's name.
     #[must_use]
     pub fn secret(mut self) -> Self {
         self.secret = true;
         self
     }
 
-    /// Keeps a short and harmless value readable in the store and in logs, also where the header looks like a
-    /// credential: [`Key::new`].
+    /// Stores a short value of plain characters readably, by [`Key::new`], also if the header's name looks like a credential.
     #[must_use]
     pub fn readable(mut self) -> Self {
         self.secret = false;
@@ -74,20 +82,20 @@ fn only_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> 
     field::single_value("the header", name.as_str(), lines).map(HeaderValue::as_bytes)
 }
 
-/// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token: it is never
-/// kept in the clear. A request with several `Authorization` headers has no key.
+/// Counts by the token of `Authorization: Bearer TOKEN` (RFC 6750). The key is [`Key::secret`] of the token, which is never
+/// stored readably. A request with several `Authorization` headers has no key.
 pub fn bearer() -> Bearer {
     Bearer { hash_key: None }
 }
 
-/// See [`bearer`].
+/// The extractor of a bearer token, from [`bearer`].
 #[derive(Clone)]
 pub struct Bearer {
     hash_key: Option<[u8; 32]>,
 }
 
 impl Bearer {
-    /// Hashes tokens under a key that the application keeps to itself: [`Key::secret_with`].
+    /// Hashes tokens under a secret key of the application, by [`Key::secret_with`]. Default: a hash without a key.
     #[must_use]
     pub fn hash_key(mut self, hash_key: [u8; 32]) -> Self {
         self.hash_key = Some(hash_key);

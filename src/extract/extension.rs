@@ -5,10 +5,10 @@ use http::request::Parts;
 use super::{KeyExtractor, field};
 use crate::key::Key;
 
-/// Counts by what a middleware or the server left in a request's extensions, such as the user that authentication found.
-/// The key is the closure's; a request without a `T` has none.
+/// Counts by a value of type `T` that a middleware or the server put into a request's extensions, such as the authenticated
+/// user. The key is the closure's result; a request without a `T` has none.
 ///
-/// Count by what was verified: a token or a name that is merely claimed, a client can change with each request.
+/// Count by verified values: a client can change an unverified token or name with each request.
 ///
 /// ```
 /// use tollgate::{Key, Policy, Quota, extract};
@@ -22,8 +22,7 @@ use crate::key::Key;
 /// let policy = Policy::new("users", Quota::requests(100).per_minute()).key(by_user);
 /// ```
 ///
-/// A claim of a JWT, once a middleware has verified the signature and left the claims. Where it may be absent,
-/// [`from_fn`](super::from_fn) can say so:
+/// By a claim of a JWT, whose signature a middleware has verified. For an optional claim, use [`from_fn`](super::from_fn):
 ///
 /// ```
 /// # use tollgate::{Key, extract};
@@ -40,7 +39,7 @@ use crate::key::Key;
 /// });
 /// ```
 ///
-/// A client's TLS certificate, where the server leaves it with what it knows of the connection:
+/// By a client's TLS certificate, if the server puts it into the connection's info:
 ///
 /// ```
 /// # #[cfg(feature = "axum")] {
@@ -67,14 +66,15 @@ where
     }
 }
 
-/// See [`extension`].
+/// The extractor of an extension, from [`extension`].
 pub struct Extension<T> {
     find: Arc<dyn Fn(&T) -> Key + Send + Sync>,
     name: Cow<'static, str>,
 }
 
 impl<T> Extension<T> {
-    /// Says what a request without a `T` lacks, in its client's words: `"a signed-in user"`.
+    /// Sets the name of the key in the response to a request without a `T`: with `"a signed-in user"` it is "The request lacks
+    /// a signed-in user."
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = name.into();

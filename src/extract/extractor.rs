@@ -1,4 +1,4 @@
-//! The trait of key extractors, and what combines two of them.
+//! The trait of key extractors, and combinations of extractors.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -7,19 +7,22 @@ use http::request::Parts;
 use super::field;
 use crate::{error::InvalidValue, key::Key};
 
-/// What to do with a request in which a policy finds no key.
+/// What a policy does with a request without a key: set by [`Policy::missing_key`](crate::Policy::missing_key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// The policy does not apply to it.
+    /// The policy does not apply to the request.
     Skip,
-    /// It is rejected: 400 Bad Request.
+    /// The request is rejected with 400 Bad Request.
     Reject,
-    /// All such requests are counted together, under one key that no request can name.
+    /// All such requests share one bucket, under a key that no request can have.
     Shared,
 }
 
-/// Finds the key that a policy counts a request by.
+/// Finds the key that a policy counts a request by. The functions of [`extract`](crate::extract) return the built-in
+/// extractors.
+///
+/// Its methods run on request paths, from any thread: they must not block or panic.
 ///
 /// ```compile_fail,E0277
 /// # use tollgate::{Policy, Quota};
@@ -33,63 +36,65 @@ pub enum MissingKey {
             to four of them, and closures by `extract::from_fn(|parts| ..)`"
 )]
 pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
-    /// The key of a request; `None` if it has none.
+    /// Returns the key of a request; `None` if it has none.
     fn key(&self, parts: &Parts) -> Option<Key>;
 
-    /// The key of a request that brings these texts where this extractor looks for them: for
-    /// [`PolicyHandle::key`](crate::PolicyHandle::key). Most take one text; a tuple takes one for each of its parts;
-    /// [`or_else`](KeyExtractor::or_else) takes the place of one of its extractors, `"1"` for the first, and the texts of that
-    /// one; [`global`](super::global) takes none.
+    /// Returns the key of a request that has these texts where the extractor looks for them: for
+    /// [`PolicyHandle::key`](crate::PolicyHandle::key). Most extractors take one text; a tuple takes one for each of its parts;
+    /// [`or_else`](KeyExtractor::or_else) takes the number of one of its extractors, `"1"` for the first, and that extractor's
+    /// texts; [`global`](super::global) takes none.
     ///
-    /// `None` if they are no such texts, or keys are made by code of the application: by [`extension`](super::extension), [`from_fn`](super::from_fn), and an
-    /// extractor of one's own unless it says otherwise.
+    /// `None` for invalid texts, and for extractors whose keys are made by code of the application:
+    /// [`extension`](super::extension), [`from_fn`](super::from_fn), and by default your own.
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
         let _ = texts;
         None
     }
 
-    /// The key of each request, if it's the same one whatever the request holds: [`global`](super::global)'s, and that of a tuple of such
-    /// extractors. A call of a [`Limiter`](crate::Limiter) with one key for all policies counts by it in place of its own.
-    /// `None` unless an extractor says otherwise.
+    /// Returns the key if it is the same for all requests, as for [`global`](super::global) and tuples of nothing else: a call
+    /// of a [`Limiter`](crate::Limiter) with one key for all policies then uses this key. Default: `None`.
     fn fixed_key(&self) -> Option<Key> {
         None
     }
 
-    /// What to do with a request without a key, unless the policy says otherwise.
+    /// What happens to a request without a key, unless [`Policy::missing_key`](crate::Policy::missing_key) is set. Default:
+    /// [`MissingKey::Reject`].
     fn on_missing_key(&self) -> MissingKey {
         MissingKey::Reject
     }
 
-    /// What a request without a key lacks, in its client's words: "the header x-api-key". It stands in the response,
-    /// after "The request lacks".
+    /// The name of the key in the response to a request that lacks it, after "The request lacks": "the header x-api-key".
     ///
-    /// `parts` is the request's head; there is none in a [`check`](crate::Limiter::check).
+    /// `parts` is the request's head, which a call by hand may not have.
     fn missing_key_name(&self, parts: Option<&Parts>) -> Cow<'static, str> {
         let _ = parts;
         Cow::Borrowed(field::A_KEY)
     }
 
-    /// If a missing key is a mistake of the application's, what to do about it: it is logged as an error.
+    /// The remedy, if a missing key is a mistake in the application: it is logged as an error. Default: empty, for keys that a
+    /// client may omit.
     fn missing_key_hint(&self) -> &'static str {
         ""
     }
 
-    /// Called when a limiter is built.
+    /// Validates the extractor's settings, when a limiter is built. Default: `Ok`.
     ///
     /// # Errors
     ///
-    /// If it can't find keys, such as by a header whose name is none.
+    /// [`InvalidValue`] if it can't find keys, such as for an invalid header name. It becomes the limiter's
+    /// [`ConfigError`](crate::ConfigError).
     fn validate(&self) -> Result<(), InvalidValue> {
         Ok(())
     }
 
-    /// Uses `other` where this finds no key. What else is done with a request without a key is as `other` has it.
+    /// Uses `other` for requests in which this extractor finds no key. A request in which neither finds one is handled as
+    /// `other` does.
     ///
-    /// For two kinds of caller. For one credential that may be in either of two places use
-    /// [`or_same`](KeyExtractor::or_same): here a caller would have a bucket for each, and so twice the quota.
+    /// For two kinds of callers. For one credential that may be in either of two places, use
+    /// [`or_same`](KeyExtractor::or_same), since here a caller has a bucket for each, and so twice the quota.
     ///
-    /// The two never share a bucket, whatever they find: the key is [`Key::tuple`] of `Key::new("1")` and this one's
-    /// key, or of `Key::new("2")` and `other`'s; a third's has a `"3"`.
+    /// The two never share a bucket: the key is [`Key::tuple`] of `Key::new("1")` and this extractor's key, or of
+    /// `Key::new("2")` and that of `other`; a third extractor has `"3"`.
     ///
     /// ```
     /// use tollgate::{Key, PeerAddr, extract::{self, KeyExtractor}};
@@ -112,12 +117,11 @@ pub trait KeyExtractor: fmt::Debug + Send + Sync + 'static {
         OrElse::new(self, other)
     }
 
-    /// Uses `other` where this finds no key, for one credential that may be in either of two places: both have one bucket. What
-    /// else is done with a request without a key is as `other` has it.
+    /// Uses `other` for requests in which this extractor finds no key, with one bucket for both: for one credential that may be
+    /// in either of two places. A request in which neither finds one is handled as `other` does.
     ///
-    /// The key is the one that was found, so both have to make the same key of the same credential: two that hash it, or two
-    /// that don't. A request that brings both is counted by this one's alone, so let the application authenticate by the
-    /// same.
+    /// Both have to make the same key of the same credential: either both hash it or neither does. A request with both is
+    /// counted by the key of the first, so the application has to authenticate by the same one.
     ///
     /// ```
     /// use tollgate::{Key, extract::{self, KeyExtractor}};
@@ -172,7 +176,7 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
     }
 }
 
-/// The first key that one of several extractors finds: see [`KeyExtractor::or_else`].
+/// An extractor of the first key that one of several extractors finds: from [`KeyExtractor::or_else`].
 #[derive(Clone)]
 pub struct OrElse {
     /// Each with what sets its keys apart from the others'.
@@ -185,7 +189,7 @@ impl OrElse {
         Self { extractors }.or_else(first).or_else(second)
     }
 
-    /// Uses `next` where all so far have found no key.
+    /// Uses `next` for requests in which the previous extractors find no key.
     #[must_use]
     pub fn or_else(mut self, next: impl KeyExtractor) -> Self {
         let place = Key::new((self.extractors.len() + 1).to_string());
@@ -251,7 +255,7 @@ impl fmt::Debug for OrElse {
     }
 }
 
-/// The key that the first of two extractors finds, in one bucket: see [`KeyExtractor::or_same`].
+/// An extractor of the key that the first of two extractors finds, in one bucket: from [`KeyExtractor::or_same`].
 #[derive(Clone, Debug)]
 pub struct OrSame<A, B> {
     first: A,

@@ -5,11 +5,11 @@ use http::request::Parts;
 use super::{KeyExtractor, field};
 use crate::key::Key;
 
-/// Counts each gRPC service by itself: `helloworld.Greeter` of the path `/helloworld.Greeter/SayHello`. The key is
-/// [`Key::new`].
+/// Counts each gRPC service separately: `helloworld.Greeter` for the path `/helloworld.Greeter/SayHello`. The key is
+/// [`Key::new`] of its name.
 ///
-/// A path of fewer than two segments names no service, and has no key. The path alone decides, not the content type:
-/// routers go by it, and a client chooses the other.
+/// A path of fewer than two segments has no key. The content type is not read: a client can choose it, while routers use the
+/// path.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -22,7 +22,7 @@ pub fn grpc_service() -> GrpcService {
     GrpcService
 }
 
-/// See [`grpc_service`].
+/// The extractor of the gRPC service, from [`grpc_service`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcService;
 
@@ -41,13 +41,13 @@ impl KeyExtractor for GrpcService {
     }
 }
 
-/// Counts each gRPC method by itself, by its full name: `helloworld.Greeter/SayHello`. The key is [`Key::new`]; see
+/// Counts each gRPC method separately, by its full name: `helloworld.Greeter/SayHello`. The key is [`Key::new`]; see
 /// [`grpc_service`] for requests without one.
 pub fn grpc_method() -> GrpcMethod {
     GrpcMethod
 }
 
-/// See [`grpc_method`].
+/// The extractor of the gRPC method, from [`grpc_method`].
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcMethod;
 

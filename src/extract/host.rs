@@ -5,14 +5,13 @@ use http::{header, request::Parts, uri::Authority};
 use super::{KeyExtractor, field};
 use crate::key::Key;
 
-/// Counts each host by itself: the one that the request is for, in lower case, without a port and without the dot that
-/// a full name may end in. The key is [`Key::new`].
+/// Counts each requested host separately, in lower case, without a port and without a final dot. The key is [`Key::new`].
 ///
-/// It is the target's (`:authority` in HTTP/2) or else the `Host` header's (RFC 9112, section 3.2.2). A request with
-/// none, with several `Host` headers, or with one that is no host has no key. What proxies say in `X-Forwarded-Host` or
-/// `Forwarded` is not read.
+/// The host is that of the request target (`:authority` in HTTP/2), or else of the `Host` header (RFC 9112, section 3.2.2). A
+/// request without a host, with several `Host` headers, or with an invalid one has no key. `X-Forwarded-Host` and `Forwarded`
+/// are not read.
 ///
-/// Clients choose it freely, unless the server or a proxy answers to known hosts alone.
+/// Clients choose it freely, unless the server or a proxy accepts known hosts only.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -25,7 +24,7 @@ pub fn host() -> Host {
     Host
 }
 
-/// See [`host`].
+/// The extractor of the host, from [`host`].
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 

@@ -12,8 +12,8 @@
 //! | [`path`], [`method`] | the request's path as the client sent it; its method | [`Key::new`](crate::Key::new) |
 //! | [`matched_path`] (feature `axum`) | the route | [`Key::new`](crate::Key::new) |
 //! | [`grpc_service`], [`grpc_method`] | `pkg.Service`; `pkg.Service/Method` | [`Key::new`](crate::Key::new) |
-//! | [`extension`] | what a middleware found: a user, a JWT's claim, a TLS certificate | yours |
-//! | [`from_fn`] | what a closure says | yours |
+//! | [`extension`] | a value of a middleware: a user, a JWT's claim, a TLS certificate | yours |
+//! | [`from_fn`] | a closure's result | yours |
 //! | [`global`] | all requests together | [`Key::global`](crate::Key::global) |
 //! | a tuple of two to four | all of them together | [`Key::tuple`](crate::Key::tuple) |
 //! | [`or_else`](KeyExtractor::or_else) | the first that is there | [`Key::tuple`](crate::Key::tuple) of its place and its key |
@@ -38,16 +38,16 @@
 //! # Calls by hand
 //!
 //! A [`Limiter`](crate::Limiter) that is called with one key for all policies (`limiter.admit(&user)`) counts by it whatever
-//! their extractors say, but for those by [`global`], or by a tuple of nothing else: such a policy has one key for all
-//! requests, and keeps it ([`KeyExtractor::fixed_key`]). A policy by an address, a path or a tenant has to be named beside the
-//! caller's: `limiter.admit([("users", user), ("tenants", tenant)])`. [`PolicyHandle::key`](crate::PolicyHandle::key) makes
-//! the key that a policy's extractor finds in a request.
+//! their extractors are, except under policies by [`global`], or a tuple of nothing else, which keep their one key
+//! ([`KeyExtractor::fixed_key`]). Policies by an address, a path or a tenant have to be named, each with its key:
+//! `limiter.admit([("users", user), ("tenants", tenant)])`. [`PolicyHandle::key`](crate::PolicyHandle::key) makes the key that
+//! a policy's extractor finds in a request.
 //!
 //! # Credentials
 //!
-//! A short value of harmless characters is stored as it is, so that an operator can read it, unless it may be a
-//! credential: then only its hash reaches the store and the logs ([`Key::secret`](crate::Key::secret)). [`bearer`] and [`cookie`] always hash.
-//! [`header`] and [`query`] hash if the name looks like a credential's:
+//! A short value of plain characters is stored unchanged, so that an operator can read it, unless it may be a credential: then
+//! only its hash reaches the store and the logs ([`Key::secret`](crate::Key::secret)). [`bearer`] and, by default, [`cookie`]
+//! always hash. [`header`] and [`query`] hash if the name looks like a credential's:
 //!
 //! - it contains `apikey`, `authorization`, `credential`, `passwd`, `password`, `secret`, `session` or `token`, in any
 //!   case: `Proxy-Authorization`, `x-auth-token`, `JSESSIONID`;
@@ -55,34 +55,34 @@
 //!   something other than a letter follows and, in the names of query parameters, where an upper-case letter follows a
 //!   lower-case one: `apiKey`.
 //!
-//! `.readable()` keeps such a value readable, and `.secret()` hashes any other. [`extension`] and [`from_fn`] return a
-//! [`Key`](crate::Key) of the application's own making: use [`Key::secret`](crate::Key::secret) there.
+//! `.readable()` stores such a value readably, and `.secret()` hashes any other. [`extension`] and [`from_fn`] return a
+//! [`Key`](crate::Key) that the application makes: use [`Key::secret`](crate::Key::secret) there.
 //!
 //! # Requests without a key
 //!
 //! | extractor | a request without a key is |
 //! |---|---|
-//! | [`peer`], [`client_ip`] | counted with all others without one, and an error is logged: [`MissingKey::Shared`] |
+//! | [`peer`], [`client_ip`] | counted in one bucket with all others without one, and an error is logged: [`MissingKey::Shared`] |
 //! | [`header`], [`query`], [`cookie`], [`bearer`], [`host`], [`grpc_service`], [`grpc_method`], [`extension`], [`from_fn`] | rejected, 400 Bad Request: [`MissingKey::Reject`] |
-//! | a tuple | rejected if a part is missing, but for parts of which all without one share a bucket |
-//! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | what the last extractor says |
-//! | [`path`], [`method`], [`matched_path`], [`global`] | none: each request has a key |
+//! | a tuple | rejected if a part is missing, unless that part is [`MissingKey::Shared`] |
+//! | [`or_else`](KeyExtractor::or_else), [`or_same`](KeyExtractor::or_same) | as the last extractor does |
+//! | [`path`], [`method`], [`matched_path`], [`global`] | impossible: each request has a key |
 //!
-//! [`Policy::missing_key`](crate::Policy::missing_key) says otherwise for one policy. A header with several lines, and a
-//! query parameter or cookie that is given twice, are ambiguous and no key.
+//! [`Policy::missing_key`](crate::Policy::missing_key) changes this for one policy. A header, query parameter or cookie that is
+//! given more than once is ambiguous and yields no key.
 //!
-//! The response to a rejected request says [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks
-//! the header x-api-key.", and not the policy's name. What the application probably did wrong is logged: a policy whose first
-//! requests all lack a key logs a warning, once.
+//! The response to a rejected request says [what it lacks](KeyExtractor::missing_key_name), such as "The request lacks the
+//! header x-api-key.", and not the policy's name. A policy whose first five requests all lack a key logs a warning, once, since
+//! that is probably a mistake in the application.
 //!
-//! # What a client can choose
+//! # Keys that a client can choose
 //!
-//! An address can't be chosen, nor what a middleware verified. All else a client can change with each request, and have
-//! a new bucket each time: an API key that was not checked, a cookie, a path, a host. To limit clients rather than to
-//! share out among what they name, verify first ([`extension`]), or put the address into a tuple with it.
+//! A client can't choose its address, nor a value that a middleware verified. It can change everything else with each request,
+//! and so have a new bucket each time: an unverified API key, a cookie, a path, a host. To limit clients, verify the value
+//! first ([`extension`]), or combine it with the address in a tuple.
 //!
-//! What must be awaited to know a key belongs into a middleware before this one, which leaves it in the request's
-//! extensions for [`extension`].
+//! A key that has to be awaited is found by a middleware in front of the limiter, which puts it into the request's extensions
+//! for [`extension`].
 
 mod address;
 mod cookie;

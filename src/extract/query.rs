@@ -5,13 +5,12 @@ use http::request::Parts;
 use super::{KeyExtractor, credentials::is_credential, field};
 use crate::{error::InvalidValue, key::Key};
 
-/// Counts by a parameter of the query, decoded as forms are (`application/x-www-form-urlencoded` of the WHATWG's URL
-/// standard): `+` and `%20` are a space, what isn't UTF-8 is replaced. The key is [`Key::new`], or
-/// [`Key::secret`] for a parameter that [looks like a credential](crate::extract#credentials) or is declared
-/// [secret](Query::secret).
+/// Counts by a query parameter, decoded like a form (`application/x-www-form-urlencoded` of the WHATWG's URL standard): `+` and
+/// `%20` are a space, invalid UTF-8 is replaced. The key is [`Key::new`], or [`Key::secret`] for a parameter that [looks like a
+/// credential](crate::extract#credentials) or is declared [secret](Query::secret).
 ///
-/// A request with several parameters of the name is ambiguous and has no key; an empty value is no key either. An empty
-/// name is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+/// A request with several parameters of the name is ambiguous and has no key, nor has one with an empty value. An empty name is
+/// a [`ConfigError`](crate::ConfigError) when the limiter is built.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -27,7 +26,7 @@ pub fn query(name: impl Into<String>) -> Query {
     }
 }
 
-/// See [`query`].
+/// The extractor of a query parameter, from [`query`].
 #[derive(Clone, Debug)]
 pub struct Query {
     name: String,
@@ -35,15 +34,15 @@ pub struct Query {
 }
 
 impl Query {
-    /// Keeps only a hash of the value, however short and harmless: [`Key::secret`].
+    /// Stores only a hash of the value, by [`Key::secret`], whatever the parameter's name.
     #[must_use]
     pub fn secret(mut self) -> Self {
         self.secret = true;
         self
     }
 
-    /// Keeps a short and harmless value readable in the store and in logs, also where the parameter looks like a
-    /// credential: [`Key::new`].
+    /// Stores a short value of plain characters readably, by [`Key::new`], also if the parameter's name looks like a
+    /// credential.
     #[must_use]
     pub fn readable(mut self) -> Self {
         self.secret = false;

@@ -5,7 +5,8 @@ use http::request::Parts;
 use super::{KeyExtractor, MissingKey, field};
 use crate::{error::InvalidValue, key::Key, log::LogThrottle};
 
-/// Counts by what a closure finds in a request's head; `None` if the request has no key.
+/// Counts by the key that a closure returns for a request's head; `None` if the request has no key. It runs on the request path
+/// and must not block.
 ///
 /// ```
 /// use tollgate::{Key, Policy, Quota, extract};
@@ -30,7 +31,7 @@ where
     }
 }
 
-/// See [`from_fn`].
+/// The extractor of a closure's key, from [`from_fn`].
 #[derive(Clone)]
 pub struct FromFn<F> {
     find: F,
@@ -38,8 +39,8 @@ pub struct FromFn<F> {
 }
 
 impl<F> FromFn<F> {
-    /// Says what a request without a key lacks, in its client's words: `"a tenant in its path"`. What a response says
-    /// with 400 Bad Request is then "The request lacks a tenant in its path."
+    /// Sets the name of the key in the 400 response to a request without one: with `"a tenant in its path"` it is "The request
+    /// lacks a tenant in its path."
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = name.into();

@@ -8,15 +8,15 @@ use crate::key::Key;
 #[cfg(feature = "axum")]
 use crate::log::LogThrottle;
 
-/// Counts each path by itself, without its query: as the client sent it, also within a nested axum router. The key is
+/// Counts each path separately, without its query, as the client sent it, also within a nested axum router. The key is
 /// [`Key::new`].
 ///
-/// Clients choose paths freely; where routes have parameters, `matched_path` has fewer keys.
+/// Clients choose paths freely; for routes with parameters, `matched_path` has fewer keys.
 pub fn path() -> Path {
     Path
 }
 
-/// See [`path`].
+/// The extractor of the path, from [`path`].
 #[derive(Clone, Copy, Debug)]
 pub struct Path;
 
@@ -30,8 +30,8 @@ impl KeyExtractor for Path {
     }
 }
 
-/// The path as the client sent it, without its query: within a nested axum router, `parts.uri` lacks the path that the
-/// router is nested at.
+/// Returns the path as the client sent it, without its query. Within a nested axum router, `parts.uri` lacks the prefix that
+/// the router is nested at.
 ///
 /// ```
 /// use tollgate::{Policy, Quota, extract};
@@ -47,12 +47,12 @@ pub fn original_path(parts: &Parts) -> &str {
     parts.uri.path()
 }
 
-/// Counts each method by itself. The key is [`Key::new`].
+/// Counts each HTTP method separately. The key is [`Key::new`].
 pub fn method() -> Method {
     Method
 }
 
-/// See [`method`].
+/// The extractor of the HTTP method, from [`method`].
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
@@ -66,11 +66,11 @@ impl KeyExtractor for Method {
     }
 }
 
-/// Counts each axum route by itself: `/users/{id}` is one, whatever the id. The key is [`Key::new`]. Requests that match
-/// no route share one bucket, whose key is `Key::new("")`.
+/// Counts each axum route separately: `/users/{id}` is one, whatever the id. The key is [`Key::new`] of the route. Requests
+/// that match no route share one bucket, whose key is `Key::new("")`.
 ///
-/// axum knows the route only after routing, so the layer has to be a `Router::route_layer`, or a `Router::layer` over
-/// routes. Around the whole router every request shares the one bucket, and a warning is logged, at most every 10 s.
+/// axum sets the route only after routing, so the layer has to be added by `Router::route_layer`, or by `Router::layer` after
+/// the routes. Around the whole router all requests share one bucket, and a warning is logged, at most every 10 s.
 #[cfg(feature = "axum")]
 pub fn matched_path() -> RoutePath {
     RoutePath {
@@ -78,7 +78,7 @@ pub fn matched_path() -> RoutePath {
     }
 }
 
-/// See [`matched_path`].
+/// The extractor of the axum route, from [`matched_path`].
 #[cfg(feature = "axum")]
 #[derive(Clone, Debug)]
 pub struct RoutePath {
@@ -127,7 +127,7 @@ pub fn global() -> Global {
     Global
 }
 
-/// See [`global`].
+/// The extractor of the one key of all requests, from [`global`].
 #[derive(Clone, Copy, Debug)]
 pub struct Global;
 

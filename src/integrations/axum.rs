@@ -14,10 +14,10 @@ use crate::{
     respond::{Unavailable, refusal},
 };
 
-/// The rejection of a handler that extracts an [`Admission`] where no [`RateLimitLayer`](crate::RateLimitLayer) is
-/// around it: a mistake of the application's, which is answered with 500, as axum does for a missing extension.
+/// The rejection of a handler that extracts an [`Admission`] without a [`RateLimitLayer`](crate::RateLimitLayer) around it: a
+/// mistake in the application, whose response is 500, as axum's for a missing extension.
 ///
-/// Where there may be none, extract an `Option<Admission>`.
+/// A handler that may have no layer extracts an `Option<Admission>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no RateLimitLayer is around this handler, so there is no Admission")]
 pub struct MissingAdmission;

@@ -2,22 +2,23 @@ use http::{Response, response::Parts};
 
 use crate::admission::Admission;
 
-/// What is done with a request's [`Admission`] when there is a response.
+/// Passes a request's [`Admission`] to the caller of a client: set by [`OutgoingLayer::attach`](crate::OutgoingLayer::attach).
+/// [`Discard`], [`AsTuple`] and [`InExtensions`] implement it.
 pub trait AttachAdmission<Res> {
-    /// What the caller gets.
+    /// The response of the service.
     type Output;
 
-    /// The response as HTTP would put it, for policies that [charge](crate::Policy::charge_after) by the outcome: 200 unless it says
-    /// otherwise.
+    /// The head of an HTTP response that stands for `_response`, for policies that [charge](crate::Policy::charge_after) by the
+    /// outcome. Default: status 200 without fields.
     fn head(&self, _response: &Res) -> Parts {
         Response::new(()).into_parts().0
     }
 
-    /// Makes it of the response.
+    /// Converts the inner service's response, and the request's admission, into the response of the service.
     fn attach(&self, response: Res, admission: Admission) -> Self::Output;
 }
 
-/// The response stays as it is; the admission is dropped.
+/// Returns the response unchanged, and drops the admission: the default of an [`OutgoingLayer`](crate::OutgoingLayer).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Discard;
 
@@ -29,7 +30,7 @@ impl<Res> AttachAdmission<Res> for Discard {
     }
 }
 
-/// The caller gets both the response and its admission.
+/// Returns the response and its admission as a tuple.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsTuple;
 
@@ -41,8 +42,8 @@ impl<Res> AttachAdmission<Res> for AsTuple {
     }
 }
 
-/// The admission goes into the extensions of a response of HTTP's. Its head is what policies that charge by the outcome
-/// look at; its body isn't waited for.
+/// Puts the admission into the extensions of an HTTP response. Policies that charge by the outcome see the response's head; its
+/// body isn't awaited.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InExtensions;
 

@@ -12,7 +12,9 @@ use super::{AttachAdmission, BoxError, in_flight::Ticket};
 use crate::{admission::Admission, limiter::WaitFuture};
 
 pin_project! {
-    /// The future of an [`Outgoing`](super::Outgoing) service.
+    /// The future of an [`Outgoing`](super::Outgoing) service. Dropping it while the request waits leaves the queue and charges
+    /// nothing; dropping it after the inner service was called ends the request as
+    /// [dropped](crate::outcome::RequestEnd::Dropped).
     pub struct ResponseFuture<S, Req, H>
     where
         S: Service<Req>,

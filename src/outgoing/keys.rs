@@ -2,16 +2,16 @@ use std::{fmt, sync::Arc};
 
 use crate::{key::Key, limiter::Keys};
 
-/// What a request counts under, and what it costs.
+/// Finds the keys and the cost of an outgoing request: set by [`OutgoingLayer::keys_from`](crate::OutgoingLayer::keys_from).
 pub trait RequestKeys<Req> {
-    /// The request's keys, for each policy.
+    /// The request's keys: one for all policies, or one for each.
     fn keys(&self, request: &Req) -> Keys;
 
-    /// What it costs under every policy; each policy's own cost if `None`.
+    /// The request's cost in units under every policy; `None` for each policy's own cost.
     fn cost(&self, request: &Req) -> Option<u64>;
 }
 
-/// All requests count under the same keys.
+/// The same keys for all requests: set by [`OutgoingLayer::key`](crate::OutgoingLayer::key).
 #[derive(Clone, Debug)]
 pub struct StaticKeys {
     pub(crate) keys: Keys,
@@ -37,7 +37,7 @@ impl<Req> RequestKeys<Req> for StaticKeys {
     }
 }
 
-/// A function of the request says what it counts under.
+/// Keys that a function finds in each request: set by [`OutgoingLayer::key_with`](crate::OutgoingLayer::key_with).
 pub struct KeysFn<Req> {
     pub(crate) keys: Function<Req, Keys>,
     pub(crate) cost: Option<Function<Req, u64>>,

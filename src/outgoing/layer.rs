@@ -6,14 +6,15 @@ use crate::limiter::{DEFAULT_MAX_WAITERS, Keys, Limiter};
 /// How long a request waits, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Holds back requests on their way out until a [`Limiter`] lets them pass.
+/// A tower layer that delays outgoing requests until a [`Limiter`] admits them.
 ///
-/// Unless set otherwise, all count under [`Key::global`](crate::Key::global), wait for at most 30 seconds, and at most 1,024 of them at a time. It is
-/// cheap to clone, and its clones share everything. See the [module](crate::outgoing) for what it does to a request.
+/// By default all requests count under [`Key::global`](crate::Key::global), wait for at most 30 seconds, and at most 1,024 wait
+/// at a time. It is cheap to clone, and its clones share their counts and queues. The [module](crate::outgoing) describes what
+/// happens to a request.
 ///
-/// Where it is kept, `OutgoingLayer` names one with a fixed key, and [`Outgoing<C>`](crate::outgoing::Outgoing) its service. With
-/// [`key_with`](OutgoingLayer::key_with) or [`attach`](OutgoingLayer::attach) the other type parameters have to be named, such as
-/// `Outgoing<C, StaticKeys, InExtensions>`.
+/// As a field's type, `OutgoingLayer` is a layer with a fixed key, and [`Outgoing<C>`](crate::outgoing::Outgoing) its service.
+/// With [`key_with`](OutgoingLayer::key_with) or [`attach`](OutgoingLayer::attach) the other type parameters have to be named,
+/// such as `Outgoing<C, StaticKeys, InExtensions>`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,7 +43,7 @@ pub struct OutgoingLayer<K = StaticKeys, H = Discard> {
 }
 
 impl OutgoingLayer {
-    /// A layer over `limiter`, sharing its counts.
+    /// A layer over `limiter`, with which it shares counts and queues.
     pub fn new(limiter: Limiter) -> Self {
         Self {
             limiter,
@@ -56,14 +57,16 @@ impl OutgoingLayer {
 }
 
 impl<K, H> OutgoingLayer<K, H> {
-    /// Counts all requests under `keys`: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
+    /// Sets the keys of all requests: one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
+    /// Default: [`Key::global`](crate::Key::global). Replaces the cost that was set before.
     #[must_use]
     pub fn key(self, keys: impl Into<Keys>) -> OutgoingLayer<StaticKeys, H> {
         let keys = keys.into();
         self.keys_from(StaticKeys { keys, cost: None })
     }
 
-    /// Counts each request under what `keys` says: as in [`key`](OutgoingLayer::key).
+    /// Sets the keys of each request to those that `keys` returns for it: see [`key`](OutgoingLayer::key). Replaces the cost
+    /// that was set before.
     #[must_use]
     pub fn key_with<Req, F, T>(self, keys: F) -> OutgoingLayer<KeysFn<Req>, H>
     where
@@ -74,31 +77,34 @@ impl<K, H> OutgoingLayer<K, H> {
         self.keys_from(KeysFn { keys, cost: None })
     }
 
-    /// How long a request waits at most: 30 seconds unless set. The wait of the first in the queue is known: if it is longer, that
-    /// request is rejected at once. Those behind it learn theirs when they are first, at the latest after the timeout. So keep
-    /// [`queue`](OutgoingLayer::queue) near what the quota admits within the timeout.
+    /// Sets how long a request waits at most. Default: 30 seconds. The first request in the queue is rejected at once if its
+    /// wait would exceed the timeout; the wait of those behind it is unknown until they are first, and they are rejected after
+    /// the timeout at the latest. So set [`queue`](OutgoingLayer::queue) to about what the quota admits within the timeout.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Rejects at once if `most` requests with the same keys wait already: 1,024 unless set. With 0 no request waits.
+    /// Sets the length of the queue: a request is rejected at once if `most` requests with the same keys wait already. Default:
+    /// 1,024. With 0 no request waits.
     #[must_use]
     pub fn queue(mut self, most: usize) -> Self {
         self.queue = most;
         self
     }
 
-    /// Switches the layer off (or on again) without changing its type: requests pass at once, uncounted.
+    /// Sets whether the layer limits requests; if not, they pass at once, uncounted. Default: true. The layer's type is the
+    /// same.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
     }
 
-    /// Hands each request's [`Admission`](crate::Admission) to its caller, [`AsTuple`](super::AsTuple) the response or
-    /// [`InExtensions`](super::InExtensions) of it, or as you like.
+    /// Sets how each request's [`Admission`](crate::Admission) is passed to the client's caller: [`AsTuple`](super::AsTuple)
+    /// with the response, [`InExtensions`](super::InExtensions) of it, or by an implementation of
+    /// [`AttachAdmission`](super::AttachAdmission). Default: [`Discard`](super::Discard).
     #[must_use]
     pub fn attach<G>(self, attach: G) -> OutgoingLayer<K, G> {
         OutgoingLayer {
@@ -111,12 +117,12 @@ impl<K, H> OutgoingLayer<K, H> {
         }
     }
 
-    /// Takes each request's keys and cost from an implementation of [`RequestKeys`](super::RequestKeys).
+    /// Sets the implementation of [`RequestKeys`](super::RequestKeys) that finds each request's keys and cost.
     #[must_use]
-    pub fn keys_from<Q>(self, question: Q) -> OutgoingLayer<Q, H> {
+    pub fn keys_from<Q>(self, keys: Q) -> OutgoingLayer<Q, H> {
         OutgoingLayer {
             limiter: self.limiter,
-            question,
+            question: keys,
             attach: self.attach,
             timeout: self.timeout,
             queue: self.queue,
@@ -124,14 +130,14 @@ impl<K, H> OutgoingLayer<K, H> {
         }
     }
 
-    /// The limiter, for calls by hand.
+    /// The layer's limiter, for calls by hand.
     pub fn limiter(&self) -> &Limiter {
         &self.limiter
     }
 }
 
 impl<H> OutgoingLayer<StaticKeys, H> {
-    /// Charges `units` a request under every policy, in place of each policy's own cost.
+    /// Sets the cost of each request under every policy to `units`. Default: each policy's own cost.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.question.cost = Some(units);
@@ -140,7 +146,8 @@ impl<H> OutgoingLayer<StaticKeys, H> {
 }
 
 impl<Req, H> OutgoingLayer<KeysFn<Req>, H> {
-    /// Charges each request what `cost` says under every policy, in place of each policy's own cost.
+    /// Sets the cost of each request under every policy to the units that `cost` returns for it. Default: each policy's own
+    /// cost.
     #[must_use]
     pub fn cost_with<F>(mut self, cost: F) -> Self
     where

@@ -11,7 +11,7 @@ use super::{
     AttachAdmission, BoxError, Discard, OutgoingLayer, RequestKeys, ResponseFuture, StaticKeys,
 };
 
-/// A service whose requests are held back by an [`OutgoingLayer`].
+/// A service whose requests are delayed by an [`OutgoingLayer`].
 #[derive(Clone, Debug)]
 pub struct Outgoing<S, K = StaticKeys, H = Discard> {
     inner: S,
@@ -30,17 +30,17 @@ impl<S, K: Clone, H: Clone> Layer<S> for OutgoingLayer<K, H> {
 }
 
 impl<S, K, H> Outgoing<S, K, H> {
-    /// The service inside.
+    /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside.
+    /// The inner service, mutable.
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// The service inside.
+    /// Returns the inner service.
     pub fn into_inner(self) -> S {
         self.inner
     }

@@ -48,7 +48,7 @@ impl Policy {
     /// [`by_hand`](Policy::by_hand) is set.
     ///
     /// For accounts that an operator locks, and for another service's `429 Too Many Requests`: see
-    /// [`outgoing`](crate::outgoing#when-the-other-side-says-429).
+    /// [`outgoing`](crate::outgoing#when-another-service-responds-429).
     ///
     /// ```
     /// use std::time::Duration;

@@ -14,12 +14,11 @@ use crate::{
     log::LogThrottle,
 };
 
-/// Counts by the client's address, also behind proxies that it is to trust. An IPv6 address counts
-/// by its /64, and IPv4 that is mapped into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other
-/// prefixes.
+/// Counts by the client's address, also behind trusted proxies. An IPv6 address counts by its /64, and an IPv4 address mapped
+/// into IPv6 as IPv4. The key is [`Key::ip`], or [`Key::network`] with other prefixes.
 ///
-/// Until [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) says more, it is
-/// [`peer`](crate::extract::peer): no header changes it.
+/// Unless [`trusted_proxies`](ClientIp::trusted_proxies) or [`hops`](ClientIp::hops) is set, it is the
+/// [`peer`](crate::extract::peer)'s address: no header is read.
 ///
 /// ```
 /// use std::net::{IpAddr, SocketAddr};
@@ -50,24 +49,23 @@ use crate::{
 /// | is one | all its entries are trusted proxies | the first of them |
 /// | is one | an entry that is no address follows a trusted proxy's, right to left | that proxy |
 ///
-/// A list is walked from right to left, all of its lines as one (RFC 9110, section 5.3), until an address is no trusted
-/// proxy's: what stands further left the client may have made up. So the walk stops too at an entry that is empty, no
-/// address, `unknown` or obfuscated (RFC 7239, section 6.3): it is not known where the entries before it come from. Clients
-/// that are counted by a proxy's address share its bucket. At most 64 entries are walked, of at most 1,024 bytes each;
-/// those beyond are not there.
+/// A list is read from right to left, all its fields as one (RFC 9110, section 5.3), up to the first address that is no trusted
+/// proxy's: the client may have made up the entries further left. Reading also stops at an entry that is empty, no address,
+/// `unknown` or obfuscated (RFC 7239, section 6.3), since the origin of the entries before it is unknown. Clients that are
+/// counted by a proxy's address share its bucket. At most 64 entries of at most 1,024 bytes each are read; further ones are
+/// ignored.
 ///
 /// # What proxies must do
 ///
-/// Name only proxies that add to the header that is read, or replace it. A proxy that passes on what it got lets clients
-/// choose their address; that is why one header is read and no other, and why the networks of clients must not be among
-/// those that are trusted.
+/// Trust only proxies that add to the header that is read, or replace it. A proxy that forwards the header unchanged lets
+/// clients choose their address; for the same reason only one header is read, and the networks of clients must not be trusted.
 ///
 /// # What is logged
 ///
-/// An unknown peer is an error: see [`peer`](crate::extract::peer). A request from a private address that isn't trusted, and has the
-/// header that a proxy would add, is a warning, at most every 10 s: probably a proxy was forgotten, and all of its clients
-/// are counted as one. A trusted proxy's request that names no client, which health checks are too, is logged at level
-/// `debug`.
+/// An unknown peer is logged as an error: see [`peer`](crate::extract::peer). A request from a private address that isn't
+/// trusted, with a header that proxies add, is logged as a warning, at most every 10 s: probably a proxy is not configured, and
+/// all its clients share one bucket. A trusted proxy's request without a client's address, such as a health check, is logged at
+/// level `debug`.
 pub fn client_ip() -> ClientIp {
     ClientIp {
         prefixes: peer(),
@@ -78,7 +76,7 @@ pub fn client_ip() -> ClientIp {
     }
 }
 
-/// See [`client_ip`].
+/// The extractor of the client's address, from [`client_ip`].
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     prefixes: Peer,
@@ -98,11 +96,10 @@ enum Source {
 }
 
 impl ClientIp {
-    /// Trusts these proxies: networks (`"10.0.0.0/8"`) or single addresses, as text or as what is displayed as such.
-    /// Adds to those named before; with none at all, no header is read.
+    /// Adds trusted proxies: networks (`"10.0.0.0/8"`) or single addresses, as text or as types that are displayed so. Without
+    /// any, no header is read.
     ///
-    /// What isn't one, and a network of all addresses, is a [`ConfigError`](crate::ConfigError) when the limiter is
-    /// built.
+    /// An invalid entry, or a network of all addresses, is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     #[must_use]
     pub fn trusted_proxies(mut self, proxies: impl IntoIterator<Item = impl ToString>) -> Self {
         let trusted = self.proxies.get_or_insert_default();
@@ -112,15 +109,15 @@ impl ClientIp {
         self
     }
 
-    /// Counts by the `n`th address from the right of the list: the one that the outermost of `n` proxies saw. For
+    /// Counts by the `n`th address from the right of the list, which is the address that the outermost of `n` proxies saw. For
     /// proxies whose addresses aren't known, and for servers on Unix sockets.
     ///
-    /// Alone it trusts every peer, so nothing but the proxies may be able to reach the server; with
-    /// [`trusted_proxies`](ClientIp::trusted_proxies) only those. Where the list is shorter, or its `n`th is no address,
-    /// the peer counts: the request didn't come through all of the proxies.
+    /// Without [`trusted_proxies`](ClientIp::trusted_proxies) every peer is trusted, so only the proxies may be able to reach
+    /// the server. If the list is shorter, or its `n`th entry is no address, the request did not pass all the proxies, and is
+    /// counted by its peer.
     ///
-    /// Less than one, more than 64, and a [header of one address](ClientIp::header) are a
-    /// [`ConfigError`](crate::ConfigError).
+    /// `n` must be from 1 to 64, and can't be combined with a [header of one address](ClientIp::header); else the limiter's
+    /// build returns a [`ConfigError`](crate::ConfigError).
     #[must_use]
     pub fn hops(mut self, n: usize) -> Self {
         self.hops = Some(n);
@@ -134,11 +131,12 @@ impl ClientIp {
         self
     }
 
-    /// Reads a header that holds the client's address alone, in place of `X-Forwarded-For`: `CF-Connecting-IP`,
-    /// `X-Real-IP`, `True-Client-IP`, `Fly-Client-IP` or another. It is read from a
-    /// [trusted peer](ClientIp::trusted_proxies) only, and ignored where there are several of it.
+    /// Reads a header that holds only the client's address, in place of `X-Forwarded-For`: `CF-Connecting-IP`, `X-Real-IP`,
+    /// `True-Client-IP`, `Fly-Client-IP` or another. It is read only from [trusted peers](ClientIp::trusted_proxies), and
+    /// ignored if it is given more than once.
     ///
-    /// No header's name, and the lists' own, are a [`ConfigError`](crate::ConfigError).
+    /// An invalid name, and the name of a list (`X-Forwarded-For`, `Forwarded`), is a [`ConfigError`](crate::ConfigError) when
+    /// the limiter is built.
     #[must_use]
     pub fn header(mut self, name: impl AsRef<str>) -> Self {
         let name = name.as_ref();
@@ -147,21 +145,23 @@ impl ClientIp {
         self
     }
 
-    /// Counts IPv6 addresses by their first `bits`, in place of 64.
+    /// Counts IPv6 addresses by their first `bits`. Default: 64; more than 128 is a [`ConfigError`](crate::ConfigError) when
+    /// the limiter is built.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.prefixes = self.prefixes.ipv6_prefix(bits);
         self
     }
 
-    /// Counts IPv4 addresses by their first `bits`, in place of all 32.
+    /// Counts IPv4 addresses by their first `bits`. Default: 32; more is a [`ConfigError`](crate::ConfigError) when the limiter
+    /// is built.
     #[must_use]
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
         self.prefixes = self.prefixes.ipv4_prefix(bits);
         self
     }
 
-    /// The client's address in full; `None` if even the peer is unknown. For logs, and for handlers that show it.
+    /// Returns the client's full address; `None` if even the peer is unknown. For logs, and for handlers that show it.
     pub fn address(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
         if !self.is_trusted(peer) {

@@ -1,4 +1,4 @@
-//! The client's address: of the socket's peer, or as trusted proxies report it.
+//! Extractors of the client's address: that of the socket's peer, or the one that trusted proxies report.
 
 pub(crate) mod client;
 pub(crate) mod forwarded;

@@ -11,41 +11,45 @@ use crate::{
     key::Key,
 };
 
-/// Counts by the address of the socket's peer: a client cannot choose it. An IPv6 address counts by its /64.
+/// Counts by the address of the socket's peer, which a client cannot choose. An IPv6 address counts by its /64. The key is
+/// [`Key::ip`]. It is the default extractor of a policy.
 ///
-/// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`,
-/// `ConnectInfo<SocketAddr>` or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's
-/// `TcpConnectInfo` and, with `tonic-tls`, `TlsConnectInfo<TcpConnectInfo>`, which is all there is where a server of
-/// tonic's is given connections under TLS of one's own. The key is [`Key::ip`].
+/// The address is read from the request's extensions: [`PeerAddr`] first, then, with feature `axum`, `ConnectInfo<SocketAddr>`
+/// or, for tests, `MockConnectInfo<SocketAddr>`, then, with feature `tonic`, tonic's `TcpConnectInfo` and, with `tonic-tls`,
+/// `TlsConnectInfo<TcpConnectInfo>`, which is the only one if a tonic server is given the application's own TLS connections.
 ///
-/// If none of them is there, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
-/// without the feature. That is logged as an error, and unless the policy says otherwise all requests share one bucket: the limit holds, too strictly.
+/// If none of them is present, an axum server was started without `into_make_service_with_connect_info`, or a tonic server
+/// without the feature. An error is logged, and unless [`Policy::missing_key`](crate::Policy::missing_key) is set all requests
+/// share one bucket: the limit holds, but too strictly.
 ///
 /// Behind a proxy the peer is the proxy: see [`client_ip`](crate::extract::client_ip).
 pub const fn peer() -> Peer {
     Peer { v4: 32, v6: 64 }
 }
 
-/// See [`peer`].
+/// The extractor of the peer's address, from [`peer`].
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     v4: u8,
     v6: u8,
 }
 
-/// The peer's address, left in a request's extensions by a server or middleware that knows it.
+/// The peer's address in a request's extensions, for [`peer`] and [`client_ip`](crate::extract::client_ip): inserted by a
+/// server or middleware that knows it, or by a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
 impl Peer {
-    /// Counts IPv6 addresses by their first `bits`, in place of 64.
+    /// Counts IPv6 addresses by their first `bits`. Default: 64; more than 128 is a [`ConfigError`](crate::ConfigError) when
+    /// the limiter is built.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.v6 = bits;
         self
     }
 
-    /// Counts IPv4 addresses by their first `bits`, in place of all 32.
+    /// Counts IPv4 addresses by their first `bits`. Default: 32; more is a [`ConfigError`](crate::ConfigError) when the limiter
+    /// is built.
     #[must_use]
     pub fn ipv4_prefix(mut self, bits: u8) -> Self {
         self.v4 = bits;

@@ -12,12 +12,12 @@ pub struct MemoryStoreBuilder {
 }
 
 impl MemoryStore {
-    /// A store for at most 1,000,000 keys.
+    /// A store with the defaults of [`builder`](MemoryStore::builder).
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// Starts to build a store.
+    /// Returns a builder of a store.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder::default()
     }
@@ -39,13 +39,14 @@ impl Default for MemoryStoreBuilder {
 }
 
 impl MemoryStoreBuilder {
-    /// Holds at most so many keys, of all policies together: 1,000,000 unless set, which take some 100 MB.
+    /// Sets the number of keys that the store holds at most, of all policies together. Default: 1,000,000, which take about 100
+    /// MB.
     pub fn max_keys(mut self, keys: NonZeroUsize) -> Self {
         self.max_keys = keys;
         self
     }
 
-    /// The clock that it counts by, in place of the [machine's](SystemClock).
+    /// Sets the clock that the store counts by. Default: [`SystemClock`].
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self

@@ -1,4 +1,4 @@
-//! Counting in process.
+//! The in-process store.
 
 use std::{fmt, future::ready, sync::Arc, time::Duration};
 
@@ -22,18 +22,18 @@ mod shards;
 
 pub use builder::MemoryStoreBuilder;
 
-/// Counts in process, exactly, under any number of threads.
+/// A store in the memory of the process, exact under any number of threads. Clones share their counts.
 ///
-/// Keys are spread over shards, each under a lock of its own. A key that is at its full quota is forgotten as others
-/// come; there is no thread for it, and none to run.
+/// Keys are spread over shards, each with its own lock. A key whose quota is full again is removed when other keys are charged;
+/// there is no background thread.
 ///
-/// It counts by a monotonic clock, which begins with the wall clock's time when the process first reads it: a step of the
-/// wall clock refills no quota and withholds none. [Calendar windows](crate::CalendarWindow) follow the wall clock.
+/// It counts by a monotonic clock, which begins with the wall clock's time when the process first reads it: a step of the wall
+/// clock neither refills nor withholds a quota. [Calendar windows](crate::CalendarWindow) follow the wall clock.
 ///
-/// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the ones nearest to their
-/// full quota are **dropped** to make room, and start afresh when they come back: a client that can make that many keys
-/// at once gets quota back that way, but only of the keys that had used the least of it. How many were dropped is
-/// [counted](MemoryStore::dropped); if it isn't zero, allow more keys, or keys that are harder to come by.
+/// It holds at most [`max_keys`](MemoryStoreBuilder::max_keys). When that many are in use, the keys nearest to their full quota
+/// are **evicted** to make room, and their next request finds a full quota: a client that can use that many keys at once gains
+/// quota that way, but only for the keys that had used the least of it. [`dropped`](MemoryStore::dropped) counts evictions; if
+/// it isn't zero, allow more keys, or choose keys that clients can't make up.
 ///
 /// ```
 /// use std::num::NonZeroUsize;
@@ -57,12 +57,12 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// How many keys are held now. Some may be at their full quota, and not yet removed.
+    /// The number of keys that are stored now. Some may have their full quota again and not be removed yet.
     pub fn keys(&self) -> usize {
         self.shards.len()
     }
 
-    /// Keys with quota in use that were dropped to make room.
+    /// The number of keys with units in use that were evicted since the store was built.
     pub fn dropped(&self) -> u64 {
         self.shards.dropped()
     }
