@@ -1,4 +1,4 @@
-//! The instants a limit is counted by.
+//! Instants and clocks, which limits are counted by.
 
 use std::{
     fmt,
@@ -10,17 +10,17 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// An instant on the store's clock: microseconds since the Unix epoch, the resolution of Redis' `TIME`.
+/// An instant on a store's clock, in microseconds since the Unix epoch: the resolution of Redis's `TIME`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The instant `micros` microseconds after the Unix epoch.
+    /// The instant `micros` microseconds after the Unix epoch; negative for earlier ones.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// The microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
@@ -30,7 +30,7 @@ impl Timestamp {
         Self(self.0.saturating_add(micros))
     }
 
-    /// How long it is from `earlier` to this instant; zero if `earlier` is later.
+    /// The duration from `earlier` to this instant; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         let micros = self.0.saturating_sub(earlier.0);
         Duration::from_micros(if micros > 0 { micros as u64 } else { 0 })
@@ -70,14 +70,15 @@ fn micros(duration: Duration) -> i64 {
 
 /// The clock of a store.
 ///
-/// Every strategy takes a clock that steps, in either direction: a step forward gives the quota of that time, a step back
-/// none, and neither rejects a key for much longer than its period; a calendar window rejects for the step more.
+/// The clock may step in either direction, under every strategy: a step forward refills the quota of the skipped time, a step
+/// back refills none, and neither rejects a key for much longer than its period (a calendar window: plus the step). Called on
+/// request paths, from any thread: it must not block.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The present instant. A clock that no step of the wall clock moves is best.
+    /// Returns the current instant. Best is a clock that does not follow steps of the wall clock.
     fn now(&self) -> Timestamp;
 
-    /// What the wall clock shows. [Calendar windows](crate::CalendarWindow) follow it. The same as [`now`](Clock::now), for
-    /// a clock that has no other.
+    /// Returns the wall clock's instant, which [calendar windows](crate::CalendarWindow) and dates in responses follow.
+    /// Default: [`now`](Clock::now).
     fn wall(&self) -> Timestamp {
         self.now()
     }
@@ -89,11 +90,11 @@ pub(crate) fn wall_offset_us(clock: &dyn Clock) -> i64 {
     wall.as_micros().saturating_sub(now.as_micros())
 }
 
-/// The machine's clock.
+/// The machine's clock: the default of a [`MemoryStore`](crate::MemoryStore).
 ///
-/// Its [`now`](Clock::now) begins with what the wall clock shows when the process first reads it, and counts on by a monotonic
-/// clock: wherever the wall clock steps, no quota is refilled or withheld. On Linux and macOS it stands still while the
-/// machine is suspended. Its [`wall`](Clock::wall) is the wall clock, or 1970 if that shows an earlier time.
+/// Its [`now`](Clock::now) begins with the wall clock's time when the process first reads it, and advances by a monotonic
+/// clock: a step of the wall clock neither refills nor withholds a quota. On Linux and macOS it stops while the machine is
+/// suspended. Its [`wall`](Clock::wall) is the wall clock, or 1970 if that shows an earlier time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
@@ -116,9 +117,9 @@ impl Clock for SystemClock {
 /// after.
 const TEST_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
-/// A clock that stands still until it is set: for tests and simulations. Clones share the time.
+/// A clock that stands still until it is set or advanced, for tests and simulations. Clones share the time.
 ///
-/// By default it shows 2027-01-15 08:00 UTC.
+/// The default is 2027-01-15 08:00 UTC.
 ///
 /// ```
 /// use std::time::Duration;
@@ -135,17 +136,17 @@ const TEST_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 pub struct ManualClock(Arc<AtomicI64>);
 
 impl ManualClock {
-    /// A clock that shows `now`.
+    /// A clock at `now`.
     pub fn at(now: Timestamp) -> Self {
         Self(Arc::new(AtomicI64::new(now.0)))
     }
 
-    /// Shows `now` from here on, which may be earlier than before.
+    /// Sets the clock to `now`, which may be earlier than before.
     pub fn set(&self, now: Timestamp) {
         self.0.store(now.0, Ordering::SeqCst);
     }
 
-    /// Moves on by `by`.
+    /// Advances the clock by `by`.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(micros(by), Ordering::SeqCst);
     }
@@ -163,11 +164,11 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock on tokio's time, which tests can pause and advance: under paused time [`Limiter::wait`](crate::Limiter::wait) and
-/// an [`OutgoingLayer`](crate::OutgoingLayer) sleep in no time, and a store on this clock refills meanwhile. On any other
-/// clock it doesn't, and what would be admitted in time is rejected.
+/// A clock on tokio's time, which tests can pause and advance. Under paused time the sleeps of
+/// [`Limiter::wait`](crate::Limiter::wait) and an [`OutgoingLayer`](crate::OutgoingLayer) take no time, and a store on this
+/// clock refills by their duration; on any other clock it would not, and requests that would be admitted in time are rejected.
 ///
-/// It begins at 2027-01-15 08:00 UTC.
+/// It begins at 2027-01-15 08:00 UTC unless set.
 ///
 /// ```
 /// use std::time::Duration;
@@ -198,7 +199,7 @@ impl TokioClock {
         Self::at(TEST_TIME)
     }
 
-    /// A clock that shows `now`, and counts on from there.
+    /// A clock that begins at `now`.
     pub fn at(now: Timestamp) -> Self {
         Self {
             start: tokio::time::Instant::now(),

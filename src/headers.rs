@@ -1,4 +1,4 @@
-//! The fields that tell a client how it stands with the policies: which ones, and in which dialect.
+//! The rate-limit fields of responses: which policies they describe, and in which dialect.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub(crate) const X_RATELIMIT: Triple = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Every field that a layer may add, in any dialect: what a page of another origin can read only if it is exposed
-/// (`Access-Control-Expose-Headers`). The list may grow.
+/// Returns the names of all fields that a layer may add, in any dialect. A page of another origin can read them only if they
+/// are exposed (`Access-Control-Expose-Headers`). The list may grow.
 ///
 /// ```
 /// use tower_http::cors::CorsLayer;
@@ -40,9 +40,10 @@ pub fn exposed_headers() -> Vec<HeaderName> {
         .collect()
 }
 
-/// Which fields of a response say how its client stands. The current draft's, unless set.
+/// The rate-limit fields of responses. Default: those of the current [draft](Self::draft), for all policies that applied,
+/// without jitter.
 ///
-/// `Retry-After` (RFC 9110, 10.2.3) is none of them: it is on every rejection that waiting helps against.
+/// `Retry-After` (RFC 9110, 10.2.3) is independent of them: every rejection after which a retry can succeed has it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,12 +57,12 @@ pub fn exposed_headers() -> Vec<HeaderName> {
 /// # Ok::<(), tollgate::ConfigError>(())
 /// ```
 ///
-/// What is there already is left alone, such as the fields of an upstream that a proxy passes on: lists grow by lines
-/// of their own, and three fields of one value each are not added where one of them is. Where layers are stacked, their
-/// lists are one, and of fields of one value each the closest policy of all layers has its say.
+/// Existing fields, such as those of an upstream that a proxy forwards, are not changed: list fields are added as further
+/// fields of the same name, and the three single-valued fields are not added if one of them exists. Stacked layers share their
+/// lists, and single-valued fields describe the policy of all layers that is closest to its limit.
 ///
-/// While a store fails, fields under [`LocalFallback`](crate::LocalFallback) are those of this process's share: a quota of 100
-/// shared by two processes is `q=50`. A client that configures itself by the fields follows them.
+/// While a store fails, fields under [`LocalFallback`](crate::LocalFallback) describe this process's share: a quota of 100
+/// shared by two processes is `q=50`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitHeaders {
     pub(crate) dialect: Dialect,
@@ -88,62 +89,63 @@ impl RateLimitHeaders {
         }
     }
 
-    /// `RateLimit` and `RateLimit-Policy` as draft-ietf-httpapi-ratelimit-headers-11 has them, structured fields (RFC
-    /// 9651): `"burst";r=3;t=1` and `"burst";q=10;w=1`.
+    /// `RateLimit` and `RateLimit-Policy` of draft-ietf-httpapi-ratelimit-headers-11, structured fields (RFC 9651):
+    /// `"burst";r=3;t=1` and `"burst";q=10;w=1`.
     ///
-    /// `q` is the quota, and `r` what is left of its burst, which may be more: the draft has no field for a burst.
+    /// `q` is the quota, `w` its period in seconds, and `r` the units left of its burst, which may be more than `q`: the draft
+    /// has no field for a burst.
     ///
-    /// `t` is the time, in whole seconds, within which a client can use no more than `r` (section 4.1.2):
+    /// `t` is the time in whole seconds within which a client can use no more than `r` units (section 4.1.2):
     ///
     /// - while units remain, the end of the window under [`FixedWindow`](crate::FixedWindow),
     ///   [`CalendarWindow`](crate::CalendarWindow) and [`ListWindow`](crate::ListWindow), and the time in which the quota lets
     ///   `r` units pass, `r x period / requests`, under the others: a client that spreads `r` units over `t` seconds and looks
     ///   again keeps the rate of the policy;
-    /// - with none left, the wait, which is never later than `Retry-After`.
+    /// - with none left, the wait, which is never longer than `Retry-After`.
     pub const fn draft_11() -> Self {
         Self::of(Dialect::Draft)
     }
 
-    /// The newest published version of that draft: [`draft_11`](Self::draft_11), until a release that says otherwise and is
-    /// marked as breaking.
+    /// The newest published version of the draft, currently [`draft_11`](Self::draft_11). A release that changes it is marked
+    /// as breaking.
     pub const fn draft() -> Self {
         Self::draft_11()
     }
 
-    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (seconds to go) of that draft's version 06, for the
-    /// closest policy; and `RateLimit-Policy`, which lists the quotas of all: `10;w=1, 5000;w=86400`.
+    /// `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset` (in seconds from now) of the draft's version 06, for the
+    /// policy that is closest to its limit; and `RateLimit-Policy`, which lists the quotas of all: `10;w=1, 5000;w=86400`.
     pub const fn draft_06() -> Self {
         Self::of(Dialect::Draft06)
     }
 
-    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the closest policy. The last is how many
-    /// seconds it takes until the full quota is available, rounded up; when to retry is in `Retry-After`.
+    /// `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` for the policy that is closest to its limit. The
+    /// last is the time in seconds until the full quota is available, rounded up; `Retry-After` says when to retry.
     pub const fn x_ratelimit() -> Self {
         Self::of(Dialect::Seconds)
     }
 
-    /// The same with `X-RateLimit-Reset` in seconds since the Unix epoch, by the store's clock, as GitHub has it: when the
-    /// full quota is available.
+    /// The fields of [`x_ratelimit`](Self::x_ratelimit), with `X-RateLimit-Reset` as a date, like GitHub's: the second since
+    /// the Unix epoch at which the full quota is available, by the store's wall clock.
     pub const fn x_ratelimit_epoch() -> Self {
         Self::of(Dialect::Epoch)
     }
 
-    /// No fields.
+    /// No rate-limit fields; rejections still have `Retry-After`.
     pub const fn none() -> Self {
         Self::of(Dialect::None)
     }
 
-    /// Describes only the closest policy, in place of all that applied: the one with the longest wait of those that
-    /// rejected, or else the one under which the fewest further requests of the same cost would pass.
+    /// Describes only the policy that is closest to its limit, in place of all that applied: of those that rejected the one
+    /// with the longest wait, or else the one under which the fewest further requests of the same cost would be admitted.
     #[must_use]
     pub const fn closest(mut self) -> Self {
         self.closest = true;
         self
     }
 
-    /// Adds a random time of up to `most` to the wait of each rejection, so that clients don't all come back at once: to
-    /// `Retry-After`, to the time at which the policies that rejected have more, and to gRPC's delays. No wait is
-    /// shortened, so a client that waits that long is admitted.
+    /// Adds a random duration of up to `most` to the wait of each rejection, so that clients don't all retry at once: to
+    /// `Retry-After`, to the reset of the policies that rejected, and to gRPC's delays. No wait is shortened, so a client that
+    /// waits that long is admitted. Default: none.
     #[must_use]
     pub const fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;

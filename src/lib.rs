@@ -175,7 +175,7 @@ pub mod strategy;
 #[cfg(all(fuzzing, feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! Doors for fuzz targets to what no caller reaches.
+    //! Internal functions that fuzz targets call.
 
     pub use crate::store::redis::testing::{other_reply, script_reply};
 }

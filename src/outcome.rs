@@ -1,10 +1,10 @@
-//! What became of a request that was let through: for policies that [charge](crate::Policy::charge_after) by it.
+//! The outcomes of admitted requests, for policies that [charge](crate::Policy::charge_after) by them.
 
 use std::fmt;
 
 use http::{HeaderMap, StatusCode, response::Parts};
 
-/// What became of a request that was let through.
+/// The outcome of an admitted request: its response, if there was one, and how it ended.
 #[derive(Clone, Copy)]
 pub struct Outcome<'a> {
     response: Option<&'a Head>,
@@ -18,13 +18,13 @@ pub struct Outcome<'a> {
 pub enum RequestEnd {
     /// The response's body was sent in full.
     Completed,
-    /// The response's body failed half-way.
+    /// The response's body failed before its end.
     BodyFailed,
-    /// There was a response, but its body was dropped half-way: the client has gone.
+    /// There was a response, but its body was dropped before its end: the client has disconnected.
     BodyDropped,
-    /// The service failed, and there was no response.
+    /// The service returned an error in place of a response.
     ServiceFailed,
-    /// The request was dropped before there was a response: the client has gone, a timeout further out has struck, or the
+    /// The request was dropped before there was a response: the client has disconnected, an outer timeout has passed, or the
     /// handler panicked.
     Dropped,
 }
@@ -58,7 +58,7 @@ impl<'a> Outcome<'a> {
         }
     }
 
-    /// The response's status; `None` if there was no response. A gRPC response's is 200, whatever became of the call.
+    /// The response's status; `None` if there was no response. That of a gRPC response is 200, also if the call failed.
     pub fn status(&self) -> Option<StatusCode> {
         self.response.map(|head| head.status)
     }
@@ -68,15 +68,15 @@ impl<'a> Outcome<'a> {
         self.response.map(|head| &head.headers)
     }
 
-    /// The code of a gRPC call, from its trailers or, where it has no others, from its header fields; `None` if it is no
-    /// gRPC call, or ended without one.
+    /// The status code of a gRPC call, from its trailers or else its header fields; `None` if it is no gRPC call, or ended
+    /// without a code.
     pub fn grpc_status(&self) -> Option<i32> {
         let code = |fields: &HeaderMap| fields.get("grpc-status")?.to_str().ok()?.parse().ok();
         let trailers = self.trailers.and_then(code);
         trailers.or_else(|| self.headers().and_then(code))
     }
 
-    /// How it ended.
+    /// How the request ended.
     pub fn end(&self) -> RequestEnd {
         self.end
     }
@@ -109,8 +109,8 @@ impl fmt::Debug for Outcome<'_> {
     }
 }
 
-/// Whether it succeeded: a status below 400, a body that didn't fail, and, of a gRPC call, code 0. A response
-/// whose client hangs up before the body has been sent in full is still a success.
+/// Whether the request succeeded: with a status below 400, a body that didn't fail and, for a gRPC call, code 0. A response
+/// whose client disconnects before the body has been sent in full is a success.
 pub fn success(outcome: &Outcome<'_>) -> bool {
     let status = outcome.status().is_some_and(|status| status.as_u16() < 400);
     let code = match outcome.grpc_status() {
@@ -120,7 +120,7 @@ pub fn success(outcome: &Outcome<'_>) -> bool {
     status && code && matches!(outcome.end, RequestEnd::Completed | RequestEnd::BodyDropped)
 }
 
-/// Whether it failed, in any way: what [`success`] is not.
+/// Whether the request failed in any way: the opposite of [`success`].
 pub fn failure(outcome: &Outcome<'_>) -> bool {
     !success(outcome)
 }
@@ -132,7 +132,7 @@ pub fn client_error(outcome: &Outcome<'_>) -> bool {
         .is_some_and(|status| status.is_client_error())
 }
 
-/// Whether the response's status is 5xx, or there was none because the service failed.
+/// Whether the response's status is 5xx, or the service returned an error in place of a response.
 pub fn server_error(outcome: &Outcome<'_>) -> bool {
     let status = outcome
         .status()

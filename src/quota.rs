@@ -1,4 +1,4 @@
-//! How much may pass: so many units in a period.
+//! Quotas: units per period.
 
 use std::{fmt, num::ParseIntError, str::FromStr, time::Duration};
 
@@ -14,10 +14,10 @@ const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 const MONTH: u64 = 30 * DAY;
 
-/// So many units per period, with a burst.
+/// A number of units per period, with a burst.
 ///
-/// A unit is what a request costs unless its policy says otherwise. The burst is how many units may pass at once;
-/// it is the number of requests unless set.
+/// A request costs one unit unless its policy sets another cost. The burst is the number of units that can be charged at once.
+/// Default: the number of units per period.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,14 +30,14 @@ const MONTH: u64 = 30 * DAY;
 /// # Ok::<(), tollgate::ParseQuotaError>(())
 /// ```
 ///
-/// What a period admits at most depends on the strategy. [`Gcra`](crate::Gcra), the default, refills evenly: `per_day()` admits up
-/// to `requests + burst` in some periods, so that 1,000 a day are up to 1,999 in the first 24 hours. A smaller
-/// [`burst`](Quota::burst) brings that down to `requests + burst`; [`SlidingLog`](crate::SlidingLog) never admits more than
-/// the requests in any period, and [`CalendarWindow`](crate::CalendarWindow) never more in a day, week or month of the
-/// calendar. The [table of strategies](crate::strategy) has the worst case of each.
+/// The most that is admitted in a period depends on the strategy. [`Gcra`](crate::Gcra), the default, refills evenly and admits
+/// up to `requests + burst` in some periods, so that 1,000 a day are up to 1,999 in the first 24 hours; a smaller
+/// [`burst`](Quota::burst) lowers that. [`SlidingLog`](crate::SlidingLog) never admits more than the requests in any period,
+/// and [`CalendarWindow`](crate::CalendarWindow) never more in a day, week or month of the calendar. The [table of
+/// strategies](crate::strategy) has the worst case of each.
 ///
-/// Any value can be written down; whether it can be counted is said when a limiter is built
-/// ([`ConfigError`](crate::ConfigError)).
+/// Any value can be constructed; one that its strategy can't count is a [`ConfigError`](crate::ConfigError) when the limiter is
+/// built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     requests: u64,
@@ -53,7 +53,8 @@ enum Kind {
     Concurrent,
 }
 
-/// A number of units without a period. Call [`per_second`](QuotaWithoutPeriod::per_second) or another for a [`Quota`]:
+/// A number of units without a period. [`per_second`](QuotaWithoutPeriod::per_second) and the other methods make a [`Quota`] of
+/// it:
 ///
 /// ```
 /// # use tollgate::{Policy, Quota};
@@ -85,7 +86,7 @@ impl Quota {
         QuotaWithoutPeriod(n)
     }
 
-    /// `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency).
+    /// A quota of `n` requests in flight at once, counted by [`Concurrency`](crate::Concurrency): from 1 to 10,000.
     pub const fn concurrent(n: u64) -> Self {
         Self {
             requests: n,
@@ -95,29 +96,29 @@ impl Quota {
         }
     }
 
-    /// Whether this counts requests in flight.
+    /// Whether this is a quota of requests in flight.
     pub const fn is_concurrent(&self) -> bool {
         matches!(self.kind, Kind::Concurrent)
     }
 
-    /// Lets `units` pass at once, in place of as many as a period has. For strategies that count in windows the
-    /// burst is the window's limit, and only the number of requests is valid.
+    /// Sets the number of units that can be charged at once. Default: the units per period. Under strategies that count in
+    /// windows any other burst is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     pub const fn burst(mut self, units: u64) -> Self {
         self.burst = Some(units);
         self
     }
 
-    /// Units per period.
+    /// The units per period; for a quota of requests in flight, their number.
     pub const fn amount(&self) -> u64 {
         self.requests
     }
 
-    /// The period.
+    /// The period; zero for a quota of requests in flight.
     pub const fn period(&self) -> Duration {
         self.period
     }
 
-    /// How many units may pass at once: the burst.
+    /// The number of units that can be charged at once: the burst, or the units per period.
     pub const fn capacity(&self) -> u64 {
         match self.burst {
             Some(burst) => burst,
@@ -182,7 +183,7 @@ impl Quota {
 }
 
 impl QuotaWithoutPeriod {
-    /// Per `period`.
+    /// A quota per `period`: at least 1 µs, in whole microseconds.
     pub const fn per(self, period: Duration) -> Quota {
         Quota {
             requests: self.0,
@@ -192,32 +193,32 @@ impl QuotaWithoutPeriod {
         }
     }
 
-    /// Per second.
+    /// A quota per second.
     pub const fn per_second(self) -> Quota {
         self.per(Duration::from_nanos(SECOND))
     }
 
-    /// Per minute.
+    /// A quota per minute.
     pub const fn per_minute(self) -> Quota {
         self.per(Duration::from_nanos(MINUTE))
     }
 
-    /// Per hour.
+    /// A quota per hour.
     pub const fn per_hour(self) -> Quota {
         self.per(Duration::from_nanos(HOUR))
     }
 
-    /// Per day of 24 hours.
+    /// A quota per day of 24 hours.
     pub const fn per_day(self) -> Quota {
         self.per(Duration::from_nanos(DAY))
     }
 
-    /// Per week of seven days.
+    /// A quota per week of seven days.
     pub const fn per_week(self) -> Quota {
         self.per(Duration::from_nanos(WEEK))
     }
 
-    /// Per month of 30 days.
+    /// A quota per month of 30 days.
     pub const fn per_month(self) -> Quota {
         self.per(Duration::from_nanos(MONTH))
     }
@@ -291,10 +292,10 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Text that is no [`Quota`].
+/// The error of text that is no [`Quota`]. It names the problem, and shows valid quotas.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no quota: {problem}; a quota reads like \"100/min\", \"10/s burst 20\", \"5000 per day\", \"3/500ms\" or \"8 concurrent\""
+    "invalid quota {text:?}: {problem}; expected a quota such as \"100/min\", \"10/s burst 20\", \"5000 per day\", \"3/500ms\" or \"8 concurrent\""
 )]
 pub struct ParseQuotaError {
     text: String,
@@ -304,8 +305,8 @@ pub struct ParseQuotaError {
 impl FromStr for Quota {
     type Err = ParseQuotaError;
 
-    /// Reads `N/PERIOD` or `N per PERIOD`, with ` burst B` behind it if you like. A period is a unit (`s`, `min`, `h`,
-    /// `day`, `week`, `month`, `ms`, their long forms), with a number before it if there is more than one. `N concurrent` is
+    /// Parses `N/PERIOD` or `N per PERIOD`, optionally followed by ` burst B`. A period is a unit (`s`, `min`, `h`, `day`,
+    /// `week`, `month`, `ms`, `us`, `ns`, and long forms), optionally with a number before it. `N concurrent` is
     /// [`Quota::concurrent`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         parse(text).map_err(|problem| ParseQuotaError {

@@ -1,4 +1,4 @@
-//! Keys: what requests are counted by.
+//! Keys, which requests are counted by.
 
 use std::{
     borrow::Borrow,
@@ -34,14 +34,14 @@ const HASH_BYTES: usize = 15;
 /// Length of a hash as text.
 const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 
-/// What a request is counted by, in the store: such as a client's address or a user.
+/// The key that a request is counted by in the store, such as a client's address or a user.
 ///
-/// A key has a fixed size and never allocates. Short text of harmless characters (`A-Z a-z 0-9 . _ - @ : /`) stays
-/// readable, in the store too; anything else, and all that is [secret](Key::secret), is kept as 120 bits of its
-/// BLAKE3 hash. Different text never makes the same key, and no text can pass for a hash or for a tuple.
+/// A key has a fixed size of 24 bytes and never allocates. Text of up to 23 plain characters (`A-Z a-z 0-9 . _ - @ : /`) stays
+/// readable, also in the store; other text, and everything [secret](Key::secret), is stored as 120 bits of its BLAKE3 hash.
+/// Different texts never make the same key, and no text can pass for a hash or a tuple.
 ///
-/// Each key extractor in [`extract`](crate::extract) names the constructor that makes its keys, so that calls from
-/// elsewhere can name the same bucket.
+/// The documentation of each key extractor in [`extract`](crate::extract) names the constructor of its keys, so that calls by
+/// hand can use the same bucket.
 ///
 /// ```
 /// use tollgate::Key;
@@ -57,7 +57,8 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 pub struct Key([u8; MAX_READABLE_LEN + 1]);
 
 impl Key {
-    /// A key of text that may be seen: a user's name, a tenant, a path. Long or unusual text is hashed.
+    /// A key of text that may be readable in the store and in logs: a user's name, a tenant, a path. Text of more than 23 bytes
+    /// or with other characters is hashed.
     pub fn new(text: impl AsRef<[u8]>) -> Self {
         let text = text.as_ref();
         if text.is_empty() || !text.iter().all(is_plain) {
@@ -66,29 +67,30 @@ impl Key {
         Self::readable(text).unwrap_or_else(|| Self::hash("text", text))
     }
 
-    /// A key of something that must not be seen, such as a token: always hashed.
+    /// A key of secret text, such as a token, which is always hashed.
     ///
-    /// The hash has no key of its own, so it hides what can't be guessed. For what can (a telephone number, say), use
-    /// [`secret_with`](Key::secret_with).
+    /// The hash has no secret key, so it hides only text that can't be guessed. For text that can, such as a telephone number,
+    /// use [`secret_with`](Key::secret_with).
     pub fn secret(secret: impl AsRef<[u8]>) -> Self {
         Self::hash("secret", secret.as_ref())
     }
 
-    /// Like [`secret`](Key::secret), hashed under a key of 32 bytes that the application keeps to itself.
+    /// A key of secret text that is hashed under a secret key of 32 bytes: see [`secret`](Key::secret). All processes that
+    /// share counts need the same `hash_key`.
     pub fn secret_with(hash_key: &[u8; 32], secret: impl AsRef<[u8]>) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(hash_key);
         hasher.update(secret.as_ref());
         Self::hashed(&hasher.finalize())
     }
 
-    /// A key of a client's address: an IPv4 address, also one mapped into IPv6, in full; an IPv6 address by its /64,
-    /// which is what one subscriber has.
+    /// A key of a client's address: the full IPv4 address, also if it is mapped into IPv6, or the /64 of an IPv6 address, which
+    /// one subscriber has.
     pub fn ip(address: IpAddr) -> Self {
         Self::network(address, 32, 64)
     }
 
-    /// A key of a client's network: the first `v4` bits of an IPv4 address, the first `v6` of an IPv6 address. More bits
-    /// than an address has are all of them.
+    /// A key of a client's network: the first `v4` bits of an IPv4 address, or the first `v6` bits of an IPv6 address; at most
+    /// 32 and 128, and larger numbers count as these.
     pub fn network(address: IpAddr, v4: u8, v6: u8) -> Self {
         // Canonical first: masked as IPv6, all of mapped IPv4 would be one network (CVE-2026-30827).
         match address.to_canonical() {
@@ -136,7 +138,7 @@ impl Key {
         Self::readable(text).unwrap_or_else(|| Self::hash("network", text))
     }
 
-    /// A key of several keys. Different parts, or the same parts in other groups, never make the same key.
+    /// A key of several keys. Different parts, or the same parts grouped differently, never make the same key.
     pub fn tuple<K: Borrow<Key>>(parts: impl IntoIterator<Item = K>) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("tollgate key tuple");
         let (mut text, mut len, mut fits, mut count) = ([0; MAX_READABLE_LEN], 0, true, 0);
@@ -162,12 +164,12 @@ impl Key {
         }
     }
 
-    /// The one key that all requests share.
+    /// The key that all requests share under [`extract::global`](crate::extract::global).
     pub const fn global() -> Self {
         Self::single_char(b'*')
     }
 
-    /// The key that requests without one share. No extractor and no text makes it.
+    /// The key that requests without a key share under [`MissingKey::Shared`](crate::MissingKey::Shared). No text makes it.
     pub const fn missing() -> Self {
         Self::single_char(b'?')
     }
@@ -212,7 +214,7 @@ impl Key {
         Self::readable(text).filter(|_| text.is_ascii())
     }
 
-    /// The key as it is in the store: readable text, or `#` and a hash.
+    /// The key's text in the store: readable text, or `#` and a hash of 20 characters.
     pub fn as_str(&self) -> &str {
         // Only ASCII is ever written.
         str::from_utf8(self.as_bytes()).unwrap_or_default()
