@@ -37,32 +37,32 @@ impl<T> DerefMut for CachePadded<T> {
     }
 }
 
-/// Handles on equal things, one for each thread that runs. Were all holds on one thing counted in one place, threads would
-/// wait for each other there more than anywhere else. What is held should begin a cache line of its own.
+/// Several `Arc`s of equal values, of which each thread uses one. With a single `Arc` all threads would contend for its
+/// reference count. The value should start a cache line, see [`CachePadded`].
 #[derive(Debug)]
-pub(crate) struct Handles<T>(Box<[Arc<T>]>);
+pub(crate) struct ShardedArc<T>(Box<[Arc<T>]>);
 
-impl<T> Handles<T> {
+impl<T> ShardedArc<T> {
     pub(crate) fn new(mut make: impl FnMut() -> T) -> Self {
         let threads = thread::available_parallelism().map_or(1, |threads| threads.get().min(64));
-        // A power of two, so that a thread's is found without a division.
-        let handles = threads.next_power_of_two();
-        Self((0..handles).map(|_| Arc::new(make())).collect())
+        // A power of two, so that a thread's `Arc` is found without a division.
+        let shards = threads.next_power_of_two();
+        Self((0..shards).map(|_| Arc::new(make())).collect())
     }
 
-    /// Any of them, to look at what all are.
-    pub(crate) fn any(&self) -> &T {
+    /// One of them, for what is the same in all.
+    pub(crate) fn first(&self) -> &T {
         &self.0[0]
     }
 
-    /// The one that this thread uses.
+    /// The `Arc` of this thread.
     #[inline]
-    pub(crate) fn at_hand(&self) -> &Arc<T> {
+    pub(crate) fn local(&self) -> &Arc<T> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
-        // A thread that is ending has no number any more.
+        // A thread that is ending may have dropped its number.
         let thread = THREAD.try_with(|thread| *thread).unwrap_or(0);
         &self.0[thread & (self.0.len() - 1)]
     }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adjacent_handles_are_on_different_cache_lines() {
+    fn adjacent_values_are_on_different_cache_lines() {
         let bytes = [CachePadded::new(0_u8), CachePadded::new(1)];
         let [first, second] = bytes.each_ref().map(|byte| &raw const **byte as usize);
         assert_eq!(second - first, 128);
@@ -81,22 +81,22 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_gets_the_same_handle_each_time() {
+    fn a_thread_gets_the_same_arc_each_time() {
         let mut made = 0;
-        let handles = Handles::new(|| {
+        let arcs = ShardedArc::new(|| {
             made += 1;
             made
         });
-        assert_eq!(handles.0.len(), made);
+        assert_eq!(arcs.0.len(), made);
         assert!(made.is_power_of_two());
         thread::scope(|scope| {
             for _ in 0..2 * made {
                 scope.spawn(|| {
-                    let first = handles.at_hand();
-                    assert!((0..9).all(|_| Arc::ptr_eq(first, handles.at_hand())));
+                    let first = arcs.local();
+                    assert!((0..9).all(|_| Arc::ptr_eq(first, arcs.local())));
                 });
             }
         });
-        assert_eq!(*handles.any(), 1);
+        assert_eq!(*arcs.first(), 1);
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     admission::Rejected,
     limiter::{Limiter, LimiterBuilder},
     respond::{Answers, RateLimitHeaders},
-    sync::{CachePadded, Handles},
+    sync::{CachePadded, ShardedArc},
 };
 
 /// A tower layer that limits the requests to a service.
@@ -36,7 +36,7 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimitLayer {
-    gates: Arc<Handles<Gate>>,
+    gates: Arc<ShardedArc<Gate>>,
     enabled: bool,
 }
 
@@ -51,13 +51,13 @@ impl RateLimitLayer {
             limiter: CachePadded::new(limiter),
             answers,
         };
-        let gates = Arc::new(Handles::new(|| gate.clone()));
+        let gates = Arc::new(ShardedArc::new(|| gate.clone()));
         Self { gates, enabled }
     }
 
     /// The same, but for what it answers.
     fn answering(self, change: impl FnOnce(&mut Answers)) -> Self {
-        let Gate { limiter, answers } = self.gates.any();
+        let Gate { limiter, answers } = self.gates.first();
         let (limiter, mut answers) = (Limiter::clone(limiter), answers.clone());
         change(&mut answers);
         Self::of(limiter, answers, self.enabled)
@@ -127,7 +127,7 @@ impl RateLimitLayer {
 
     /// The layer's limiter, for calls with keys that only a handler knows.
     pub fn limiter(&self) -> &Limiter {
-        &self.gates.any().limiter
+        &self.gates.first().limiter
     }
 }
 

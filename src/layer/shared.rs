@@ -10,7 +10,7 @@ use crate::{
     decision::{CompactDecision, Decision},
     limiter::Limiter,
     respond::{Answers, Delay, KeptRequest, RateLimitHeaders, RefusalBody, tell},
-    sync::{CachePadded, Handles},
+    sync::{CachePadded, ShardedArc},
 };
 
 /// What all services behind a layer share, as one thread refers to it. Padded, since its thread counts the references to it.
@@ -24,7 +24,7 @@ pub(crate) struct Gate {
 /// make for each request, have the one of their thread.
 #[derive(Debug)]
 pub(crate) enum Held {
-    All(Arc<Handles<Gate>>),
+    All(Arc<ShardedArc<Gate>>),
     One(Arc<Gate>),
 }
 
@@ -32,7 +32,7 @@ impl Held {
     #[inline]
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         match self {
-            Self::All(gates) => gates.at_hand(),
+            Self::All(gates) => gates.local(),
             Self::One(gate) => gate,
         }
     }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{core::Enforcement, core::LimiterCore, core::LimiterRef};
 use crate::{
-    charge::When,
+    charge::ChargeTime,
     clock::Timestamp,
     decision::{
         AdjustFuture, Adjusted, Adjustment, AllAdjusted, LimiterBackend, PolicyEntry, ResponseCache,
@@ -99,7 +99,7 @@ impl LimiterBackend for LimiterRef {
     }
 
     fn depends_on_outcome(&self, entry: &PolicyEntry) -> bool {
-        self.charge_of(entry).when != When::Arrival
+        self.charge_of(entry).when != ChargeTime::Arrival
     }
 
     fn is_permit(&self, entry: &PolicyEntry) -> bool {
@@ -124,11 +124,11 @@ impl LimiterBackend for LimiterRef {
             return None;
         }
         match self.charge_of(entry).when {
-            When::Reserve if !charges => {
+            ChargeTime::Reserve if !charges => {
                 self.refund_detached(std::slice::from_mut(entry));
             }
             // What the handler has charged is not charged again.
-            When::Response if charges && !entry.receipts.is_settled() => {
+            ChargeTime::Response if charges && !entry.receipts.is_settled() => {
                 entry.receipts.add_pending(entry.units());
                 if has_observers {
                     let charge = Adjustment {
@@ -173,7 +173,7 @@ impl LimiterCore {
             }
             let counters = result.counters.iter().zip(limits);
             let adjusted = counters.map(|(counter, (limit, cost))| {
-                let at = result.at_line(counter);
+                let at = result.time_of(counter);
                 Adjusted {
                     units: counter.units,
                     receipt: ChargeReceipt {
@@ -227,7 +227,7 @@ impl LimiterCore {
         left.fold(0, u64::saturating_add)
     }
 
-    fn charge_of(&self, entry: &PolicyEntry) -> &crate::charge::Charge {
+    fn charge_of(&self, entry: &PolicyEntry) -> &crate::charge::ChargeMode {
         self.bound(entry.policy).policy.charges()
     }
 }

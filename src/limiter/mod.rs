@@ -203,7 +203,7 @@ impl Limiter {
     }
 
     fn limiter(&self) -> Arc<LimiterRef> {
-        self.refs.at_hand().clone()
+        self.refs.local().clone()
     }
 
     /// Judges a request by what its head says.

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     access::Lists,
-    charge::When,
+    charge::ChargeTime,
     decision::{
         CompactDecision, Decision, DecisionKind, DecisionPermit, LazyStatus, PolicyEntry,
         PolicyRole,
@@ -29,7 +29,7 @@ pub(super) fn is_plain(policies: &[BoundPolicy], lists: &Lists) -> bool {
         return false;
     };
     let policy = &only.policy;
-    let arrival = policy.charges().when == When::Arrival;
+    let arrival = policy.charges().when == ChargeTime::Arrival;
     let charges = matches!(only.enforcement, Enforcement::Live)
         && arrival
         && policy.mode() == CounterMode::Charge;

@@ -1,7 +1,7 @@
 //! When a policy charges requests.
 
 use super::Policy;
-use crate::{charge::When, outcome::Outcome};
+use crate::{charge::ChargeTime, outcome::Outcome};
 
 /// When to charge.
 ///
@@ -64,7 +64,7 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(When::Response, charges)
+        self.charge_by(ChargeTime::Response, charges)
     }
 
     /// Charges a request on arrival, and refunds it when it has ended, unless `charges` returns true for its outcome. The last
@@ -93,7 +93,7 @@ impl Policy {
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {
-        self.charge_by(When::Reserve, charges)
+        self.charge_by(ChargeTime::Reserve, charges)
     }
 
     /// Sets whether [`charge_after`](Policy::charge_after) and [`refund_unless`](Policy::refund_unless) charge a request that
@@ -116,7 +116,7 @@ impl Policy {
         self
     }
 
-    fn charge_by<F>(mut self, when: When, charges: F) -> Self
+    fn charge_by<F>(mut self, when: ChargeTime, charges: F) -> Self
     where
         F: Fn(&Outcome<'_>) -> bool + Send + Sync + 'static,
     {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Policy;
 use crate::{
-    charge::When,
+    charge::ChargeTime,
     error::InvalidValue,
     quota::{MAX_CAPACITY, Quota},
     strategy::{Rule, TierRefills, format},
@@ -38,13 +38,13 @@ impl Policy {
 
     /// Asks the extractors whether they can find keys, and whether charge_after, charge_rejected and shadow go together.
     pub(crate) fn check_parts(&self) -> Result<(), InvalidValue> {
-        if self.charge.when == When::Response && self.charge.rejected {
+        if self.charge.when == ChargeTime::Response && self.charge.rejected {
             return Err(InvalidValue::new(
                 "charge_after together with charge_rejected",
                 "refund_unless, or a charge on arrival, with charge_rejected",
             ));
         }
-        if self.charge.when == When::Response && self.quota.is_concurrent() {
+        if self.charge.when == ChargeTime::Response && self.quota.is_concurrent() {
             return Err(InvalidValue::new(
                 "charge_after for an in-flight limit",
                 "a charge on arrival: a request is in flight from its arrival on",
@@ -64,7 +64,7 @@ impl Policy {
 
     /// Whether what it refuses, and what becomes of requests, is left to other policies: a ban counts these.
     pub(crate) fn check_ban(&self) -> Result<(), InvalidValue> {
-        let plain = self.charge.when == When::Arrival && !self.charge.rejected;
+        let plain = self.charge.when == ChargeTime::Arrival && !self.charge.rejected;
         if plain && self.shadow.is_none() {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use http::request::Parts;
 
 use self::{on_store_error::OnStoreError, skip::Skips};
 use crate::{
-    charge::{Charge, When},
+    charge::{ChargeMode, ChargeTime},
     extract::{self, KeyExtractor, MissingKey},
     key::Key,
     quota::Quota,
@@ -46,7 +46,7 @@ pub struct Policy {
     missing: Option<MissingKey>,
     cost: Option<Cost>,
     caller: Option<Arc<dyn KeyExtractor>>,
-    pub(crate) charge: Charge,
+    pub(crate) charge: ChargeMode,
     tiers: Tiers,
     tier_quotas: Vec<Quota>,
     skips: Skips,
@@ -102,7 +102,7 @@ impl Policy {
             missing: None,
             cost: None,
             caller: None,
-            charge: Charge::default(),
+            charge: ChargeMode::default(),
             tiers: Tiers::None,
             tier_quotas: Vec::new(),
             skips: Skips::default(),
@@ -258,7 +258,7 @@ impl Policy {
         self.shadow.as_ref()
     }
 
-    pub(crate) fn charges(&self) -> &Charge {
+    pub(crate) fn charges(&self) -> &ChargeMode {
         &self.charge
     }
 
@@ -273,7 +273,7 @@ impl Policy {
     /// What a request's arrival does under this policy, where it is enforced.
     pub(crate) fn mode(&self) -> CounterMode {
         match (self.charge.when, self.charge.rejected) {
-            (When::Response, _) => CounterMode::Check,
+            (ChargeTime::Response, _) => CounterMode::Check,
             (_, true) => CounterMode::ChargeRejectedToo,
             (_, false) => CounterMode::Charge,
         }

@@ -17,13 +17,13 @@ use crate::{
 };
 
 /// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, and what the store
-/// has noted about it. Cheap to clone.
+/// keeps with it. Cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle(Arc<Registered>);
 
 struct Registered {
-    /// Unique in this process.
-    number: u64,
+    /// Unique in this process, and never reused.
+    id: u64,
     policy: Box<str>,
     rule: Arc<dyn Rule>,
     follows_wall_clock: bool,
@@ -35,9 +35,9 @@ struct Registered {
 impl LimitHandle {
     /// The handle of a limit; `context` is what the store keeps with it, to be had by [`context`](LimitHandle::context).
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
-        static LIMITS: AtomicU64 = AtomicU64::new(0);
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Registered {
-            number: LIMITS.fetch_add(1, Ordering::Relaxed),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             policy: policy.into(),
             follows_wall_clock: rule.follows_wall_clock(),
             records_caller: rule.records_caller(),
@@ -92,9 +92,9 @@ impl LimitHandle {
         self.0.context.downcast_ref()
     }
 
-    /// Tells this limit from every other in this process.
-    pub(crate) fn number(&self) -> u64 {
-        self.0.number
+    /// A number that no other limit of this process has or had.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
     }
 }
 

@@ -53,9 +53,9 @@ impl Op {
         }
     }
 
-    /// Whether a request that was rejected before may be admitted sooner after it.
+    /// Whether, after it, a rejected key may be admitted before its `Retry-After`: cached rejections of the key are invalid.
     #[cfg(feature = "redis")]
-    pub(crate) fn lifts(self) -> bool {
+    pub(crate) fn may_admit_sooner(self) -> bool {
         matches!(
             self,
             Self::Refund | Self::Settle | Self::Reset | Self::ForceAcquire

@@ -51,32 +51,32 @@ enum Pending {
     Shared(SharedResponse),
 }
 
-/// The response that a shared request will get.
+/// The pending response of a shared request.
 #[cfg(feature = "redis")]
 struct SharedResponse {
-    /// None once the response was returned.
+    /// `None` once the response was returned.
     request: Option<Arc<dyn PollResponse>>,
-    /// The runtime that it was polled on last, or is sent from if it was not polled.
+    /// The runtime on which it was polled last; before that, the one that sends it.
     runtime: Option<runtime::Id>,
 }
 
-/// A request of a store that other tasks share, and that its response is read from without an allocation of its own.
+/// A request that a store's tasks share with the caller, so that the response is read from it without another allocation.
 #[cfg(feature = "redis")]
 pub(crate) trait PollResponse: Send + Sync {
-    /// Returns the response, or the request itself, which is to be polled again when the waker was called. `runtime` is the
-    /// runtime that it was polled on last, and becomes the one at hand.
+    /// Returns the response, or the request itself, to be polled again after the waker was called. `runtime` is the runtime on
+    /// which it was polled last, and is set to the current one.
     fn poll_response(
         self: Arc<Self>,
         cx: &Context<'_>,
         runtime: &mut Option<runtime::Id>,
     ) -> Result<Result<OpResult, StoreError>, Arc<dyn PollResponse>>;
 
-    /// Cancels the request: its response will not be read.
+    /// Cancels the request: nothing will read its response.
     fn cancel(self: Arc<Self>);
 }
 
 impl PendingResponse {
-    /// A response that is known.
+    /// A response that is ready.
     pub(crate) fn ready(response: Result<OpResult, StoreError>) -> Self {
         Self(Pending::Boxed(Box::pin(std::future::ready(response))))
     }
@@ -138,7 +138,7 @@ impl fmt::Debug for PendingResponse {
 impl fmt::Debug for StoreResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
             Self::Pending(_) => f.debug_tuple("Pending").finish_non_exhaustive(),
         }
     }
@@ -234,12 +234,12 @@ impl OpResult {
     }
 
     /// The instant at which a counter was counted, on its own clock.
-    pub(crate) fn at_line(&self, line: &CounterResult) -> Timestamp {
-        self.at.shifted(line.clock_skew_us)
+    pub(crate) fn time_of(&self, counter: &CounterResult) -> Timestamp {
+        self.at.shifted(counter.clock_skew_us)
     }
 }
 
-/// The error of a store whose result lacks that of a counter: there is no state to decide by.
+/// The error of a store whose result has fewer counters than the operation.
 pub(crate) const TOO_FEW_RESULTS: StoreError =
     StoreError::Unsupported("it returned no result for a policy of the request");
 

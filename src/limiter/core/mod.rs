@@ -27,7 +27,7 @@ use crate::{
     },
     quota::Quota,
     store::{CounterMode, CounterOp, LimitHandle, Store, Units},
-    sync::{CachePadded, Handles},
+    sync::{CachePadded, ShardedArc},
 };
 
 pub(crate) mod local_share;
@@ -106,7 +106,7 @@ pub(crate) trait WakeLeaders: Send + Sync {
 }
 
 /// The references to a limiter's core, one for each of some threads.
-pub(crate) type LimiterRefs = Handles<LimiterRef>;
+pub(crate) type LimiterRefs = ShardedArc<LimiterRef>;
 
 /// One thread's reference to a limiter's core, which its decisions keep. Padded, since its thread counts the references to it.
 pub(crate) struct LimiterRef {
@@ -121,7 +121,7 @@ impl LimiterRefs {
     }
 
     pub(crate) fn core(&self) -> &Arc<LimiterCore> {
-        &self.any().core
+        &self.first().core
     }
 }
 

@@ -115,7 +115,7 @@ impl LocalShares {
         }
         let mut unwritten = self.unwritten();
         let full = unwritten.by_key.len() >= MAX_PENDING_KEYS;
-        let key = (line.limit.number(), line.key);
+        let key = (line.limit.id(), line.key);
         if full && !unwritten.by_key.contains_key(&key) {
             unwritten.dropped += 1;
             let begins = !std::mem::replace(&mut unwritten.is_dropping, true);
@@ -141,14 +141,14 @@ impl LocalShares {
 
     fn subtract(&self, line: &CounterOp<'_>, units: u64) {
         let mut unwritten = self.unwritten();
-        let key = (line.limit.number(), line.key);
+        let key = (line.limit.id(), line.key);
         if let Some(charged) = unwritten.by_key.get_mut(&key) {
             charged.units = charged.units.saturating_sub(units);
         }
     }
 
     fn forget(&self, line: &CounterOp<'_>) {
-        let key = (line.limit.number(), line.key);
+        let key = (line.limit.id(), line.key);
         let forgotten = self.unwritten().by_key.remove(&key);
         drop(forgotten);
     }

@@ -73,7 +73,7 @@ impl LimiterRef {
     /// Sets one policy's status and receipt.
     #[inline(always)]
     fn apply_counter(&self, entry: &mut PolicyEntry, counter: &CounterResult, result: &OpResult) {
-        let at = result.at_line(counter);
+        let at = result.time_of(counter);
         entry.lazy_status = LazyStatus::Snapshot(counter.snapshot);
         entry.receipts = Receipts::from(ChargeReceipt {
             charged_at: at,

@@ -2,7 +2,7 @@
 
 use super::decision_builder::DecisionBuilder;
 use crate::{
-    charge::When,
+    charge::ChargeTime,
     decision::{Decision, LimiterBackend, PolicyEntry, PolicyRole},
     error::{ConfigError, InvalidValue},
     extract::MissingKey,
@@ -68,7 +68,7 @@ impl BoundPolicy {
 
     /// Whether a shadow charges when the request arrives, not when it is responded to.
     fn charges_on_arrival(&self) -> bool {
-        self.policy.charges().when != When::Response
+        self.policy.charges().when != ChargeTime::Response
     }
 
     /// Records that of `evaluated` requests `admitted` were admitted, and that this shadow would have admitted `would_admit`.

@@ -36,10 +36,7 @@ impl Batch {
         let mut policies = Policies::new();
         for segment in &self.segments {
             for limit in &segment.limits {
-                if policies
-                    .iter()
-                    .all(|policy| policy.number() != limit.number())
-                {
+                if policies.iter().all(|policy| policy.id() != limit.id()) {
                     policies.push(limit);
                 }
             }
@@ -59,7 +56,7 @@ impl Batch {
         let mut args = MsgPackWriter::with_capacity(256);
         args.reserve_u32();
         for policy in policies {
-            places.push((policy.number(), begin));
+            places.push((policy.id(), begin));
             if let Some(context) = policy.context::<RedisLimit>() {
                 begin += context.write(policy.rule(), now, &mut args);
             }
@@ -96,7 +93,7 @@ impl OpGroup {
         args.uint(self.limits.len() as u64);
         for (limit, (units, mode)) in self.limits.iter().zip(&self.units) {
             let mut places = places.iter();
-            let place = places.find(|(number, _)| *number == limit.number());
+            let place = places.find(|(number, _)| *number == limit.id());
             args.uint(place.map_or(0, |(_, place)| *place as u64));
             args.uint(units.get());
             args.uint(mode_number(*mode, limit.rule()));

@@ -249,7 +249,7 @@ impl OpGroup {
                 .iter()
                 .zip(self.limits.iter().zip(&self.units))
                 .all(|(line, (limit, units))| {
-                    line.limit.number() == limit.number() && (line.units, line.mode) == *units
+                    line.limit.id() == limit.id() && (line.units, line.mode) == *units
                 })
     }
 }
@@ -258,7 +258,7 @@ impl OpGroup {
     /// Whether it may invalidate a cached rejection. Those of in-flight limits are not cached.
     fn lifts(&self) -> bool {
         let remembered = |limit: &LimitHandle| limit.permit_ttl().is_none();
-        self.op.lifts() && self.limits.iter().any(remembered)
+        self.op.may_admit_sooner() && self.limits.iter().any(remembered)
     }
 }
 

@@ -73,7 +73,7 @@ impl<'a> Stood<'a> {
 }
 
 fn room_before(line: &OwnedCounterOp, answered: &CounterResult, answer: &OpResult) -> u64 {
-    let at = answer.at_line(answered);
+    let at = answer.time_of(answered);
     let left = line
         .limit
         .status(&answered.snapshot, at, line.units)

@@ -202,7 +202,7 @@ impl RejectionCache {
         };
         let denied = counters.clone().zip(&answer.counters);
         let denied = denied.map(|(line, judged)| CachedCounter {
-            limit: line.limit.number(),
+            limit: line.limit.id(),
             any_cost: line.limit.rule().snapshot_ignores_cost(),
             key: *line.key,
             units: line.units,

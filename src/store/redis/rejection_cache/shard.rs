@@ -69,7 +69,7 @@ pub(crate) struct CachedCounter {
 impl CachedRejection {
     fn is_of<'a>(&self, hash: u64, counters: impl Iterator<Item = CacheKey<'a>> + Clone) -> bool {
         let same = |(line, own): (CacheKey<'_>, &CachedCounter)| {
-            own.limit == line.limit.number() && own.key == *line.key
+            own.limit == line.limit.id() && own.key == *line.key
         };
         self.hash == hash
             && self.counters.len() == counters.clone().count()

@@ -144,7 +144,7 @@ impl WorkerPool {
     /// Invalidates the cached rejections that the operation may lift. Returns the index of the worker and a hash of the keys.
     #[inline]
     fn invalidate_and_route(&self, op: Op, counters: &CounterOps) -> (usize, u64) {
-        if op.lifts() {
+        if op.may_admit_sooner() {
             self.shared
                 .rejection_cache
                 .end(counters.iter().map(OwnedCounterOp::cache_key));
