@@ -1,0 +1,193 @@
+//! Errors of configurations, calls and stores.
+
+use std::{error, fmt, sync::Arc};
+
+mod store;
+
+pub use store::StoreError;
+
+/// An invalid configuration, found when a [`Limiter`](crate::Limiter), a layer or a store is built.
+///
+/// Names the policy (if it is about one), the invalid value, and what is expected.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limiter, Policy, Quota};
+///
+/// let error = Limiter::builder()
+///     .policy(Policy::new("burst", Quota::requests(10).per(Duration::ZERO)))
+///     .build()
+///     .unwrap_err();
+/// assert_eq!(error.policy(), Some("burst"));
+/// assert_eq!(
+///     error.to_string(),
+///     r#"policy "burst": a period of 0ns; expected a period of at least 1 µs"#,
+/// );
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    policy: Option<String>,
+    value: String,
+    expected: String,
+}
+
+impl ConfigError {
+    pub(crate) fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self {
+            policy: None,
+            value: value.into(),
+            expected: expected.into(),
+        }
+    }
+
+    pub(crate) fn of(policy: &str, invalid: InvalidValue) -> Self {
+        Self {
+            policy: Some(policy.to_owned()),
+            value: invalid.value,
+            expected: invalid.expected,
+        }
+    }
+
+    /// An error outside of policies; `place` is put before the value.
+    pub(crate) fn at(place: &str, invalid: InvalidValue) -> Self {
+        Self::new(format!("{place}{}", invalid.value), invalid.expected)
+    }
+
+    /// The name of the invalid policy; `None` if the store or the limiter as a whole is invalid.
+    pub fn policy(&self) -> Option<&str> {
+        self.policy.as_deref()
+    }
+
+    /// The invalid value, described in words.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
+    /// A description of what would be valid.
+    pub fn expected(&self) -> &str {
+        &self.expected
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(policy) = &self.policy {
+            write!(f, "policy {policy:?}: ")?;
+        }
+        write!(f, "{}; expected {}", self.value, self.expected)
+    }
+}
+
+impl error::Error for ConfigError {}
+
+/// The error of a [`Strategy`](crate::strategy::Strategy), a [`Store`](crate::store::Store) or a
+/// [`KeyExtractor`](crate::KeyExtractor) for a setting that it can't use. The limiter that is built with it returns a
+/// [`ConfigError`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidValue {
+    value: String,
+    expected: String,
+}
+
+impl InvalidValue {
+    /// An error about `value`; `expected` describes a valid one. They read "`value`; expected `expected`".
+    pub fn new(value: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self {
+            value: value.into(),
+            expected: expected.into(),
+        }
+    }
+}
+
+/// The error of a name that no policy of the limiter has.
+///
+/// ```
+/// use tollgate::{CallError, Limiter, Policy, Quota};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let limiter = Limiter::builder()
+///     .policy(Policy::new("tokens", Quota::requests(5).per_minute()))
+///     .build()?;
+/// let error = limiter.peek([("tokns", "alice")]).await.unwrap_err();
+/// assert!(matches!(&error, CallError::UnknownPolicy(unknown) if unknown.name() == "tokns"));
+/// assert_eq!(error.to_string(), r#"no policy "tokns"; expected one of ["tokens"]"#);
+/// # Ok::<(), tollgate::ConfigError>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy(Arc<(String, Vec<String>)>);
+
+impl UnknownPolicy {
+    pub(crate) fn new(name: &str, known: impl IntoIterator<Item = String>) -> Self {
+        Self(Arc::new((name.to_owned(), known.into_iter().collect())))
+    }
+
+    /// The unknown name.
+    pub fn name(&self) -> &str {
+        &self.0.0
+    }
+
+    /// The names of the limiter's policies.
+    pub fn known(&self) -> &[String] {
+        &self.0.1
+    }
+}
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no policy {:?}; expected one of {:?}",
+            self.name(),
+            self.known()
+        )
+    }
+}
+
+impl error::Error for UnknownPolicy {}
+
+/// The error of an operation by hand other than a check, such as [`Limiter::reset`](crate::Limiter::reset).
+///
+/// As a response it is a 503 Service Unavailable without details. Its text, for logs and operators, names what failed and what
+/// to do.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The store failed. After a [timeout](StoreError::Timeout) the operation may have been done, or be done later. It is never
+    /// done in process instead.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The call names a policy that the limiter does not have; the store was not called.
+    #[error(transparent)]
+    UnknownPolicy(#[from] UnknownPolicy),
+    /// The policy takes its quota, its cost or its conditions from requests, and the call has neither a request, by
+    /// [`Check::parts`](crate::Check::parts), nor settings of its own. The store was not called.
+    #[error(
+        "policy {policy:?} takes its quota, cost or conditions from a request: call `parts`, or name the policy and set \
+         `quota_for` and `cost_for`"
+    )]
+    #[non_exhaustive]
+    PartsRequired {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The policy's strategy can't credit units: see [`PolicyHandle::credit`](crate::PolicyHandle::credit).
+    #[error(
+        "policy {policy:?} can't be credited: its strategy stores each charge separately; use `reset` to return all units"
+    )]
+    #[non_exhaustive]
+    CreditUnsupported {
+        /// The policy's name.
+        policy: Arc<str>,
+    },
+    /// The call blocks or unblocks keys, and none of its policies is a [ban](crate::Ban). The store was not called.
+    #[error(
+        "none of the policies {policies:?} is a ban: block and unblock require one, such as Policy::block_list(\"blocked\")"
+    )]
+    #[non_exhaustive]
+    NotABan {
+        /// The policies' names.
+        policies: Vec<Arc<str>>,
+    },
+}
