@@ -332,14 +332,14 @@ impl RedisStoreBuilder {
         let topology = self.connect.servers()?;
         let threshold = self.breaker.and_then(NonZeroU32::new);
         let breaker = || Arc::new(Breaker::new(threshold));
-        let tags = topology.tags().map_or(1, |tags| tags.many());
+        let tags = topology.tags().map_or(1, |tags| tags.len());
         let shared = Arc::new(StoreState {
             id,
             epoch: EpochKey::new(&self.prefix, topology.tags()),
             topology,
             prefix: self.prefix,
             scripts: ScriptRegistry::new().into(),
-            deadline: self.timeout,
+            timeout: self.timeout,
             breakers: (0..tags).map(|_| breaker()).collect(),
             pending_refunds: Default::default(),
             rejection_cache: RejectionCache::new(
@@ -347,7 +347,7 @@ impl RedisStoreBuilder {
                 self.most_denials,
                 self.clock,
             ),
-            ahead: Default::default(),
+            clock_offset_us: Default::default(),
             opened: Default::default(),
             closed: Default::default(),
         });

@@ -94,12 +94,14 @@ impl ConnectConfig {
             )
         };
         Ok(match self.servers.take().ok_or_else(none)? {
-            ServerConfig::Url(url) => self.own(url.as_str(), PoolConfig::new(DEFAULT_POOL_SIZE))?,
+            ServerConfig::Url(url) => {
+                self.single(url.as_str(), PoolConfig::new(DEFAULT_POOL_SIZE))?
+            }
             ServerConfig::Config(config) => self.build_from_config(*config)?,
             ServerConfig::Pool(pool) => {
                 let size = check_pool_size(&pool)?;
-                let share = (size / 4).max(1).min(self.workers);
-                Topology::One(ConnectionSource::new(pool, share))
+                let max_pooled = (size / 4).max(1).min(self.workers);
+                Topology::One(ConnectionSource::new(pool, max_pooled))
             }
             ServerConfig::Cluster(urls) => {
                 let tags = HashTags::new(self.hash_tags)?;
@@ -112,11 +114,11 @@ impl ConnectConfig {
                 Topology::Cluster(Arc::new(cluster))
             }
             ServerConfig::Sentinel { name, urls } => {
-                let like = self.server_url_template.as_deref().unwrap_or("redis://any");
+                let template = self.server_url_template.as_deref().unwrap_or("redis://any");
                 let open = |info| build_pool(info, PoolConfig::new(DEFAULT_POOL_SIZE));
                 let server = format!("the master {name:?}");
-                let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(like)?, open)?;
-                let source = ConnectionSource::watched(sentinel, DEFAULT_POOL_SIZE);
+                let sentinel = Sentinel::new(name, self.infos(urls)?, self.info(template)?, open)?;
+                let source = ConnectionSource::from_sentinel(sentinel, DEFAULT_POOL_SIZE);
                 Topology::One(source.named(server))
             }
         })
@@ -125,9 +127,9 @@ impl ConnectConfig {
     fn build_from_config(&self, config: Config) -> Result<Topology, ConfigError> {
         let pool = config.pool.unwrap_or(PoolConfig::new(DEFAULT_POOL_SIZE));
         match (config.url, config.connection) {
-            (Some(url), None) => self.own(url.as_str(), pool),
-            (None, Some(connection)) => self.own(connection, pool),
-            (None, None) => self.own("redis://127.0.0.1:6379", pool),
+            (Some(url), None) => self.single(url.as_str(), pool),
+            (None, Some(connection)) => self.single(connection, pool),
+            (None, None) => self.single("redis://127.0.0.1:6379", pool),
             (Some(_), Some(_)) => Err(ConfigError::new(
                 "a deadpool configuration with both a URL and a connection",
                 "one of them",
@@ -135,7 +137,7 @@ impl ConnectConfig {
         }
     }
 
-    fn own(
+    fn single(
         &self,
         server: impl IntoConnectionInfo,
         config: PoolConfig,

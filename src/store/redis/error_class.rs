@@ -8,99 +8,99 @@ use crate::error::StoreError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ErrorAction {
     /// It retries on the same connection: the reply proves that nothing ran.
-    pub(crate) again: Option<Again>,
+    pub(crate) retry: Option<Retry>,
     /// It closes the connection.
     pub(crate) reconnect: bool,
     /// It counts for the [circuit breaker](super::breaker): nothing can be counted there now.
-    pub(crate) counts: bool,
+    pub(crate) counts_as_failure: bool,
 }
 
 /// How it retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
+pub(crate) enum Retry {
     /// With the script's text in place of its hash.
-    Whole,
+    WithScriptText,
     /// After a pause, until the deadline.
-    Soon,
+    AfterDelay,
 }
 
 /// The requests fail, and nothing else is done.
-const PLAIN: ErrorAction = ErrorAction {
-    again: None,
+const REPORT_ONLY: ErrorAction = ErrorAction {
+    retry: None,
     reconnect: false,
-    counts: false,
+    counts_as_failure: false,
 };
-const COUNTS: ErrorAction = ErrorAction {
-    counts: true,
-    ..PLAIN
+const COUNTS_AS_FAILURE: ErrorAction = ErrorAction {
+    counts_as_failure: true,
+    ..REPORT_ONLY
 };
-const SEVERS: ErrorAction = ErrorAction {
+const RECONNECT: ErrorAction = ErrorAction {
     reconnect: true,
-    counts: true,
-    ..PLAIN
+    counts_as_failure: true,
+    ..REPORT_ONLY
 };
 /// No connection, a broken one, one without replies, or malformed replies: nothing that follows on it can be trusted.
-pub(crate) const BROKEN: ErrorAction = SEVERS;
-const WHOLE: ErrorAction = ErrorAction {
-    again: Some(Again::Whole),
-    ..PLAIN
+pub(crate) const CONNECTION_LOST: ErrorAction = RECONNECT;
+const RETRY_WITH_TEXT: ErrorAction = ErrorAction {
+    retry: Some(Retry::WithScriptText),
+    ..REPORT_ONLY
 };
-const SOON: ErrorAction = ErrorAction {
-    again: Some(Again::Soon),
-    ..PLAIN
+const RETRY_LATER: ErrorAction = ErrorAction {
+    retry: Some(Retry::AfterDelay),
+    ..REPORT_ONLY
 };
 
 /// By error code. All others only fail their requests.
 const ERROR_ACTIONS: [(&str, ErrorAction); 22] = [
     // The server was restarted, or its scripts were flushed.
-    ("NOSCRIPT", WHOLE),
+    ("NOSCRIPT", RETRY_WITH_TEXT),
     // The keys are migrating between two nodes of a cluster.
-    ("TRYAGAIN", SOON),
+    ("TRYAGAIN", RETRY_LATER),
     // A demoted master stays a replica for this connection; its name may resolve to another server by now.
-    ("READONLY", SEVERS),
-    ("UNBLOCKED", SEVERS),
+    ("READONLY", RECONNECT),
+    ("UNBLOCKED", RECONNECT),
     // A replica without its master, and a server that loads its data: as above.
-    ("MASTERDOWN", SEVERS),
-    ("LOADING", SEVERS),
+    ("MASTERDOWN", RECONNECT),
+    ("LOADING", RECONNECT),
     // A connection that is not authenticated. Passwords are changed while applications run.
-    ("NOAUTH", SEVERS),
-    ("WRONGPASS", SEVERS),
+    ("NOAUTH", RECONNECT),
+    ("WRONGPASS", RECONNECT),
     // Another script runs for too long. When it ends, the connection is usable again.
-    ("BUSY", COUNTS),
-    ("UNKILLABLE", COUNTS),
+    ("BUSY", COUNTS_AS_FAILURE),
+    ("UNKILLABLE", COUNTS_AS_FAILURE),
     // No node serves the slot: an election is under way.
-    ("CLUSTERDOWN", COUNTS),
+    ("CLUSTERDOWN", COUNTS_AS_FAILURE),
     // Nothing can be written, but callers without quota are still rejected, without a write.
-    ("OOM", PLAIN),
-    ("MISCONF", PLAIN),
-    ("NOREPLICAS", PLAIN),
+    ("OOM", REPORT_ONLY),
+    ("MISCONF", REPORT_ONLY),
+    ("NOREPLICAS", REPORT_ONLY),
     // A matter of configuration, which fewer calls do not improve.
-    ("NOPERM", PLAIN),
-    ("CROSSSLOT", PLAIN),
+    ("NOPERM", REPORT_ONLY),
+    ("CROSSSLOT", REPORT_ONLY),
     // A cluster's node, used as a single server.
-    ("MOVED", PLAIN),
-    ("ASK", PLAIN),
+    ("MOVED", REPORT_ONLY),
+    ("ASK", REPORT_ONLY),
     // An error of one key only.
-    ("WRONGTYPE", PLAIN),
-    ("FOREIGN", PLAIN),
-    ("STALE", PLAIN),
+    ("WRONGTYPE", REPORT_ONLY),
+    ("FOREIGN", REPORT_ONLY),
+    ("STALE", REPORT_ONLY),
     // Of a transaction, which workers do not send.
-    ("EXECABORT", PLAIN),
+    ("EXECABORT", REPORT_ONLY),
 ];
 
 /// The action for an error code.
 pub(crate) fn classify_code(code: &str) -> ErrorAction {
     let known = ERROR_ACTIONS.iter().find(|(known, _)| *known == code);
-    known.map_or(PLAIN, |(_, fault)| *fault)
+    known.map_or(REPORT_ONLY, |(_, action)| *action)
 }
 
 /// The action for an error. Without a code it is the connection's: refused, reset, or a truncated reply.
 pub(crate) fn classify(error: &RedisError) -> ErrorAction {
-    error_text(error).map_or(BROKEN, |text| classify_code(read(&text).0))
+    error_text(error).map_or(CONNECTION_LOST, |text| classify_code(read(&text).0))
 }
 
 /// The store error that stands for `error`.
-pub(crate) fn of(error: &RedisError) -> StoreError {
+pub(crate) fn to_store_error(error: &RedisError) -> StoreError {
     match error_text(error) {
         Some(text) => {
             let (code, message) = read(&text);
@@ -149,8 +149,8 @@ pub(crate) fn read(text: &str) -> (&str, &str) {
         text = rest.split_once("): ").map_or(text, |(_, met)| met);
     }
     // A line of the script; a function of the server's own has line -1.
-    let places = ["@user_script:", "=[C]:"];
-    while let Some(rest) = places.iter().find_map(|place| text.strip_prefix(place)) {
+    let prefixes = ["@user_script:", "=[C]:"];
+    while let Some(rest) = prefixes.iter().find_map(|prefix| text.strip_prefix(prefix)) {
         let line = |c: char| c.is_ascii_digit() || " :-".contains(c);
         text = rest.trim_start_matches(line);
     }
@@ -241,26 +241,26 @@ mod tests {
 
     #[test]
     fn an_unknown_error_only_fails_its_requests() {
-        assert_eq!(classify_code("ERR"), PLAIN);
-        assert_eq!(classify_code(""), PLAIN);
+        assert_eq!(classify_code("ERR"), REPORT_ONLY);
+        assert_eq!(classify_code(""), REPORT_ONLY);
     }
 
     #[test]
     fn nothing_is_sent_again_that_may_have_run() {
-        let again = ERROR_ACTIONS
+        let retried = ERROR_ACTIONS
             .iter()
-            .filter(|(_, fault)| fault.again.is_some());
-        let again: Vec<_> = again.map(|(code, _)| *code).collect();
-        assert_eq!(again, ["NOSCRIPT", "TRYAGAIN"]);
+            .filter(|(_, action)| action.retry.is_some());
+        let retry: Vec<_> = retried.map(|(code, _)| *code).collect();
+        assert_eq!(retry, ["NOSCRIPT", "TRYAGAIN"]);
     }
 
     #[test]
     fn a_connection_that_breaks_is_dropped_and_counts() {
         let cut = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
-        assert_eq!(classify(&cut), BROKEN);
-        assert!(matches!(of(&cut), StoreError::Connection(_)));
+        assert_eq!(classify(&cut), CONNECTION_LOST);
+        assert!(matches!(to_store_error(&cut), StoreError::Connection(_)));
         let late = RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        assert_eq!(classify(&late), BROKEN);
-        assert!(matches!(of(&late), StoreError::Timeout));
+        assert_eq!(classify(&late), CONNECTION_LOST);
+        assert!(matches!(to_store_error(&late), StoreError::Timeout));
     }
 }

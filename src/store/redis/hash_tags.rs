@@ -28,26 +28,26 @@ struct HashTag {
 }
 
 impl HashTags {
-    pub(crate) fn new(many: usize) -> Result<Self, ConfigError> {
-        if !many.is_power_of_two() || many > MAX_TAGS {
+    pub(crate) fn new(len: usize) -> Result<Self, ConfigError> {
+        if !len.is_power_of_two() || len > MAX_TAGS {
             return Err(ConfigError::new(
-                format!("{many} hash tags"),
+                format!("{len} hash tags"),
                 format!("a power of two, at most {MAX_TAGS}"),
             ));
         }
-        let mut tags = vec![None; many];
+        let mut tags = vec![None; len];
         for text in pairs() {
             let slot = slot(&text);
-            let tag = &mut tags[usize::from(slot) * many / SLOTS];
+            let tag = &mut tags[usize::from(slot) * len / SLOTS];
             *tag = tag.or(Some(HashTag { text, slot }));
         }
         let tags: Option<Arc<[HashTag]>> = tags.into_iter().collect();
         // Always possible: a test tries all.
-        let none = || ConfigError::new(format!("{many} hash tags"), "fewer");
+        let none = || ConfigError::new(format!("{len} hash tags"), "fewer");
         Ok(Self(tags.ok_or_else(none)?))
     }
 
-    pub(crate) fn many(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
@@ -76,7 +76,7 @@ impl HashTags {
 
 impl fmt::Debug for HashTags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tags").field(&self.many()).finish()
+        f.debug_tuple("HashTags").field(&self.len()).finish()
     }
 }
 

@@ -196,7 +196,7 @@ impl Store for RedisStore {
                 return Err(StoreError::NoRuntime("`callers` waits for the server"));
             }
             let list = shared.topology.run::<Vec<Vec<u8>>>(tag, &range);
-            let list = tokio::time::timeout(shared.deadline, list).await;
+            let list = tokio::time::timeout(shared.timeout, list).await;
             let list = list.map_err(|_| StoreError::Timeout)??;
             Ok(list.iter().filter_map(|by| Key::from_stored(by)).collect())
         })
@@ -276,9 +276,9 @@ impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
             .field("prefix", &self.inner.shared.prefix)
-            .field("deadline", &self.inner.shared.deadline)
-            .field("lanes", &self.inner.workers.per_runtime())
-            .field("servers", &self.inner.shared.topology)
+            .field("timeout", &self.inner.shared.timeout)
+            .field("workers_per_runtime", &self.inner.workers.per_runtime())
+            .field("topology", &self.inner.shared.topology)
             .finish()
     }
 }

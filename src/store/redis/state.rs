@@ -28,7 +28,7 @@ pub(crate) struct StoreState {
     pub(super) topology: Topology,
     pub(super) prefix: String,
     pub(super) scripts: RwLock<ScriptRegistry>,
-    pub(super) deadline: Duration,
+    pub(super) timeout: Duration,
     /// One for each hash tag: one in all, except on a cluster, whose masters fail independently.
     pub(super) breakers: Box<[Arc<Breaker>]>,
     pub(super) pending_refunds: PendingRefunds,
@@ -36,7 +36,7 @@ pub(crate) struct StoreState {
     /// `None` on a cluster.
     pub(super) epoch: Option<EpochKey>,
     /// Offset of the server's clock from this machine's, in microseconds.
-    pub(super) ahead: AtomicI64,
+    pub(super) clock_offset_us: AtomicI64,
     /// Logs that a breaker opened: a cluster has one for each hash tag.
     pub(super) opened: LogThrottle,
     pub(super) closed: LogThrottle,
@@ -45,13 +45,13 @@ pub(crate) struct StoreState {
 impl StoreState {
     /// An estimate of the server's clock.
     pub(super) fn server_time(&self) -> Timestamp {
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(ahead))
+        let offset = self.clock_offset_us.load(Ordering::Relaxed);
+        Timestamp::from_micros(SystemClock.now().as_micros().saturating_add(offset))
     }
 
     pub(super) fn update_clock_offset(&self, at: Timestamp) {
-        let ahead = at.as_micros().saturating_sub(SystemClock.now().as_micros());
-        self.ahead.store(ahead, Ordering::Relaxed);
+        let offset = at.as_micros().saturating_sub(SystemClock.now().as_micros());
+        self.clock_offset_us.store(offset, Ordering::Relaxed);
     }
 
     /// The circuit breaker of the server that has the keys of a hash tag.
@@ -74,7 +74,7 @@ impl StoreState {
                 let Some(key) = &shared.epoch else {
                     return;
                 };
-                let epoch = tokio::time::timeout(shared.deadline, key.read(&shared.topology));
+                let epoch = tokio::time::timeout(shared.timeout, key.read(&shared.topology));
                 if let Ok(Ok(Some((epoch, time)))) = epoch.await {
                     shared.rejection_cache.note_epoch(&epoch, time, read);
                 }

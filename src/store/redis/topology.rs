@@ -25,24 +25,26 @@ pub(crate) enum Topology {
 /// The route of a worker's batches to the server of its keys.
 #[derive(Debug)]
 pub(crate) enum Route {
-    Straight(Arc<SharedConnection>),
+    Single(Arc<SharedConnection>),
     /// To the node of a cluster that serves a tag's slot.
     HashTag(Arc<NodeConnections>, usize),
 }
 
 impl Topology {
     /// The routes of a runtime's workers.
-    pub(crate) fn routes(&self, lanes: usize) -> Vec<Route> {
+    pub(crate) fn routes(&self, per_runtime: usize) -> Vec<Route> {
         match self {
             Self::One(source) => {
-                let lanes = lanes.min(source.share);
-                let road = || Arc::new(SharedConnection::new(source.clone()));
-                (0..lanes).map(|_| Route::Straight(road())).collect()
+                let per_runtime = per_runtime.min(source.max_pooled);
+                let connection = || Arc::new(SharedConnection::new(source.clone()));
+                (0..per_runtime)
+                    .map(|_| Route::Single(connection()))
+                    .collect()
             }
             Self::Cluster(cluster) => {
-                let roads = Arc::new(NodeConnections::new(cluster.clone()));
-                let route = |tag| Route::HashTag(roads.clone(), tag);
-                (0..cluster.tags().many()).map(route).collect()
+                let nodes = Arc::new(NodeConnections::new(cluster.clone()));
+                let route = |tag| Route::HashTag(nodes.clone(), tag);
+                (0..cluster.tags().len()).map(route).collect()
             }
         }
     }
@@ -83,10 +85,10 @@ impl Topology {
     ) -> Result<T, RunError> {
         match self {
             Self::One(source) => {
-                let connection = source.loan().await.map_err(RunError::NotConnected)?;
-                let answer = connection.query(cmd).await;
-                let answer = answer.and_then(|value| Ok(T::from_redis_value(value)?));
-                answer.map_err(|error| RunError::Failed(error_class::of(&error)))
+                let connection = source.checkout().await.map_err(RunError::NotConnected)?;
+                let reply = connection.query(cmd).await;
+                let reply = reply.and_then(|value| Ok(T::from_redis_value(value)?));
+                reply.map_err(|error| RunError::Failed(error_class::to_store_error(&error)))
             }
             Self::Cluster(cluster) => cluster.run(tag, cmd).await,
         }
@@ -97,45 +99,45 @@ impl Route {
     /// The hash tag of the keys: zero, except on a cluster.
     pub(crate) fn tag(&self) -> usize {
         match self {
-            Self::Straight(_) => 0,
+            Self::Single(_) => 0,
             Self::HashTag(_, tag) => *tag,
         }
     }
 
     /// The connection to the server.
-    pub(crate) async fn way(&self) -> Result<ConnectionRef, StoreError> {
+    pub(crate) async fn connect(&self) -> Result<ConnectionRef, StoreError> {
         match self {
-            Self::Straight(road) => road.way().await,
-            Self::HashTag(roads, tag) => {
-                let node = roads.cluster().owner(*tag).await?;
-                roads.way(*tag, &node).await
+            Self::Single(connection) => connection.acquire().await,
+            Self::HashTag(nodes, tag) => {
+                let node = nodes.cluster().slot_owner(*tag).await?;
+                nodes.acquire(*tag, &node).await
             }
         }
     }
 
     /// The connection to a certain node.
-    pub(crate) async fn way_to(
+    pub(crate) async fn connect_to(
         &self,
         node: &Arc<ClusterNode>,
     ) -> Result<ConnectionRef, StoreError> {
         match self {
-            Self::Straight(road) => road.way().await,
-            Self::HashTag(roads, tag) => roads.way(*tag, node).await,
+            Self::Single(connection) => connection.acquire().await,
+            Self::HashTag(nodes, tag) => nodes.acquire(*tag, node).await,
         }
     }
 
     /// The redirect in an error; `None` if it is none.
-    pub(crate) fn detour(&self, error: &RedisError) -> Option<Redirect> {
+    pub(crate) fn redirect(&self, error: &RedisError) -> Option<Redirect> {
         match self {
-            Self::Straight(_) => None,
-            Self::HashTag(roads, tag) => roads.cluster().detour(*tag, error),
+            Self::Single(_) => None,
+            Self::HashTag(nodes, tag) => nodes.cluster().redirect(*tag, error),
         }
     }
 
     /// Refreshes the slot map: the server may no longer serve the keys.
     pub(crate) fn schedule_refresh(&self) {
-        if let Self::HashTag(roads, _) = self {
-            roads.cluster().schedule_refresh();
+        if let Self::HashTag(nodes, _) = self {
+            nodes.cluster().schedule_refresh();
         }
     }
 }
@@ -144,17 +146,17 @@ impl Route {
 #[derive(Debug)]
 pub(crate) struct NodeConnections {
     cluster: Arc<Cluster>,
-    roads: Mutex<Vec<Known>>,
+    nodes: Mutex<Vec<NodeEntry>>,
 }
 
 /// A node, and the connections to it.
-type Known = (Arc<ClusterNode>, Box<[Arc<SharedConnection>]>);
+type NodeEntry = (Arc<ClusterNode>, Box<[Arc<SharedConnection>]>);
 
 impl NodeConnections {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
         Self {
             cluster,
-            roads: Mutex::default(),
+            nodes: Mutex::default(),
         }
     }
 
@@ -163,25 +165,25 @@ impl NodeConnections {
     }
 
     /// The connection to a node, for a tag's worker.
-    pub(crate) async fn way(
+    pub(crate) async fn acquire(
         &self,
         tag: usize,
         node: &Arc<ClusterNode>,
     ) -> Result<ConnectionRef, StoreError> {
-        self.road(tag, node).way().await
+        self.connection(tag, node).acquire().await
     }
 
-    fn road(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
-        let mut roads = self.roads.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = roads.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
+    fn connection(&self, tag: usize, node: &Arc<ClusterNode>) -> Arc<SharedConnection> {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = nodes.iter().find(|(known, _)| Arc::ptr_eq(known, node)) {
             return known[tag % known.len()].clone();
         }
         // Nodes are added and removed.
-        roads.retain(|(known, _)| self.cluster.knows(known));
-        let road = |_| Arc::new(SharedConnection::new(node.source.clone()));
-        let new: Box<[_]> = (0..self.cluster.connections()).map(road).collect();
-        let road = new[tag % new.len()].clone();
-        roads.push((node.clone(), new));
-        road
+        nodes.retain(|(known, _)| self.cluster.has_node(known));
+        let connection = |_| Arc::new(SharedConnection::new(node.source.clone()));
+        let new: Box<[_]> = (0..self.cluster.connections()).map(connection).collect();
+        let connection = new[tag % new.len()].clone();
+        nodes.push((node.clone(), new));
+        connection
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct BatchReply {
     /// The server's clock.
     pub(crate) at: Timestamp,
     /// The combined action for the errors of single requests.
-    pub(crate) fault: ErrorAction,
+    pub(crate) action: ErrorAction,
     /// Detached requests that cannot be executed now.
     pub(crate) failed: Vec<(PendingRequest, StoreError)>,
     /// Requests to retry, now that the server's time is known.
@@ -48,7 +48,7 @@ pub(crate) fn decode_and_complete(
 ) -> Result<BatchReply, StoreError> {
     let mut delivered = BatchReply {
         at: Timestamp::default(),
-        fault: ErrorAction::default(),
+        action: ErrorAction::default(),
         failed: Vec::new(),
         stale: Vec::new(),
     };
@@ -65,13 +65,13 @@ pub(crate) fn decode_and_complete(
                 let mut meant = ErrorAction::default();
                 if let StoreError::Server { code, .. } = &error {
                     meant = error_class::classify_code(code);
-                    delivered.fault.reconnect |= meant.reconnect;
-                    delivered.fault.counts |= meant.counts;
+                    delivered.action.reconnect |= meant.reconnect;
+                    delivered.action.counts_as_failure |= meant.counts_as_failure;
                 }
                 for request in entry.requests.drain(..) {
                     if is_stale(&error) && !request.time_synced {
                         delivered.stale.push(request);
-                    } else if meant.counts && request.retries_refunds() {
+                    } else if meant.counts_as_failure && request.retries_refunds() {
                         delivered.failed.push((request, error.clone()));
                     } else {
                         request.fail(error.clone());

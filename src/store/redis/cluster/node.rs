@@ -44,9 +44,9 @@ pub(crate) enum Redirect {
     /// To the node that now serves the slot.
     Moved,
     /// To the node that is importing the slot, and has the keys.
-    Asking(Arc<ClusterNode>),
+    Ask(Arc<ClusterNode>),
     /// To the same node, once the keys have moved.
-    Again,
+    TryAgain,
 }
 
 impl ClusterNode {
@@ -63,12 +63,13 @@ impl ClusterNode {
     pub(crate) fn begin_probe(
         self: &Arc<Self>,
         since: Instant,
-        long: Duration,
+        timeout: Duration,
     ) -> Option<ProbeGuard> {
         let (mut probed, now) = (self.probed(), Instant::now());
-        let lately = probed.begun.max(probed.ended).is_some_and(|at| at > since);
-        let is_under_way = probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + long);
-        if lately || is_under_way {
+        let was_probed = probed.begun.max(probed.ended).is_some_and(|at| at > since);
+        let is_in_flight =
+            probed.ended.is_none() && probed.begun.is_some_and(|at| now < at + timeout);
+        if was_probed || is_in_flight {
             return None;
         }
         *probed = ProbeState {
@@ -85,15 +86,15 @@ impl ClusterNode {
         self.probed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn is(&self, host: &str, port: u16) -> bool {
+    pub(crate) fn has_address(&self, host: &str, port: u16) -> bool {
         self.host == host && self.port == port
     }
 
     /// Its view of the slot map.
     pub(crate) async fn slots(&self) -> Result<Vec<SlotRange>, StoreError> {
-        let loan = self.source.loan().await?;
-        let slots = loan.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
-        let slots = slots.map_err(|error| error_class::of(&error))?;
+        let connection = self.source.checkout().await?;
+        let slots = connection.query(redis::cmd("CLUSTER").arg("SLOTS")).await;
+        let slots = slots.map_err(|error| error_class::to_store_error(&error))?;
         let ranges = read_slots(slots, &self.host);
         match ranges.is_empty() {
             true => Err(StoreError::Server {
@@ -106,7 +107,7 @@ impl ClusterNode {
 }
 
 impl ProbeGuard {
-    pub(crate) fn answered(self) {
+    pub(crate) fn succeed(self) {
         *self.node.probed() = ProbeState::default();
     }
 }
@@ -122,8 +123,8 @@ impl Drop for ProbeGuard {
 }
 
 /// The masters in the reply to `CLUSTER SLOTS`. A node without a host has that of the node that replied.
-pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
-    let Value::Array(ranges) = answer else {
+pub(crate) fn read_slots(reply: Value, queried: &str) -> Vec<SlotRange> {
+    let Value::Array(ranges) = reply else {
         return Vec::new();
     };
     let range = |range: Value| {
@@ -144,7 +145,7 @@ pub(crate) fn read_slots(answer: Value, asked: &str) -> Vec<SlotRange> {
         };
         let host = Option::<String>::from_redis_value(host.clone()).ok()?;
         let host = host.filter(|host| !host.is_empty());
-        let host = host.unwrap_or_else(|| asked.to_owned());
+        let host = host.unwrap_or_else(|| queried.to_owned());
         let known = host != "?";
         let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
         known.then_some((first, last, host, u16::try_from(*port).ok()?))
@@ -188,8 +189,8 @@ mod tests {
         later().await;
         let probing = node.begin_probe(since, LONG).expect("the first");
         assert!(node.begin_probe(since, LONG).is_none(), "begun since");
-        let lately = later().await;
-        assert!(node.begin_probe(lately, LONG).is_none(), "under way");
+        let begun = later().await;
+        assert!(node.begin_probe(begun, LONG).is_none(), "in flight");
         drop(probing);
         assert!(node.begin_probe(since, LONG).is_none(), "begun since");
         let ended = later().await;
@@ -220,7 +221,7 @@ mod tests {
         later().await;
         drop(silent);
         let since = later().await;
-        assert!(node.begin_probe(since, LONG).is_none(), "it is under way");
+        assert!(node.begin_probe(since, LONG).is_none(), "it is in flight");
         drop(second);
         let since = later().await;
         assert!(node.begin_probe(since, LONG).is_some());
@@ -232,7 +233,7 @@ mod tests {
         let (node, since) = (node(), Instant::now());
         later().await;
         let probing = node.begin_probe(since, LONG).expect("the first");
-        probing.answered();
+        probing.succeed();
         assert!(node.begin_probe(since, LONG).is_some());
     }
 }

@@ -41,11 +41,11 @@ const MAX_REDIRECTS: usize = 5;
 
 /// The nodes of a cluster.
 ///
-/// Workers call them, and nothing else sends anything again: redis-rs's own cluster connection retries after a truncated
-/// reply, which charges twice; and while it looks for a node that is gone, it delays the requests to the others.
+/// Workers call them directly: redis-rs's own cluster connection retries after a truncated reply, which charges twice; and while
+/// it looks for a node that is gone, it delays the requests to the others.
 pub(crate) struct Cluster {
     /// The first configured node, whose URL is the template for all connections.
-    pattern: ConnectionInfo,
+    template: ConnectionInfo,
     open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
     /// The configured nodes.
     seeds: Vec<Arc<ClusterNode>>,
@@ -53,9 +53,9 @@ pub(crate) struct Cluster {
     /// Pooled connections to each node, in each runtime.
     connections: usize,
     map: ArcSwap<SlotMap>,
-    reading: tokio::sync::Mutex<()>,
+    refreshing: tokio::sync::Mutex<()>,
     /// The node to query first.
-    turn: AtomicUsize,
+    next_start: AtomicUsize,
     /// The last refresh: when it began, and its error.
     last: Mutex<Option<(Instant, Option<StoreError>)>>,
 }
@@ -85,7 +85,7 @@ impl Cluster {
         open: fn(ConnectionInfo) -> Result<ConnectionSource, ConfigError>,
     ) -> Result<Self, ConfigError> {
         let none = || ConfigError::new("a cluster without a node", "the URL of one node at least");
-        let pattern = seeds.first().cloned().ok_or_else(none)?;
+        let template = seeds.first().cloned().ok_or_else(none)?;
         if let Some(seed) = seeds.iter().find(|seed| seed.redis_settings().db() != 0) {
             let db = seed.redis_settings().db();
             return Err(ConfigError::new(
@@ -109,16 +109,16 @@ impl Cluster {
         });
         Ok(Self {
             seeds: seeds.collect::<Result<_, _>>()?,
-            pattern,
+            template,
             open,
             connections,
             map: ArcSwap::from_pointee(SlotMap {
                 nodes: Vec::new(),
-                owners: vec![None; tags.many()],
+                owners: vec![None; tags.len()],
             }),
             tags,
-            reading: Default::default(),
-            turn: AtomicUsize::new(0),
+            refreshing: Default::default(),
+            next_start: AtomicUsize::new(0),
             last: Mutex::default(),
         })
     }
@@ -132,11 +132,11 @@ impl Cluster {
     }
 
     /// The owner of a tag's slot.
-    pub(crate) async fn owner(&self, tag: usize) -> Result<Arc<ClusterNode>, StoreError> {
+    pub(crate) async fn slot_owner(&self, tag: usize) -> Result<Arc<ClusterNode>, StoreError> {
         if let Some(owner) = self.cached_owner(tag) {
             return Ok(owner);
         }
-        Box::pin(self.read()).await?;
+        Box::pin(self.refresh()).await?;
         self.cached_owner(tag).ok_or_else(|| StoreError::Server {
             code: "CLUSTERDOWN".into(),
             message: "no node serves the slot".into(),
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// Whether a node serves slots.
-    pub(crate) fn knows(&self, node: &Arc<ClusterNode>) -> bool {
+    pub(crate) fn has_node(&self, node: &Arc<ClusterNode>) -> bool {
         let nodes = &self.map.load().nodes;
         nodes.iter().any(|known| Arc::ptr_eq(known, node))
     }
@@ -154,7 +154,7 @@ impl Cluster {
     }
 
     /// The redirect in an error; `None` if it is none. In any case nothing ran.
-    pub(crate) fn detour(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Redirect> {
+    pub(crate) fn redirect(self: &Arc<Self>, tag: usize, error: &RedisError) -> Option<Redirect> {
         let kind = redirect_kind(error)?;
         let node = || {
             let (address, _) = error.redirect_node()?;
@@ -178,7 +178,7 @@ impl Cluster {
             }
             ServerErrorKind::Ask => {
                 let node = node()?;
-                if !self.knows(&node) {
+                if !self.has_node(&node) {
                     // It may be importing its first slots. Keep it, so that the next redirect finds
                     // it and its connections.
                     self.map.rcu(|map| {
@@ -187,9 +187,9 @@ impl Cluster {
                         map
                     });
                 }
-                Some(Redirect::Asking(node))
+                Some(Redirect::Ask(node))
             }
-            ServerErrorKind::TryAgain => Some(Redirect::Again),
+            ServerErrorKind::TryAgain => Some(Redirect::TryAgain),
             _ => None,
         }
     }
@@ -210,9 +210,9 @@ impl Cluster {
         let Ok(handle) = Handle::try_current() else {
             return;
         };
-        if self.reading.try_lock().is_ok() && self.last_refresh().is_none() {
+        if self.refreshing.try_lock().is_ok() && self.last_refresh().is_none() {
             let cluster = self.clone();
-            drop(handle.spawn(async move { cluster.read().await }));
+            drop(handle.spawn(async move { cluster.refresh().await }));
         }
     }
 
@@ -230,8 +230,8 @@ impl Cluster {
     }
 
     /// Refreshes the slot map. Concurrent callers await one refresh.
-    pub(crate) async fn read(&self) -> Result<(), StoreError> {
-        let _reading = self.reading.lock().await;
+    pub(crate) async fn refresh(&self) -> Result<(), StoreError> {
+        let _refreshing = self.refreshing.lock().await;
         if let Some(read) = self.last_refresh() {
             return read;
         }
@@ -247,27 +247,30 @@ impl Cluster {
     async fn query_nodes(&self) -> Result<Vec<SlotRange>, StoreError> {
         let map = self.map.load_full();
         let seeds = self.seeds.iter();
-        let seeds =
-            seeds.filter(|seed| !map.nodes.iter().any(|node| node.is(&seed.host, seed.port)));
+        let seeds = seeds.filter(|seed| {
+            !map.nodes
+                .iter()
+                .any(|node| node.has_address(&seed.host, seed.port))
+        });
         let mut nodes: Vec<_> = map.nodes.iter().chain(seeds).cloned().collect();
         // Others each time, so that unreachable nodes do not block a refresh for ever.
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let first = turn % nodes.len().max(1);
+        let next_start = self.next_start.fetch_add(1, Ordering::Relaxed);
+        let first = next_start % nodes.len().max(1);
         nodes.rotate_left(first);
-        let mut asked = JoinSet::new();
+        let mut queries = JoinSet::new();
         let mut nodes = nodes.into_iter();
         for node in nodes.by_ref().take(REFRESH_FANOUT) {
-            asked.spawn(async move { node.slots().await });
+            queries.spawn(async move { node.slots().await });
         }
         let mut error = StoreError::Connection("no node of the cluster answers".into());
-        while let Some(answer) = asked.join_next().await {
-            match answer {
+        while let Some(reply) = queries.join_next().await {
+            match reply {
                 Ok(Ok(slots)) => return Ok(slots),
-                Ok(Err(wrong)) => error = wrong,
+                Ok(Err(failed)) => error = failed,
                 Err(_) => {}
             }
             if let Some(node) = nodes.next() {
-                asked.spawn(async move { node.slots().await });
+                queries.spawn(async move { node.slots().await });
             }
         }
         Err(error)
@@ -277,7 +280,7 @@ impl Cluster {
         self.map.rcu(|old| {
             let mut map = SlotMap {
                 nodes: Vec::new(),
-                owners: vec![None; self.tags.many()],
+                owners: vec![None; self.tags.len()],
             };
             for (first, last, host, port) in slots {
                 let Some(node) = self.node(old, host, *port) else {
@@ -297,11 +300,11 @@ impl Cluster {
     /// The node at an address, which may be new.
     fn node(&self, map: &SlotMap, host: &str, port: u16) -> Option<Arc<ClusterNode>> {
         let mut known = map.nodes.iter().chain(&self.seeds);
-        if let Some(node) = known.find(|node| node.is(host, port)) {
+        if let Some(node) = known.find(|node| node.has_address(host, port)) {
             return Some(node.clone());
         }
-        let address = sentinel::at(self.pattern.addr(), host, port);
-        let source = (self.open)(self.pattern.clone().set_addr(address)).ok()?;
+        let address = sentinel::with_address(self.template.addr(), host, port);
+        let source = (self.open)(self.template.clone().set_addr(address)).ok()?;
         Some(Arc::new(ClusterNode::new(host.to_owned(), port, source)))
     }
 
@@ -311,31 +314,31 @@ impl Cluster {
         tag: usize,
         cmd: &Cmd,
     ) -> Result<T, RunError> {
-        let owner = async || self.owner(tag).await.map_err(RunError::NotConnected);
+        let owner = async || self.slot_owner(tag).await.map_err(RunError::NotConnected);
         let (mut node, mut asking) = (owner().await?, false);
         for left in (0..MAX_REDIRECTS).rev() {
-            let loan = node.source.loan().await;
-            let loan = loan.inspect_err(|_| self.schedule_refresh());
-            let loan = loan.map_err(RunError::NotConnected)?;
-            let answer = match asking {
-                false => loan.query(cmd).await,
-                true => loan.query_with_asking(cmd).await,
+            let connection = node.source.checkout().await;
+            let connection = connection.inspect_err(|_| self.schedule_refresh());
+            let connection = connection.map_err(RunError::NotConnected)?;
+            let reply = match asking {
+                false => connection.query(cmd).await,
+                true => connection.query_with_asking(cmd).await,
             };
-            let error = match answer.and_then(|value| Ok(T::from_redis_value(value)?)) {
-                Ok(answer) => return Ok(answer),
+            let error = match reply.and_then(|value| Ok(T::from_redis_value(value)?)) {
+                Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
-            match self.detour(tag, &error).filter(|_| left > 0) {
-                Some(Redirect::Asking(to)) => (node, asking) = (to, true),
-                Some(detour) => {
-                    if matches!(detour, Redirect::Again) {
+            match self.redirect(tag, &error).filter(|_| left > 0) {
+                Some(Redirect::Ask(to)) => (node, asking) = (to, true),
+                Some(redirect) => {
+                    if matches!(redirect, Redirect::TryAgain) {
                         sleep(Duration::from_millis(5)).await;
                     }
                     (node, asking) = (owner().await?, false);
                 }
                 None => {
                     self.schedule_refresh();
-                    return Err(RunError::Failed(error_class::of(&error)));
+                    return Err(RunError::Failed(error_class::to_store_error(&error)));
                 }
             }
         }

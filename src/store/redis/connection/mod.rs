@@ -24,7 +24,7 @@ pub(crate) mod sentinel;
 pub(crate) mod tls;
 
 /// A connection that was idle for this long may have been closed by the other side unnoticed.
-const STALE: Duration = Duration::from_secs(1);
+const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// Why a command has no reply.
 #[derive(Debug)]
@@ -46,13 +46,13 @@ impl From<RunError> for StoreError {
 /// Where connections come from.
 #[derive(Clone)]
 pub(crate) struct ConnectionSource {
-    origin: Backend,
+    backend: Backend,
     /// The server's name for operators: its address, if it is known, and never a password.
     server: Arc<str>,
-    /// Connections of the pool that workers may hold; further ones are detached, so that other users of the pool are
+    /// Connections of the pool that workers may hold at most; further ones are detached, so that other users of the pool are
     /// not starved.
-    pub(crate) share: usize,
-    held: Arc<AtomicUsize>,
+    pub(crate) max_pooled: usize,
+    pooled: Arc<AtomicUsize>,
 }
 
 #[derive(Clone)]
@@ -63,36 +63,36 @@ enum Backend {
 
 impl ConnectionSource {
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
-        match &self.origin {
+        match &self.backend {
             Backend::Pool(pool) => checkout(pool).await,
             Backend::Sentinel(sentinel) => sentinel.connection().await,
         }
     }
 
     /// A connection for one command, beside those of the workers.
-    pub(crate) async fn loan(&self) -> Result<PooledConnection, StoreError> {
+    pub(crate) async fn checkout(&self) -> Result<PooledConnection, StoreError> {
         let connection = self.connection().await?;
         Ok(PooledConnection::new(connection))
     }
 
-    pub(crate) fn new(pool: Pool, share: usize) -> Self {
-        Self::of(Backend::Pool(pool), share)
+    pub(crate) fn new(pool: Pool, max_pooled: usize) -> Self {
+        Self::with_backend(Backend::Pool(pool), max_pooled)
     }
 
-    pub(crate) fn watched(sentinel: Sentinel, share: usize) -> Self {
-        Self::of(Backend::Sentinel(Arc::new(sentinel)), share)
+    pub(crate) fn from_sentinel(sentinel: Sentinel, max_pooled: usize) -> Self {
+        Self::with_backend(Backend::Sentinel(Arc::new(sentinel)), max_pooled)
     }
 
-    fn of(origin: Backend, share: usize) -> Self {
+    fn with_backend(backend: Backend, max_pooled: usize) -> Self {
         Self {
-            origin,
+            backend,
             server: "the server".into(),
-            share,
-            held: Arc::default(),
+            max_pooled,
+            pooled: Arc::default(),
         }
     }
 
-    /// The same for a server of this name.
+    /// Sets the server's name.
     pub(crate) fn named(mut self, server: impl Into<Arc<str>>) -> Self {
         self.server = server.into();
         self
@@ -107,65 +107,65 @@ impl ConnectionSource {
 #[derive(Debug)]
 pub(crate) struct SharedConnection {
     source: ConnectionSource,
-    link: Mutex<Option<OpenConnection>>,
+    open: Mutex<Option<OpenConnection>>,
 }
 
 /// A batch's reference to the connection that it is sent on.
 pub(crate) struct ConnectionRef {
-    road: Arc<SharedConnection>,
+    shared: Arc<SharedConnection>,
     connection: MultiplexedConnection,
-    is_over: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 struct OpenConnection {
     connection: MultiplexedConnection,
     /// `None` if it was detached from the pool.
-    _place: Option<PoolSlot>,
+    _slot: Option<PoolSlot>,
     /// Set by a batch that found it broken.
-    is_over: Arc<AtomicBool>,
+    broken: Arc<AtomicBool>,
     used: Instant,
 }
 
 /// A connection's slot in the pool.
 struct PoolSlot {
     connection: Option<Connection>,
-    held: Arc<AtomicUsize>,
+    pooled: Arc<AtomicUsize>,
 }
 
 impl SharedConnection {
     pub(crate) fn new(source: ConnectionSource) -> Self {
         Self {
             source,
-            link: Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
     /// The open connection; opens one if there is none, or the old one does not respond.
-    pub(crate) async fn way(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
-        let mut link = self.link.lock().await;
-        if let Some(mut stale) = link.take_if(|link| link.used.elapsed() > STALE) {
+    pub(crate) async fn acquire(self: &Arc<Self>) -> Result<ConnectionRef, StoreError> {
+        let mut open = self.open.lock().await;
+        if let Some(mut stale) = open.take_if(|open| open.used.elapsed() > MAX_IDLE) {
             // If the check is cancelled, the connection counts as broken.
-            if Box::pin(answers(&mut stale.connection)).await {
-                *link = Some(stale);
+            if Box::pin(responds(&mut stale.connection)).await {
+                *open = Some(stale);
             }
         }
-        drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
-        let link = match &mut *link {
-            Some(link) => link,
+        drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
+        let open = match &mut *open {
+            Some(open) => open,
             // Boxed: rare and large, it would enlarge the futures that await this.
             none => none.insert(Box::pin(OpenConnection::open(&self.source)).await?),
         };
-        link.used = Instant::now();
+        open.used = Instant::now();
         Ok(ConnectionRef {
-            road: self.clone(),
-            connection: link.connection.clone(),
-            is_over: link.is_over.clone(),
+            shared: self.clone(),
+            connection: open.connection.clone(),
+            broken: open.broken.clone(),
         })
     }
 }
 
-async fn answers(connection: &mut MultiplexedConnection) -> bool {
+async fn responds(connection: &mut MultiplexedConnection) -> bool {
     let ping: Result<Value, _> = redis::cmd("PING").query_async(connection).await;
     ping.is_ok()
 }
@@ -183,9 +183,9 @@ impl ConnectionRef {
     /// Closes the connection, if it is still the current one: now, or when the next batch would use it. Another task
     /// may be opening a new one, which takes up to its timeout; the batches behind this one must not wait for that.
     pub(crate) fn close(&self) {
-        self.is_over.store(true, Ordering::Release);
-        if let Ok(mut link) = self.road.link.try_lock() {
-            drop(link.take_if(|link| link.is_over.load(Ordering::Acquire)));
+        self.broken.store(true, Ordering::Release);
+        if let Ok(mut open) = self.shared.open.try_lock() {
+            drop(open.take_if(|open| open.broken.load(Ordering::Acquire)));
         }
     }
 }
@@ -193,22 +193,22 @@ impl ConnectionRef {
 impl OpenConnection {
     async fn open(source: &ConnectionSource) -> Result<Self, StoreError> {
         let connection = source.connection().await?;
-        let held = &source.held;
-        let (connection, place) = if held.fetch_add(1, Ordering::Relaxed) < source.share {
+        let pooled = &source.pooled;
+        let (connection, slot) = if pooled.fetch_add(1, Ordering::Relaxed) < source.max_pooled {
             let shared = MultiplexedConnection::clone(&connection);
-            let place = PoolSlot {
+            let slot = PoolSlot {
                 connection: Some(connection),
-                held: held.clone(),
+                pooled: pooled.clone(),
             };
-            (shared, Some(place))
+            (shared, Some(slot))
         } else {
-            held.fetch_sub(1, Ordering::Relaxed);
+            pooled.fetch_sub(1, Ordering::Relaxed);
             (Connection::take(connection), None)
         };
         Ok(Self {
             connection,
-            _place: place,
-            is_over: Arc::default(),
+            _slot: slot,
+            broken: Arc::default(),
             used: Instant::now(),
         })
     }
@@ -218,24 +218,25 @@ impl OpenConnection {
 impl Drop for PoolSlot {
     fn drop(&mut self) {
         drop(self.connection.take().map(Connection::take));
-        self.held.fetch_sub(1, Ordering::Relaxed);
+        self.pooled.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl fmt::Debug for PoolSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").finish_non_exhaustive()
+        f.debug_struct("PoolSlot").finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for ConnectionSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut f = f.debug_struct("Source");
-        match &self.origin {
+        let mut f = f.debug_struct("ConnectionSource");
+        match &self.backend {
             Backend::Pool(pool) => f.field("pool", &pool.status()),
             Backend::Sentinel(sentinel) => f.field("sentinel", sentinel),
         };
-        f.field("share", &self.share).finish_non_exhaustive()
+        f.field("max_pooled", &self.max_pooled)
+            .finish_non_exhaustive()
     }
 }
 
@@ -258,13 +259,18 @@ mod tests {
         (ConnectionSource::new(pool.clone(), 1), pool)
     }
 
-    async fn ask(source: &ConnectionSource, cmd: &Cmd) -> Result<Value, RedisError> {
-        source.loan().await.expect("a connection").query(cmd).await
+    async fn query(source: &ConnectionSource, cmd: &Cmd) -> Result<Value, RedisError> {
+        source
+            .checkout()
+            .await
+            .expect("a connection")
+            .query(cmd)
+            .await
     }
 
     /// The id of the next connection.
-    async fn number(source: &ConnectionSource) -> i64 {
-        match ask(source, cmd("CLIENT").arg("ID")).await {
+    async fn next_id(source: &ConnectionSource) -> i64 {
+        match query(source, cmd("CLIENT").arg("ID")).await {
             Ok(Value::Int(number)) => number,
             other => panic!("{other:?}"),
         }
@@ -281,8 +287,8 @@ mod tests {
     async fn a_connection_that_replied_is_reused() {
         let server = Server::start();
         let (source, pool) = source(server.addr());
-        let first = number(&source).await;
-        assert_eq!(number(&source).await, first);
+        let first = next_id(&source).await;
+        assert_eq!(next_id(&source).await, first);
         // An error reply is a response, too.
         for error in [
             "WRONGTYPE a list",
@@ -292,8 +298,8 @@ mod tests {
             "CLUSTERDOWN no node",
             "NOPERM no rights",
         ] {
-            assert!(ask(&source, &error_of(error)).await.is_err());
-            assert_eq!(number(&source).await, first, "{error}");
+            assert!(query(&source, &error_of(error)).await.is_err());
+            assert_eq!(next_id(&source).await, first, "{error}");
         }
         assert_eq!(pool.status().size, 1);
     }
@@ -310,9 +316,9 @@ mod tests {
             "NOAUTH no password",
             "WRONGPASS another password",
         ] {
-            let before = number(&source).await;
-            assert!(ask(&source, &error_of(error)).await.is_err());
-            assert_ne!(number(&source).await, before, "{error}");
+            let before = next_id(&source).await;
+            assert!(query(&source, &error_of(error)).await.is_err());
+            assert_ne!(next_id(&source).await, before, "{error}");
         }
     }
 
@@ -332,20 +338,20 @@ mod tests {
         let proxy = Proxy::to(server.addr());
         let (source, pool) = source(proxy.addr());
         for asking in [false, true] {
-            let before = number(&source).await;
-            let loan = source.loan().await.expect("a connection");
+            let before = next_id(&source).await;
+            let connection = source.checkout().await.expect("a connection");
             proxy.hold();
             let ping = cmd("PING");
             let left = match asking {
-                false => give_up(&pool, loan.query(&ping)).await,
-                true => give_up(&pool, loan.query_with_asking(&ping)).await,
+                false => give_up(&pool, connection.query(&ping)).await,
+                true => give_up(&pool, connection.query_with_asking(&ping)).await,
             };
             assert_eq!(left, 0);
             proxy.pass();
-            assert_ne!(number(&source).await, before);
+            assert_ne!(next_id(&source).await, before);
         }
         // Nor is an idle one reused, since it may have been closed.
-        drop(source.loan().await.expect("a connection"));
+        drop(source.checkout().await.expect("a connection"));
         assert_eq!(pool.status().size, 0);
     }
 
@@ -354,12 +360,12 @@ mod tests {
         let server = Server::start();
         let proxy = Proxy::to(server.addr());
         let (source, pool) = source(proxy.addr());
-        number(&source).await;
-        let loan = source.loan().await.expect("a connection");
+        next_id(&source).await;
+        let connection = source.checkout().await.expect("a connection");
         proxy.halve();
-        assert!(loan.query(&cmd("PING")).await.is_err());
+        assert!(connection.query(&cmd("PING")).await.is_err());
         assert_eq!(pool.status().size, 0);
         proxy.pass();
-        number(&source).await;
+        next_id(&source).await;
     }
 }

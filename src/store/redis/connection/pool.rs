@@ -11,7 +11,7 @@ use crate::{error::StoreError, store::redis::error_class};
 /// Takes a connection from a pool.
 pub(super) async fn checkout(pool: &Pool) -> Result<Connection, StoreError> {
     pool.get().await.map_err(|error| match error {
-        PoolError::Backend(error) => error_class::of(&error),
+        PoolError::Backend(error) => error_class::to_store_error(&error),
         error => StoreError::Connection(error.to_string().into()),
     })
 }
@@ -35,17 +35,18 @@ impl PooledConnection {
     }
 
     async fn send(mut self, cmd: &Cmd, asking: bool) -> Result<Value, RedisError> {
-        let gone = || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
-        let connection = self.0.as_deref_mut().ok_or_else(gone)?;
-        let answer = match asking {
+        let not_connected =
+            || RedisError::from(std::io::Error::from(std::io::ErrorKind::NotConnected));
+        let connection = self.0.as_deref_mut().ok_or_else(not_connected)?;
+        let reply = match asking {
             false => cmd.query_async(connection).await,
             true => query_with_asking(connection, cmd).await,
         };
         let reconnect = |error| error_class::classify(error).reconnect;
-        if !answer.as_ref().is_err_and(reconnect) {
+        if !reply.as_ref().is_err_and(reconnect) {
             drop(self.0.take());
         }
-        answer
+        reply
     }
 }
 
@@ -63,7 +64,7 @@ pub(super) async fn query_with_asking(
     let mut both = redis::Pipeline::with_capacity(2);
     // As one pipeline: nothing of another batch's comes between.
     both.cmd("ASKING").add_command(cmd.clone());
-    let answers = connection.req_packed_commands(&both, 1, 1).await?;
-    let answer = answers.into_iter().next().unwrap_or(Value::Nil);
-    answer.extract_error()
+    let replies = connection.req_packed_commands(&both, 1, 1).await?;
+    let reply = replies.into_iter().next().unwrap_or(Value::Nil);
+    reply.extract_error()
 }

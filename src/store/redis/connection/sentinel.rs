@@ -17,18 +17,18 @@ use crate::{
 };
 
 /// Timeout of the sentinels where no request waits.
-const PATIENCE: Duration = Duration::from_secs(1);
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The current master, by the sentinels' reply and its own role.
 ///
 /// Whenever a connection is opened, all sentinels are queried at once, and the first reply counts; then the server is
-/// asked for its role. So a connection never leads to a server that was demoted before; one that is demoted later
+/// queried for its role. So a connection never leads to a server that was demoted before; one that is demoted later
 /// replies `READONLY`, and its connection is closed.
 pub(crate) struct Sentinel {
     name: String,
     sentinels: Vec<Pool>,
     /// How to connect to a master; its address is replaced.
-    pattern: ConnectionInfo,
+    template: ConnectionInfo,
     open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
     /// The last known master.
     master: Mutex<Option<(String, u16, Pool)>>,
@@ -39,7 +39,7 @@ impl Sentinel {
     pub(crate) fn new(
         name: String,
         sentinels: Vec<ConnectionInfo>,
-        pattern: ConnectionInfo,
+        template: ConnectionInfo,
         open: fn(ConnectionInfo) -> Result<Pool, ConfigError>,
     ) -> Result<Self, ConfigError> {
         if sentinels.is_empty() {
@@ -48,7 +48,7 @@ impl Sentinel {
         Ok(Self {
             name,
             sentinels: sentinels.into_iter().map(open).collect::<Result<_, _>>()?,
-            pattern,
+            template,
             open,
             master: Mutex::default(),
         })
@@ -56,10 +56,10 @@ impl Sentinel {
 
     /// A connection to the master.
     pub(crate) async fn connection(&self) -> Result<Connection, StoreError> {
-        let pool = match self.ask().await {
+        let pool = match self.master_address().await {
             Ok((host, port)) => self.pool(host, port)?,
             // The sentinels may be down while the master is well.
-            Err(error) => self.last().ok_or(error)?,
+            Err(error) => self.last_pool().ok_or(error)?,
         };
         let mut connection = checkout(&pool).await?;
         match is_master(&mut connection).await? {
@@ -76,40 +76,40 @@ impl Sentinel {
     }
 
     /// The master's address, by the first sentinel that knows it.
-    async fn ask(&self) -> Result<(String, u16), StoreError> {
-        let mut asked = JoinSet::new();
+    async fn master_address(&self) -> Result<(String, u16), StoreError> {
+        let mut queries = JoinSet::new();
         for sentinel in &self.sentinels {
             let (sentinel, name) = (sentinel.clone(), self.name.clone());
-            asked.spawn(async move {
-                let answer = timeout(PATIENCE, address(&sentinel, &name)).await;
-                answer.unwrap_or(Err(StoreError::Timeout))
+            queries.spawn(async move {
+                let reply = timeout(SENTINEL_TIMEOUT, address(&sentinel, &name)).await;
+                reply.unwrap_or(Err(StoreError::Timeout))
             });
         }
         let mut error = StoreError::Connection("no sentinel answers".into());
-        while let Some(answer) = asked.join_next().await {
-            match answer {
+        while let Some(reply) = queries.join_next().await {
+            match reply {
                 Ok(Ok(address)) => return Ok(address),
-                Ok(Err(wrong)) => error = wrong,
+                Ok(Err(failed)) => error = failed,
                 Err(_) => {}
             }
         }
         Err(error)
     }
 
-    fn last(&self) -> Option<Pool> {
+    fn last_pool(&self) -> Option<Pool> {
         let master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
         master.as_ref().map(|(_, _, pool)| pool.clone())
     }
 
     fn pool(&self, host: String, port: u16) -> Result<Pool, StoreError> {
         let mut master = self.master.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((its_host, its_port, pool)) = &*master
-            && (its_host, *its_port) == (&host, port)
+        if let Some((known_host, known_port, pool)) = &*master
+            && (known_host, *known_port) == (&host, port)
         {
             return Ok(pool.clone());
         }
-        let info = self.pattern.clone();
-        let info = info.set_addr(at(self.pattern.addr(), &host, port));
+        let info = self.template.clone();
+        let info = info.set_addr(with_address(self.template.addr(), &host, port));
         let pool = (self.open)(info);
         let pool = pool.map_err(|error| StoreError::Connection(error.to_string().into()))?;
         *master = Some((host, port, pool.clone()));
@@ -118,8 +118,8 @@ impl Sentinel {
 }
 
 /// An address that is connected to in the same way.
-pub(crate) fn at(pattern: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
-    match pattern.clone() {
+pub(crate) fn with_address(template: &ConnectionAddr, host: &str, port: u16) -> ConnectionAddr {
+    match template.clone() {
         ConnectionAddr::TcpTls {
             insecure,
             tls_params,
@@ -137,24 +137,24 @@ pub(crate) fn at(pattern: &ConnectionAddr, host: &str, port: u16) -> ConnectionA
 /// The master's address, by one sentinel.
 async fn address(sentinel: &Pool, name: &str) -> Result<(String, u16), StoreError> {
     let mut connection = checkout(sentinel).await?;
-    let mut ask = redis::cmd("SENTINEL");
-    ask.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let address: Result<Option<(String, u16)>, _> = ask.query_async(&mut *connection).await;
-    let address = address.map_err(|error| error_class::of(&error))?;
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let address: Result<Option<(String, u16)>, _> = command.query_async(&mut *connection).await;
+    let address = address.map_err(|error| error_class::to_store_error(&error))?;
     address.ok_or_else(|| StoreError::Server {
         code: "NOMASTER".into(),
         message: format!("the sentinel knows no master {name:?}").into(),
     })
 }
 
-/// Whether a server reports the role of a master. One that does not permit the question is taken for one.
+/// Whether a server is a master by its own role. One that does not permit `ROLE` is taken for one.
 async fn is_master(connection: &mut Connection) -> Result<bool, StoreError> {
     let role: Result<Value, _> = redis::cmd("ROLE").query_async(&mut **connection).await;
     match role {
         Ok(Value::Array(role)) => Ok(role.first() == Some(&Value::BulkString(b"master".to_vec()))),
         Ok(_) => Ok(true),
         Err(error) if error.code() == Some("NOPERM") => Ok(true),
-        Err(error) => Err(error_class::of(&error)),
+        Err(error) => Err(error_class::to_store_error(&error)),
     }
 }
 

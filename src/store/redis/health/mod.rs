@@ -83,7 +83,7 @@ impl RedisStore {
         single: bool,
         health: &mut HealthReport,
     ) -> Result<(), StoreError> {
-        let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.deadline);
+        let first = FIRST_RESPONSE_TIMEOUT.max(self.inner.shared.timeout);
         let ping = self.run::<String>(place.tag, cmd("PING"));
         let _ = timeout(first, ping)
             .await
@@ -131,8 +131,8 @@ async fn places(servers: &Topology) -> Result<Vec<ServerRef>, StoreError> {
         Topology::Cluster(cluster) => cluster,
     };
     let mut places = Vec::<ServerRef>::new();
-    for tag in 0..cluster.tags().many() {
-        let owner = cluster.owner(tag).await?;
+    for tag in 0..cluster.tags().len() {
+        let owner = cluster.slot_owner(tag).await?;
         let name = format!("{}:{}", owner.host, owner.port);
         if !places.iter().any(|place| *place.name == *name) {
             let name = name.into();

@@ -19,7 +19,7 @@ use crate::{
         breaker::Breaker,
         cluster::node::Redirect,
         connection::ConnectionRef,
-        error_class::{self, Again, ErrorAction},
+        error_class::{self, ErrorAction, Retry},
         rejection_cache::epoch::EpochKey,
         request::PendingRequest,
         state::StoreState,
@@ -50,11 +50,11 @@ pub(crate) async fn send_batch(
         }
         Err(outcome) => outcome,
     };
-    if outcome.timed_out && start.elapsed() < shared.deadline / 2 {
+    if outcome.timed_out && start.elapsed() < shared.timeout / 2 {
         // The requests had little time left when they were sent: no evidence against the server.
-        outcome.fault.counts = false;
+        outcome.action.counts_as_failure = false;
     }
-    if outcome.fault.counts {
+    if outcome.action.counts_as_failure {
         let error = || outcome.error.clone().unwrap_or(StoreError::Timeout);
         if breaker.on_failure(Instant::now(), error) {
             let error = error();
@@ -67,28 +67,28 @@ pub(crate) async fn send_batch(
         breaker.on_success();
         shared.pending_refunds.send(route.tag());
     }
-    if outcome.error.is_some() || outcome.timed_out || outcome.fault.reconnect {
+    if outcome.error.is_some() || outcome.timed_out || outcome.action.reconnect {
         route.schedule_refresh();
     }
-    if let Some(connection) = outcome.connection.filter(|_| outcome.fault.reconnect) {
+    if let Some(connection) = outcome.connection.filter(|_| outcome.action.reconnect) {
         connection.close();
     }
     let error = outcome.error.unwrap_or(StoreError::Timeout);
-    let left = batch.drain();
+    let unanswered = batch.drain();
     let kept = |request| {
         shared
             .pending_refunds
             .fail(route.tag(), request, error.clone(), outcome.sent)
     };
-    left.for_each(kept);
+    unanswered.for_each(kept);
     batch.clear();
-    (batch, outcome.again)
+    (batch, outcome.retry)
 }
 
 /// The result of sending a batch.
 #[derive(Default)]
 struct BatchOutcome {
-    fault: ErrorAction,
+    action: ErrorAction,
     /// Whether the script answered.
     answered: bool,
     /// Whether all deadlines have passed.
@@ -98,14 +98,14 @@ struct BatchOutcome {
     sent: bool,
     /// The error of the requests that are left in the batch.
     error: Option<StoreError>,
-    again: Vec<PendingRequest>,
+    retry: Vec<PendingRequest>,
 }
 
 impl BatchOutcome {
     /// No connection could be opened; nothing was sent.
     fn not_connected(error: StoreError) -> Self {
         Self {
-            fault: error_class::BROKEN,
+            action: error_class::CONNECTION_LOST,
             error: Some(error),
             ..Self::default()
         }
@@ -114,7 +114,7 @@ impl BatchOutcome {
     /// No reply before the deadlines; it may have run.
     fn timed_out(connection: Option<ConnectionRef>) -> Self {
         Self {
-            fault: error_class::BROKEN,
+            action: error_class::CONNECTION_LOST,
             timed_out: true,
             sent: connection.is_some(),
             connection,
@@ -125,24 +125,24 @@ impl BatchOutcome {
     /// An error reply, or a broken connection.
     fn failed(error: &RedisError, connection: ConnectionRef) -> Self {
         Self {
-            fault: error_class::classify(error),
+            action: error_class::classify(error),
             connection: Some(connection),
             // An error reply proves that the script did not run.
             sent: error.code().is_none(),
-            error: Some(error_class::of(error)),
+            error: Some(error_class::to_store_error(error)),
             ..Self::default()
         }
     }
 
     /// The slot is migrating and its keys are on two nodes (TRYAGAIN); nothing ran. Each request is sent on its own.
     fn split_batch(batch: &mut Batch) -> Self {
-        let mut again: Vec<_> = batch.drain().collect();
-        again
+        let mut retry: Vec<_> = batch.drain().collect();
+        retry
             .iter_mut()
             .for_each(|request| request.send_alone = true);
         Self {
             answered: true,
-            again,
+            retry,
             ..Self::default()
         }
     }
@@ -160,23 +160,23 @@ fn handle_reply(
     // Once more, before the waiters are woken: a rejection decided before this batch may have been cached since it was sent.
     shared.rejection_cache.end(batch.lifted());
     match decode::decode_and_complete(batch, reply) {
-        Ok(mut delivered) => {
-            shared.update_clock_offset(delivered.at);
-            for (request, error) in delivered.failed.drain(..) {
+        Ok(mut reply) => {
+            shared.update_clock_offset(reply.at);
+            for (request, error) in reply.failed.drain(..) {
                 shared.pending_refunds.fail(tag, request, error, false);
             }
-            let stale = delivered.stale.iter_mut();
+            let stale = reply.stale.iter_mut();
             stale.for_each(|request| request.time_synced = true);
             BatchOutcome {
-                fault: delivered.fault,
+                action: reply.action,
                 answered: true,
                 connection,
-                again: mem::take(&mut delivered.stale),
+                retry: mem::take(&mut reply.stale),
                 ..BatchOutcome::default()
             }
         }
         Err(malformed) => BatchOutcome {
-            fault: error_class::BROKEN,
+            action: error_class::CONNECTION_LOST,
             connection,
             sent: true,
             error: Some(malformed),
@@ -191,15 +191,15 @@ async fn execute(
     route: &Route,
     batch: &mut Batch,
 ) -> Result<(Value, ConnectionRef), BatchOutcome> {
-    let mut connection = connect(batch, route.way()).await?;
+    let mut connection = connect(batch, route.connect()).await?;
     let script = shared.script();
-    let (mut whole, mut asking, mut redirects) = (false, false, 0);
+    let (mut with_text, mut asking, mut redirects) = (false, false, 0);
     loop {
         // Connecting and redirects take time.
         batch.expire_overdue();
         let now = shared.server_time();
         let epoch = shared.epoch.as_ref().map(EpochKey::name);
-        let call = batch.call(&script, whole, now, epoch);
+        let call = batch.call(&script, with_text, now, epoch);
         let reply = match asking {
             false => with_deadlines(batch, connection.query(&call)).await,
             true => with_deadlines(batch, connection.query_with_asking(&call)).await,
@@ -209,24 +209,24 @@ async fn execute(
             Some(Ok(reply)) => return Ok((reply, connection)),
             Some(Err(error)) => error,
         };
-        let again = error_class::classify(&error).again;
-        if again == Some(Again::Whole) && !whole {
-            whole = true;
-        } else if let Some(redirect) = route.detour(&error) {
-            if matches!(redirect, Redirect::Again) && batch.entries().nth(1).is_some() {
+        let retry = error_class::classify(&error).retry;
+        if retry == Some(Retry::WithScriptText) && !with_text {
+            with_text = true;
+        } else if let Some(redirect) = route.redirect(&error) {
+            if matches!(redirect, Redirect::TryAgain) && batch.entries().nth(1).is_some() {
                 return Err(BatchOutcome::split_batch(batch));
             }
             redirects += 1;
-            if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::Again) {
+            if redirects > IMMEDIATE_REDIRECTS || matches!(redirect, Redirect::TryAgain) {
                 let pause = with_deadlines(batch, sleep(REDIRECT_DELAY)).await;
                 pause.ok_or_else(|| BatchOutcome::timed_out(None))?;
             }
-            asking = matches!(redirect, Redirect::Asking(_));
+            asking = matches!(redirect, Redirect::Ask(_));
             connection = match redirect {
-                Redirect::Asking(node) => connect(batch, route.way_to(&node)).await?,
-                Redirect::Moved | Redirect::Again => connect(batch, route.way()).await?,
+                Redirect::Ask(node) => connect(batch, route.connect_to(&node)).await?,
+                Redirect::Moved | Redirect::TryAgain => connect(batch, route.connect()).await?,
             };
-        } else if again == Some(Again::Soon) {
+        } else if retry == Some(Retry::AfterDelay) {
             if with_deadlines(batch, sleep(TRYAGAIN_DELAY)).await.is_none() {
                 return Err(BatchOutcome::failed(&error, connection));
             }
@@ -241,8 +241,9 @@ async fn connect<T>(
     batch: &mut Batch,
     part: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, BatchOutcome> {
-    let gone = with_deadlines(batch, part).await;
-    gone.ok_or_else(|| BatchOutcome::timed_out(None))?
+    let connected = with_deadlines(batch, part).await;
+    connected
+        .ok_or_else(|| BatchOutcome::timed_out(None))?
         .map_err(BatchOutcome::not_connected)
 }
 
@@ -278,8 +279,8 @@ mod tests {
         let routes = shared.topology.routes(1);
         let route = Arc::new(routes.into_iter().next().expect("a route"));
         let breaker = shared.breaker(0).clone();
-        let trip = send_batch(shared, route, breaker, Batch::default());
-        let size = size_of_val(&trip);
+        let sending = send_batch(shared, route, breaker, Batch::default());
+        let size = size_of_val(&sending);
         assert!(size <= 3_072, "{size} bytes");
     }
 }

@@ -282,7 +282,7 @@ impl WorkerPool {
     }
 
     pub(crate) fn timeout(&self) -> Duration {
-        self.shared.deadline
+        self.shared.timeout
     }
 }
 
@@ -322,7 +322,7 @@ mod tests {
                 .mark(Op::Acquire(1), asked())
                 .expect("it matters");
             let asked_at = Instant::now() - Duration::from_secs(ago);
-            let deadline = asked_at + store.inner.shared.deadline;
+            let deadline = asked_at + store.inner.shared.timeout;
             workers.cache_rejection(&counters, deadline, &refused, &cache_token);
             let found = rejection_cache.find(Op::Acquire(1), asked());
             assert_eq!(found.is_some(), holds, "{key}");

@@ -25,11 +25,11 @@ use crate::{
 
 /// The next probe waits for no longer than this for the one before, so that a probe without a response does not delay
 /// recovery.
-const QUICK: Duration = Duration::from_millis(500);
+const MAX_PROBE_WAIT: Duration = Duration::from_millis(500);
 
 /// A probe itself has the store's timeout, for servers that are far away, but at most this. As pauses grow, no more than
 /// a handful are in flight.
-const LONGEST: Duration = Duration::from_secs(3);
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Has this runtime probe until the breaker closes, unless another task does. If the runtime ends before, the next
 /// request has another one do it.
@@ -54,17 +54,17 @@ pub(crate) fn start(shared: &Arc<StoreState>, breaker: &Arc<Breaker>, tag: usize
                     "circuit breaker closed: the store responds again"
                 );
             });
-            shared.answers_again(tag);
+            shared.on_recovery(tag);
         }
     }));
 }
 
 async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
-    let mut asked = JoinSet::new();
+    let mut probes = JoinSet::new();
     while let Some(due) = lease.due() {
         let since = Instant::now();
-        let late = await_healthy(&mut asked, due).await;
-        if late {
+        let was_late = await_healthy(&mut probes, due).await;
+        if was_late {
             lease.end(true, Instant::now());
             continue;
         }
@@ -73,32 +73,32 @@ async fn run_probes(lease: &ProbeLease, shared: &Weak<StoreState>, tag: usize) {
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        let until = Instant::now() + shared.deadline.min(QUICK);
+        let until = Instant::now() + shared.timeout.min(MAX_PROBE_WAIT);
         if lease.begin(until) {
-            let patience = shared.deadline.min(LONGEST);
+            let probe_timeout = shared.timeout.min(MAX_PROBE_TIMEOUT);
             let breaker = shared.breaker(tag).clone();
-            let probe = ask(
+            let probe = probe(
                 shared.topology.clone(),
                 breaker,
                 tag,
                 shared.probe(tag),
                 since,
             );
-            asked.spawn(async move { timeout(patience, probe).await.unwrap_or(false) });
-            let well = await_healthy(&mut asked, until).await;
-            if !well {
+            probes.spawn(async move { timeout(probe_timeout, probe).await.unwrap_or(false) });
+            let healthy = await_healthy(&mut probes, until).await;
+            if !healthy {
                 // The keys may have moved.
                 shared.topology.schedule_refresh();
             }
-            lease.end(well, Instant::now());
+            lease.end(healthy, Instant::now());
         }
     }
 }
 
 /// Whether one of the probes in flight finds the server healthy before a deadline.
-async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
-    while let Ok(Some(answer)) = timeout_at(until, asked.join_next()).await {
-        if answer.unwrap_or(false) {
+async fn await_healthy(probes: &mut JoinSet<bool>, until: Instant) -> bool {
+    while let Ok(Some(reply)) = timeout_at(until, probes.join_next()).await {
+        if reply.unwrap_or(false) {
             return true;
         }
     }
@@ -107,7 +107,7 @@ async fn await_healthy(asked: &mut JoinSet<bool>, until: Instant) -> bool {
 
 /// Whether the server of a hash tag's keys counts: a replica or a paused server responds, and is of no use. A cluster's
 /// node that was probed for another tag since, without a response, is not probed again.
-async fn ask(
+async fn probe(
     topology: Topology,
     breaker: Arc<Breaker>,
     tag: usize,
@@ -118,26 +118,26 @@ async fn ask(
         Topology::One(_) => is_healthy(topology.run::<Value>(tag, &probe).await, &breaker),
         Topology::Cluster(cluster) => {
             // Another node may serve the slot. If no node replies, the old one is probed itself.
-            let _ = timeout(QUICK / 2, cluster.read()).await;
-            let node = match cluster.owner(tag).await {
+            let _ = timeout(MAX_PROBE_WAIT / 2, cluster.refresh()).await;
+            let node = match cluster.slot_owner(tag).await {
                 Ok(node) => node,
                 Err(error) => {
                     breaker.note_cause(error);
                     return false;
                 }
             };
-            let Some(probing) = node.begin_probe(since, QUICK) else {
+            let Some(probing) = node.begin_probe(since, MAX_PROBE_WAIT) else {
                 return false;
             };
-            let answer = cluster.run::<Value>(tag, &probe).await;
+            let reply = cluster.run::<Value>(tag, &probe).await;
             if matches!(
-                answer,
+                reply,
                 Ok(_) | Err(RunError::Failed(StoreError::Server { .. }))
             ) {
                 // The error may concern this slot only.
-                probing.answered();
+                probing.succeed();
             }
-            is_healthy(answer, &breaker)
+            is_healthy(reply, &breaker)
         }
     }
 }
@@ -145,12 +145,12 @@ async fn ask(
 /// Whether a probe's result closes the breaker. An error reply that does not open a breaker does not keep it open
 /// either: a full server still rejects keys whose quota is used up. A server with which no connection can be set up has
 /// failed, whatever the error is.
-fn is_healthy(answer: Result<Value, RunError>, breaker: &Breaker) -> bool {
-    let (error, is_healthy) = match answer {
+fn is_healthy(reply: Result<Value, RunError>, breaker: &Breaker) -> bool {
+    let (error, is_healthy) = match reply {
         Ok(_) => return true,
         Err(RunError::NotConnected(error)) => (error, false),
         Err(RunError::Failed(error)) => {
-            let counts = |code: &str| error_class::classify_code(code).counts;
+            let counts = |code: &str| error_class::classify_code(code).counts_as_failure;
             let is_healthy = matches!(&error, StoreError::Server { code, .. } if !counts(code));
             (error, is_healthy)
         }
@@ -176,7 +176,7 @@ impl StoreState {
 
     /// The server counts again: sends the refunds that were kept for it. On a cluster that holds for all tags of the
     /// node.
-    fn answers_again(&self, tag: usize) {
+    fn on_recovery(&self, tag: usize) {
         self.pending_refunds.send(tag);
         for other in self.topology.tags_on_same_node(tag) {
             if other != tag && self.breaker(other).close_after_probe() {
