@@ -98,7 +98,7 @@ pub(crate) fn wall_offset_us(clock: &dyn Clock) -> i64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-/// What both clocks showed when the process first asked.
+/// What both clocks showed when they were first read.
 static START: LazyLock<(Instant, Timestamp)> =
     LazyLock::new(|| (Instant::now(), SystemClock.wall()));
 

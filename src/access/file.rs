@@ -1,10 +1,10 @@
-//! The file of an access list.
+//! Files of access lists.
 
 use std::{fs, path::Path};
 
 use crate::error::{ConfigError, InvalidValue};
 
-/// The entries of a file: one a line, without what follows a `#` at its beginning or behind a space.
+/// The entries of a file, one per line. A comment begins with a `#` at the beginning of a line or after a space.
 pub(super) fn entries<T>(
     path: &Path,
     read: impl Fn(&str) -> Result<T, InvalidValue>,
@@ -17,11 +17,11 @@ pub(super) fn entries<T>(
     for (number, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let entry = entry(line);
         if !entry.is_empty() {
-            let place = |invalid| {
+            let error = |invalid| {
                 let at = format!("line {} of {}: ", number + 1, path.display());
                 ConfigError::at(&at, invalid)
             };
-            entries.push(read(entry).map_err(place)?);
+            entries.push(read(entry).map_err(error)?);
         }
     }
     Ok(entries)

@@ -54,7 +54,7 @@ struct Shared {
     file: Option<PathBuf>,
 }
 
-/// Networks in order, none of which contains another, by family.
+/// The networks of each family, sorted; none contains another.
 #[derive(Debug, Default)]
 struct Networks {
     v4: Box<[IpNet]>,
@@ -134,9 +134,9 @@ impl AddressList {
             IpAddr::V4(_) => &networks.v4,
             IpAddr::V6(_) => &networks.v6,
         };
-        // The last that begins no later is the only one that can contain it.
+        // Only the last network that begins at or before the address can contain it.
         let after = networks.partition_point(|net| net.network() <= address);
-        let candidate = after.checked_sub(1).and_then(|place| networks.get(place));
+        let candidate = after.checked_sub(1).and_then(|index| networks.get(index));
         candidate.is_some_and(|net| net.contains(&address))
     }
 
@@ -144,7 +144,7 @@ impl AddressList {
         self.client.address(parts)
     }
 
-    pub(crate) fn check(&self) -> Result<(), InvalidValue> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidValue> {
         use crate::extract::KeyExtractor;
         self.client.validate()
     }

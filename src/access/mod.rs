@@ -48,7 +48,7 @@ pub enum OnUnknownAddress {
     Reject,
 }
 
-/// What the lists of a limiter say of a request.
+/// On which kind of a limiter's lists a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ListMatch {
     Denied,
@@ -64,17 +64,17 @@ pub(crate) struct Lists {
     unknown_addresses: Arc<LogThrottle>,
 }
 
-/// How a request tells what is on lists.
+/// A request, or a call by hand, that is looked up in lists.
 pub(crate) trait ListSubject {
     /// The client's address, as a list of addresses finds it.
     fn address(&self, list: &AddressList) -> Option<IpAddr>;
     /// The key under a policy.
     fn key(&self, policy: &str) -> Option<Key>;
-    /// Whether there has to be an address: an operator who asks about a key has none.
+    /// Whether an unknown address is a mistake. It is none in a call that only reads a key's state.
     fn needs_address(&self) -> bool {
         true
     }
-    /// What to do where the address is unknown.
+    /// How to correct an unknown address, for the log.
     fn address_hint(&self) -> &'static str;
 }
 
@@ -116,7 +116,7 @@ impl Lists {
         self.deny.is_empty() && self.allow.is_empty()
     }
 
-    /// Who is on lists of both kinds is denied.
+    /// Looks a request up in all lists. One that is on lists of both kinds is denied.
     pub(crate) fn find(&self, subject: &impl ListSubject) -> Option<ListMatch> {
         let unknown = Cell::new(false);
         let on = |list: &AccessList| match &list.0 {
@@ -155,11 +155,11 @@ impl Lists {
         });
     }
 
-    /// Whether they can find what they look for, among policies of these names.
-    pub(crate) fn check(&self, is_policy: impl Fn(&str) -> bool) -> Result<(), InvalidValue> {
+    /// Checks the settings of address lists, and that key lists are of policies that exist.
+    pub(crate) fn validate(&self, is_policy: impl Fn(&str) -> bool) -> Result<(), InvalidValue> {
         for list in self.deny.iter().chain(&self.allow) {
             match &list.0 {
-                Kind::Addresses(list) => list.check()?,
+                Kind::Addresses(list) => list.validate()?,
                 Kind::Keys(list) if is_policy(list.policy()) => {}
                 Kind::Keys(list) => {
                     return Err(InvalidValue::new(

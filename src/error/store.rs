@@ -18,7 +18,7 @@ pub enum StoreError {
     #[error("connection to the store failed: {0}")]
     Connection(Arc<str>),
     /// The circuit breaker is open after failed calls: the store was not called, and is probed in the background.
-    #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", after(.cause.as_deref()))]
+    #[error("circuit breaker is open after failed calls to the store; next probe in {retry_after:?}{}", last_failure(.cause.as_deref()))]
     #[non_exhaustive]
     CircuitOpen {
         /// The time until the next probe of the store, a few milliseconds at first. For logs, not for clients.
@@ -114,7 +114,7 @@ impl StoreError {
     pub(crate) fn had_no_effect(&self) -> bool {
         match self {
             Self::Timeout | Self::Connection(_) => false,
-            // An answer that can't be read may be that of a script that ran.
+            // A response that can't be decoded may be that of a script that ran.
             Self::Server { code, .. } => &**code != "GARBLED",
             Self::CircuitOpen { .. }
             | Self::Unconfirmed { .. }
@@ -134,7 +134,7 @@ const DATABASE: &str = "correct the database number of the connection";
 const COMMANDS: &str =
     "use Redis 6.2 or newer, and enable the commands that the operations page lists";
 
-/// What to do about an error that a server answers until its configuration is changed.
+/// What to do about an error that a server returns until its configuration is corrected; `None` for other errors.
 fn remedy(code: &str, message: &str) -> Option<&'static str> {
     let says = |text: &str| message.contains(text);
     match code {
@@ -158,7 +158,8 @@ fn remedy(code: &str, message: &str) -> Option<&'static str> {
     }
 }
 
-fn after(cause: Option<&StoreError>) -> String {
+/// The end of the message of an open circuit breaker.
+fn last_failure(cause: Option<&StoreError>) -> String {
     cause.map_or_else(String::new, |cause| format!("; last failure: {cause}"))
 }
 

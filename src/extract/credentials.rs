@@ -140,7 +140,7 @@ impl std::fmt::Debug for Bearer {
     }
 }
 
-/// What makes a name a credential's wherever it stands in it.
+/// A name that contains one of these looks like a credential's.
 const CREDENTIAL_PARTS: [&str; 8] = [
     "apikey",
     "authorization",
@@ -152,7 +152,7 @@ const CREDENTIAL_PARTS: [&str; 8] = [
     "token",
 ];
 
-/// What makes a name a credential's as a word of its own.
+/// A name that has one of these as a word looks like a credential's.
 const CREDENTIAL_WORDS: [&str; 6] = ["auth", "cookie", "jwt", "key", "pwd", "sid"];
 
 /// Whether a header or a query parameter of this name looks like a credential: the rule in the docs of

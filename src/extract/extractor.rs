@@ -179,7 +179,7 @@ impl KeyExtractor for Arc<dyn KeyExtractor> {
 /// An extractor of the first key that one of several extractors finds: from [`KeyExtractor::or_else`].
 #[derive(Clone)]
 pub struct OrElse {
-    /// Each with what sets its keys apart from the others'.
+    /// Each after its number, the first part of its keys, which keeps them apart from the others'.
     extractors: Vec<(Key, Arc<dyn KeyExtractor>)>,
 }
 
@@ -192,8 +192,8 @@ impl OrElse {
     /// Uses `next` for requests in which the previous extractors find no key.
     #[must_use]
     pub fn or_else(mut self, next: impl KeyExtractor) -> Self {
-        let place = Key::new((self.extractors.len() + 1).to_string());
-        self.extractors.push((place, Arc::new(next)));
+        let number = Key::new((self.extractors.len() + 1).to_string());
+        self.extractors.push((number, Arc::new(next)));
         self
     }
 
@@ -204,25 +204,25 @@ impl OrElse {
 
 impl KeyExtractor for OrElse {
     fn key(&self, parts: &Parts) -> Option<Key> {
-        self.extractors.iter().find_map(|(place, extractor)| {
+        self.extractors.iter().find_map(|(number, extractor)| {
             let key = extractor.key(parts)?;
-            Some(Key::tuple([*place, key]))
+            Some(Key::tuple([*number, key]))
         })
     }
 
     fn key_from_text(&self, texts: &[&str]) -> Option<Key> {
-        // The place of the extractor, as in its keys, then what that one takes.
-        let (place, texts) = texts.split_first()?;
-        let place = Key::new(place);
+        // The number of the extractor, then the texts that it takes.
+        let (number, texts) = texts.split_first()?;
+        let number = Key::new(number);
         let mut extractors = self.extractors.iter();
-        let (_, extractor) = extractors.find(|(own, _)| *own == place)?;
-        Some(Key::tuple([place, extractor.key_from_text(texts)?]))
+        let (_, extractor) = extractors.find(|(own, _)| *own == number)?;
+        Some(Key::tuple([number, extractor.key_from_text(texts)?]))
     }
 
     fn fixed_key(&self) -> Option<Key> {
-        // The others are asked only where the first finds no key.
-        let (place, first) = self.extractors.first()?;
-        Some(Key::tuple([*place, first.fixed_key()?]))
+        // The first always finds a key, so the others are never used.
+        let (number, first) = self.extractors.first()?;
+        Some(Key::tuple([*number, first.fixed_key()?]))
     }
 
     fn on_missing_key(&self) -> MissingKey {

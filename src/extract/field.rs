@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::{key::Key, log::LogThrottle};
 
-/// What a request without a key lacks unless its extractor says more.
+/// The [missing key's name](super::KeyExtractor::missing_key_name) of an extractor that sets none.
 pub(super) const A_KEY: &str = "a key for this limit";
 
 /// The key of a field's value: a hash if it is `secret`, and none if it is empty.
@@ -13,7 +13,7 @@ pub(super) fn key(value: &[u8], secret: bool) -> Option<Key> {
     (!value.is_empty()).then(|| make(value))
 }
 
-/// The text of an extractor that takes one.
+/// The one text of an extractor that takes one; `None` if it is empty, or there is another number of texts.
 pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
     match texts {
         [text] => (!text.is_empty()).then_some(*text),
@@ -21,7 +21,7 @@ pub(super) fn text<'a>(texts: &[&'a str]) -> Option<&'a str> {
     }
 }
 
-/// The value of a field that is given once. One that is given more than once is ambiguous.
+/// The value of a field that is given once. A field that is given more than once is ambiguous, and has none.
 pub(super) fn single_value<T>(
     kind: &str,
     name: &str,
@@ -35,7 +35,7 @@ pub(super) fn single_value<T>(
     Some(value)
 }
 
-/// What a request lacks without the field, in its client's words, if it has so many values of it.
+/// The [missing key's name](super::KeyExtractor::missing_key_name) of a field of which `found` values are given.
 pub(super) fn missing(kind: &str, name: &str, found: usize) -> Cow<'static, str> {
     let once = if found > 1 { " (exactly once)" } else { "" };
     format!("{kind} {name}{once}").into()

@@ -35,8 +35,8 @@ impl KeyExtractor for Host {
             None => {
                 let mut lines = parts.headers.get_all(header::HOST).into_iter();
                 let line = lines.next()?.as_bytes();
-                let lone = lines.next().is_none();
-                lone.then(|| authority(line))??
+                let is_only = lines.next().is_none();
+                is_only.then(|| authority(line))??
             }
         };
         key_of(&named)
@@ -53,9 +53,9 @@ impl KeyExtractor for Host {
 
 /// The authority that a `Host` header names.
 fn authority(line: &[u8]) -> Option<Authority> {
-    // Users stand in URIs alone (RFC 9110, section 4.2.4).
-    let fits = !line.contains(&b'@');
-    fits.then(|| Authority::try_from(line).ok())?
+    // A `Host` header has no user information (RFC 9110, section 7.2).
+    let is_host = !line.contains(&b'@');
+    is_host.then(|| Authority::try_from(line).ok())?
 }
 
 fn key_of(authority: &Authority) -> Option<Key> {

@@ -67,8 +67,7 @@ impl<F> fmt::Debug for FromFn<F> {
     }
 }
 
-/// The key of a tuple's part. Where a part by itself would share one bucket among those who have no key, so does it
-/// within a tuple.
+/// The key of a tuple's part. A part that counts all requests without a key in one bucket does so within a tuple too.
 fn part_key(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
     static LOG: LogThrottle = LogThrottle::new();
     part.key(parts).or_else(|| {
@@ -80,7 +79,7 @@ fn part_key(part: &impl KeyExtractor, parts: &Parts) -> Option<Key> {
     })
 }
 
-/// What a tuple's part lacks, if it is missing in a request, or any.
+/// The name of a tuple's part, if a request must have it and lacks it; without a request, if it must have it.
 fn missing_part_name(part: &impl KeyExtractor, parts: Option<&Parts>) -> Option<Cow<'static, str>> {
     let found = parts.is_some_and(|parts| part.key(parts).is_some());
     let missing = !found && part.on_missing_key() != MissingKey::Shared;

@@ -74,7 +74,7 @@ impl KeyExtractor for Method {
 #[cfg(feature = "axum")]
 pub fn matched_path() -> RoutePath {
     RoutePath {
-        suspicion: Arc::default(),
+        unrouted_log: Arc::default(),
     }
 }
 
@@ -82,7 +82,7 @@ pub fn matched_path() -> RoutePath {
 #[cfg(feature = "axum")]
 #[derive(Clone, Debug)]
 pub struct RoutePath {
-    suspicion: Arc<LogThrottle>,
+    unrouted_log: Arc<LogThrottle>,
 }
 
 #[cfg(feature = "axum")]
@@ -91,7 +91,7 @@ impl KeyExtractor for RoutePath {
         match parts.extensions.get::<::axum::extract::MatchedPath>() {
             Some(route) => Some(Key::new(route.as_str())),
             None => {
-                self.suspect(parts);
+                self.warn_if_unrouted(parts);
                 Some(Key::new(""))
             }
         }
@@ -104,14 +104,14 @@ impl KeyExtractor for RoutePath {
 
 #[cfg(feature = "axum")]
 impl RoutePath {
-    /// Warns of a request that no router of axum's has seen yet: none has a route then.
+    /// Warns of a request that has not passed any axum router yet, so that it can't have a route.
     #[cold]
-    fn suspect(&self, parts: &Parts) {
+    fn warn_if_unrouted(&self, parts: &Parts) {
         let routed = parts.extensions.get::<::axum::extract::OriginalUri>();
         if routed.is_some() {
             return;
         }
-        self.suspicion.log_with(|suppressed| {
+        self.unrouted_log.log_with(|suppressed| {
             tracing::warn!(
                 suppressed,
                 "a policy counts by `matched_path()`, and a request reached it before any axum router: probably its layer \

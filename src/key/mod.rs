@@ -19,19 +19,19 @@ mod text;
 use crate::random::random_u64;
 use text::{MAX_DOTTED_LEN, TextBuf, dotted};
 
-/// The longest key that stays readable; longer ones are hashed. An IPv6 /64 in full fits. Behind the text stands its length.
+/// The longest text that stays readable; longer text is hashed. An IPv6 /64 fits. The byte after it holds the text's length.
 const MAX_READABLE_LEN: usize = 23;
 
-/// What stands before a hash, and in no readable key.
+/// The first character of a hash, which no readable key contains.
 const HASH_MARKER: u8 = b'#';
 
-/// What stands between the parts of a tuple, and in no part.
+/// Separates the parts of a tuple; no part contains it.
 const TUPLE_SEPARATOR: u8 = b'+';
 
-/// Bytes of hash that are kept: 120 bits, which are 20 characters of base64.
+/// How much of a hash a key holds: 120 bits, which are 20 characters of base64.
 const HASH_BYTES: usize = 15;
 
-/// Length of a hash as text.
+/// The length of a hash as text.
 const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 
 /// The key that a request is counted by in the store, such as a client's address or a user.
@@ -52,7 +52,7 @@ const HASH_CHARS: usize = HASH_BYTES / 3 * 4;
 /// assert_eq!(Key::tuple([Key::new("tenant-7"), Key::new("/ocr")]).as_str(), "tenant-7+/ocr");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-// Aligned, so that copies of it are of whole words wherever it is kept.
+// Aligned, so that it is copied in whole words.
 #[repr(align(8))]
 pub struct Key([u8; MAX_READABLE_LEN + 1]);
 
@@ -105,7 +105,7 @@ impl Key {
         let (text, len) = dotted(address.octets());
         let mut key = [0; MAX_READABLE_LEN + 1];
         key[..MAX_DOTTED_LEN].copy_from_slice(&text);
-        // There is no dot behind the last octet.
+        // `dotted` puts a dot after each octet, also the last.
         key[len - 1] = 0;
         key[MAX_READABLE_LEN] = len as u8 - 1;
         Self(key)
@@ -149,7 +149,7 @@ impl Key {
             let separator = usize::from(count > 0);
             count += 1;
             let end = len + separator + part.len();
-            // A tuple within a tuple is hashed: written out, its parts would look like the outer one's.
+            // A nested tuple is hashed: as text its parts would look like those of the outer one.
             fits = fits && end <= MAX_READABLE_LEN && !part.contains(&TUPLE_SEPARATOR);
             if fits {
                 text[len..len + separator].fill(TUPLE_SEPARATOR);
@@ -157,7 +157,7 @@ impl Key {
                 len = end;
             }
         }
-        // Of one part nothing would show that it is a tuple.
+        // A tuple of one part is hashed too: as text it would look like the part itself.
         match (fits && count > 1).then(|| Self::readable(&text[..len])) {
             Some(Some(key)) => key,
             _ => Self::hashed(&hasher.finalize()),
@@ -174,31 +174,32 @@ impl Key {
         Self::single_char(b'?')
     }
 
-    const fn single_char(single_char: u8) -> Self {
+    /// A key that no text makes.
+    const fn single_char(char: u8) -> Self {
         let mut key = [0; MAX_READABLE_LEN + 1];
-        key[0] = single_char;
+        key[0] = char;
         key[MAX_READABLE_LEN] = 1;
         Self(key)
     }
 
-    /// A key that no other process, and no other call, makes.
+    /// A different key for each call, in any process.
     pub(crate) fn unique() -> Self {
         static PROCESS_ID: OnceLock<u64> = OnceLock::new();
         static CALL_SEQ: AtomicU64 = AtomicU64::new(0);
         let process = PROCESS_ID.get_or_init(|| random_u64().wrapping_add(process::id().into()));
         let mut text = TextBuf::default();
         let call = CALL_SEQ.fetch_add(1, Ordering::Relaxed);
-        // In base 64, which is at most 11 characters each.
+        // 11 base64 digits for 64 bits.
         for number in [*process, call] {
-            for place in 0..11 {
-                let digit = (number >> (6 * place)) as usize & 63;
+            for digit in 0..11 {
+                let digit = (number >> (6 * digit)) as usize & 63;
                 text.push(ALPHABET[digit]);
             }
         }
         Self::readable(text.as_bytes()).unwrap_or_else(|| Self::hash("unique", text.as_bytes()))
     }
 
-    /// The key that is known by its hash.
+    /// The key with this hash, given as text without the [marker](HASH_MARKER).
     pub(crate) fn from_hash(hash: &str) -> Option<Self> {
         let fits = hash.len() == HASH_CHARS && hash.bytes().all(|c| ALPHABET.contains(&c));
         let mut text = [HASH_MARKER; 1 + HASH_CHARS];
@@ -224,12 +225,12 @@ impl Key {
         &self.0[..usize::from(self.0[MAX_READABLE_LEN])]
     }
 
-    /// Its bytes as numbers, which are hashed faster.
+    /// Its bytes as numbers, which are faster to hash.
     #[inline]
     pub(crate) fn words(&self) -> (u64, u64, u64) {
-        let word = |place: usize| {
+        let word = |start: usize| {
             let mut word = [0; 8];
-            word.copy_from_slice(&self.0[place..place + 8]);
+            word.copy_from_slice(&self.0[start..start + 8]);
             u64::from_ne_bytes(word)
         };
         (word(0), word(8), word(16))
@@ -259,7 +260,7 @@ impl Key {
     }
 }
 
-/// All of it at once: of a fixed size, it needs no length before it.
+/// Hashes all bytes at once, without their number, which is fixed.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.0);
@@ -309,8 +310,8 @@ impl From<IpAddr> for Key {
     }
 }
 
-/// Characters that may stand in a key in the store: nothing that ends, quotes or steers anything there (a brace would
-/// name a cluster slot).
+/// Whether a character may be in a readable key: none that a store or a log could take for a delimiter, a quote or a hash tag
+/// (a brace would choose a cluster slot).
 fn is_plain(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b'@' | b':' | b'/')
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Room to write an address in: "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128" is 49.
+/// A buffer for an address as text: "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255/128" has 49 bytes.
 pub(super) struct TextBuf {
     len: usize,
     bytes: [u8; 52],
@@ -23,20 +23,20 @@ impl TextBuf {
     }
 
     pub(super) fn push(&mut self, byte: u8) {
-        if let Some(place) = self.bytes.get_mut(self.len) {
-            *place = byte;
+        if let Some(end) = self.bytes.get_mut(self.len) {
+            *end = byte;
             self.len += 1;
         }
     }
 }
 
-/// Each octet as it is written, with a dot behind it, and how long that is.
+/// Each octet in decimal digits with a dot after them, and the length of that.
 const OCTETS: [([u8; 4], u8); 256] = {
     let mut octets = [([0; 4], 0); 256];
     let mut octet = 0;
     while octet < 256 {
         let digits = [octet / 100, octet / 10 % 10, octet % 10];
-        let mut place = if octet >= 100 {
+        let mut index = if octet >= 100 {
             0
         } else if octet >= 10 {
             1
@@ -44,10 +44,10 @@ const OCTETS: [([u8; 4], u8); 256] = {
             2
         };
         let (mut text, mut len) = ([0; 4], 0);
-        while place < 3 {
-            text[len] = b'0' + digits[place] as u8;
+        while index < 3 {
+            text[len] = b'0' + digits[index] as u8;
             len += 1;
-            place += 1;
+            index += 1;
         }
         text[len] = b'.';
         octets[octet] = (text, len as u8 + 1);
@@ -56,11 +56,11 @@ const OCTETS: [([u8; 4], u8); 256] = {
     octets
 };
 
-/// The longest IPv4 address, and a dot.
+/// The length of the longest IPv4 address with a dot after it.
 pub(super) const MAX_DOTTED_LEN: usize = 16;
 
-/// An IPv4 address with a dot behind it, and how long that is. It is on the path of every request that is counted by
-/// address, and many times faster than `Display`.
+/// An IPv4 address with a dot after it, and its length. Every request that is counted by address calls this, which is many
+/// times faster than `Display`.
 pub(super) fn dotted(octets: [u8; 4]) -> ([u8; MAX_DOTTED_LEN], usize) {
     let (mut text, mut len) = ([0; MAX_DOTTED_LEN], 0);
     for octet in octets {

@@ -269,7 +269,7 @@ impl<T> LimiterBuilder<T> {
         shadow::resolve_shadowed(&mut policies)?;
         self.skips.check().map_err(in_general)?;
         let is_policy = |name: &str| names.contains(name);
-        self.lists.check(is_policy).map_err(in_general)?;
+        self.lists.validate(is_policy).map_err(in_general)?;
         let lives = policies.iter().filter_map(|bound| bound.limit.permit_ttl());
         let permit_ttl = lives.min().unwrap_or(Duration::MAX);
         let queues = Arc::<Queues>::default();

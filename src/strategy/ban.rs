@@ -58,7 +58,7 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     first: Duration,
-    longest: Option<Duration>,
+    max_ban: Option<Duration>,
 }
 
 /// The largest number of rejections before a ban.
@@ -76,14 +76,14 @@ impl Ban {
     pub const fn for_duration(first: Duration) -> Self {
         Self {
             first,
-            longest: None,
+            max_ban: None,
         }
     }
 
     /// The longest ban: at least the first, at most ten years. With the first itself, bans don't grow.
     #[must_use]
     pub const fn max_duration(mut self, longest: Duration) -> Self {
-        self.longest = Some(longest);
+        self.max_ban = Some(longest);
         self
     }
 }
@@ -91,10 +91,10 @@ impl Ban {
 impl Strategy for Ban {
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue> {
         let period = window::validated_period_us(quota, "ban", MAX_REJECTIONS)?;
-        let longest = self.longest.unwrap_or(self.first.max(DEFAULT_MAX_BAN));
-        if longest < self.first {
+        let max_ban = self.max_ban.unwrap_or(self.first.max(DEFAULT_MAX_BAN));
+        if max_ban < self.first {
             return Err(InvalidValue::new(
-                format!("bans of {:?} that grow to {longest:?}", self.first),
+                format!("bans of {:?} that grow to {max_ban:?}", self.first),
                 "a bound that is no shorter than the first ban",
             ));
         }
@@ -102,7 +102,7 @@ impl Strategy for Ban {
             max_rejections: quota.amount(),
             period,
             first_ban: validated_ban_us(self.first)?,
-            max_ban: validated_ban_us(longest)?,
+            max_ban: validated_ban_us(max_ban)?,
             manual_ban: 0,
         }))
     }

@@ -12,13 +12,13 @@ use super::{
 };
 use crate::{error::InvalidValue, quota::Quota};
 
-/// A built-in strategy's rule, and its state format.
+/// The type of a built-in strategy's rule, and its state format.
 struct Format {
     rule: TypeId,
     text: &'static str,
 }
 
-/// What the built-in strategies bind to.
+/// The rules of the built-in strategies.
 static BUILT_IN: LazyLock<Vec<Format>> = LazyLock::new(|| {
     let rate = Quota::requests(1).per_minute();
     let rules = [
@@ -52,13 +52,17 @@ pub(crate) fn is_state_format(text: &str) -> bool {
 
 /// Checks the form of a rule's state format, and that its letter is not one of a built-in strategy, in use or not.
 pub(crate) fn check(rule: &dyn Rule) -> Result<(), InvalidValue> {
-    let (text, its) = (rule.state_format(), type_of(rule));
-    if BUILT_IN.iter().any(|format| format.rule == its) {
+    let (text, rule_type) = (rule.state_format(), type_of(rule));
+    if BUILT_IN.iter().any(|format| format.rule == rule_type) {
         return Ok(());
     }
     let letter = |text: &'static str| text.chars().next();
     let mut reserved: Vec<_> = BUILT_IN.iter().filter_map(|f| letter(f.text)).collect();
-    if is_state_format(text) && !reserved.iter().any(|its| Some(*its) == letter(text)) {
+    if is_state_format(text)
+        && !reserved
+            .iter()
+            .any(|reserved| Some(*reserved) == letter(text))
+    {
         return Ok(());
     }
     reserved.sort_unstable();
@@ -79,10 +83,10 @@ mod tests {
     fn each_built_in_format_has_its_own_letter_and_is_in_the_operations_guide() {
         let table = include_str!("../../docs/operations.md");
         assert_eq!(BUILT_IN.len(), 9);
-        for (place, Format { rule, text }) in BUILT_IN.iter().enumerate() {
+        for (index, Format { rule, text }) in BUILT_IN.iter().enumerate() {
             assert!(is_state_format(text), "{text}");
             assert!(table.contains(&format!("\n| `{text}` |")), "{text}");
-            for other in &BUILT_IN[..place] {
+            for other in &BUILT_IN[..index] {
                 assert!(
                     other.rule != *rule && other.text[..1] != text[..1],
                     "{text}"

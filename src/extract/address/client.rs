@@ -72,7 +72,7 @@ pub fn client_ip() -> ClientIp {
         proxies: None,
         hops: None,
         source: None,
-        suspicion: Arc::default(),
+        untrusted_log: Arc::default(),
     }
 }
 
@@ -84,14 +84,14 @@ pub struct ClientIp {
     proxies: Option<Networks>,
     hops: Option<usize>,
     source: Option<Source>,
-    suspicion: Arc<LogThrottle>,
+    untrusted_log: Arc<LogThrottle>,
 }
 
-/// Where proxies name their client.
+/// The header in which proxies name their client.
 #[derive(Clone, Debug)]
 enum Source {
     List(List),
-    /// A header of one address; an `Err` is no header's name.
+    /// A header of one address; `Err` for a name that no header can have.
     One(Result<HeaderName, String>),
 }
 
@@ -166,7 +166,7 @@ impl ClientIp {
         let peer = peer_of(&parts.extensions);
         if !self.is_trusted(peer) {
             if let Some(peer) = peer.filter(is_private) {
-                self.suspect(peer, parts);
+                self.warn_if_forwarded(peer, parts);
             }
             return peer;
         }
@@ -185,7 +185,7 @@ impl ClientIp {
     }
 
     /// Warns of a request from a private address that isn't trusted, if it has a header that a proxy would add.
-    fn suspect(&self, peer: IpAddr, parts: &Parts) {
+    fn warn_if_forwarded(&self, peer: IpAddr, parts: &Parts) {
         let read = match &self.source {
             Some(Source::One(name)) => name.as_ref().ok(),
             Some(Source::List(_)) | None => None,
@@ -195,7 +195,7 @@ impl ClientIp {
         let Some(header) = names.find(|name| parts.headers.contains_key(*name)) else {
             return;
         };
-        self.suspicion.log_with(|suppressed| {
+        self.untrusted_log.log_with(|suppressed| {
             tracing::warn!(
                 %peer,
                 %header,
@@ -207,6 +207,7 @@ impl ClientIp {
         });
     }
 
+    /// Whether the header of a request from this peer is read.
     fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
         match (&self.proxies, &self.source) {
             (Some(proxies), _) => peer.is_some_and(|peer| proxies.contain(peer)),

@@ -1,7 +1,7 @@
 //! The client's address in what proxies add: `X-Forwarded-For`, `Forwarded` (RFC 7239), and headers of one address.
 //!
-//! A proxy adds to the right, so a list is read from there: nothing that a client wrote to the left, an open quote
-//! least of all, changes what is read first.
+//! A proxy adds to the right of a list, so it is read from right to left: nothing that a client wrote further left, such as an
+//! open quote, changes how the proxies' entries are read.
 
 use std::{
     mem,
@@ -12,11 +12,10 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use smallvec::SmallVec;
 
-/// How many entries of a list are looked at. A request passes few proxies; a header of thousands of entries is an
-/// attempt to make work.
+/// The most entries of a list that are read. A request passes few proxies; a header of thousands of entries is an attack.
 pub(crate) const MAX_ENTRIES: usize = 64;
 
-/// How long an entry may be: `Forwarded` has room for a host name, an address is much shorter.
+/// The most bytes of an entry: one of `Forwarded` may have a host name, an address is much shorter.
 const MAX_ENTRY_LEN: usize = 1024;
 
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -29,7 +28,7 @@ pub(crate) enum List {
 }
 
 impl List {
-    /// The clients that the entries name, all lines together, last first; `None` for an entry without a client.
+    /// The clients that the entries of all lines name, the last first; `None` for an entry that names none.
     pub(crate) fn rev_addresses(
         self,
         headers: &HeaderMap,
@@ -49,22 +48,22 @@ impl List {
         };
         let mut readable = true;
         entries.take(MAX_ENTRIES).map_while(move |entry| {
-            // Beyond an entry without a beginning it is not known which proxy wrote the rest.
+            // Left of an entry without a beginning it is unknown which proxy wrote the rest.
             let goes_on = mem::replace(&mut readable, entry.is_some());
             goes_on.then(|| address(entry?))
         })
     }
 }
 
-/// The address in a header of one; `None` if it says none, or several.
+/// The address in a header that holds one; `None` if there is none in it, or several lines of it.
 pub(crate) fn single_address(headers: &HeaderMap, name: &HeaderName) -> Option<IpAddr> {
     let mut lines = headers.get_all(name).into_iter();
     let line = lines.next().map(HeaderValue::as_bytes)?;
-    // A second line has another origin, and it is not known which of them is the proxy's.
+    // A second line has another origin, and it is unknown which one is the proxy's.
     lines.next().is_none().then(|| unquoted(line))?
 }
 
-/// A line's entries, last first; in the end `None`, if an entry is too long or a quoted string has no beginning.
+/// The entries of a line, the last first; then `None` if an entry is too long, or a quoted string has no beginning.
 struct RevEntries<'a> {
     rest: Option<&'a [u8]>,
     quotes: bool,
@@ -94,7 +93,7 @@ impl<'a> Iterator for RevEntries<'a> {
     }
 }
 
-/// Whether a quote in a quoted string is escaped by what stands before it: an odd number of backslashes.
+/// Whether a quote in a quoted string is escaped, by an odd number of backslashes before it.
 fn is_escaped(before: &[u8]) -> bool {
     let backslashes = before.iter().rev().take(MAX_ENTRY_LEN);
     backslashes.take_while(|byte| **byte == b'\\').count() % 2 == 1
@@ -118,11 +117,11 @@ fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
         })
     };
     let node = node_of()?;
-    // Each parameter at most once (RFC 7239, section 4): of two, it is not known which is the proxy's.
+    // Each parameter at most once (RFC 7239, section 4): of two, it is unknown which one is the proxy's.
     node_of().is_none().then(|| unquoted(node))?
 }
 
-/// The address in a node that may stand in quotes.
+/// The address in a node that may be a quoted string.
 fn unquoted(value: &[u8]) -> Option<IpAddr> {
     let value = value.trim_ascii();
     let Some(quoted) = value.strip_prefix(b"\"") else {

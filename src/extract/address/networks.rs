@@ -4,7 +4,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use crate::error::InvalidValue;
 
-/// Networks by their CIDRs, and the first that was none.
+/// Networks, and the error of the first text that is none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Networks {
     nets: Vec<IpNet>,
@@ -16,8 +16,8 @@ impl Networks {
     pub(crate) fn add(&mut self, text: &str) {
         match parse_proxy_network(text.trim()) {
             Ok(net) => self.nets.push(net),
-            Err(valid) => {
-                let invalid = || InvalidValue::new(format!("a network {text:?}"), valid);
+            Err(expected) => {
+                let invalid = || InvalidValue::new(format!("a network {text:?}"), expected);
                 self.invalid.get_or_insert_with(invalid);
             }
         }
@@ -33,10 +33,10 @@ impl Networks {
     }
 }
 
-/// A network, or what would be one.
+/// Parses a network. An error is a description of a valid one.
 pub(crate) fn parse_network(text: &str) -> Result<IpNet, &'static str> {
     let wrong = "an address, or a CIDR such as 10.0.0.0/8 or 2001:db8::/32";
-    // By the standard library, which takes no octet with a leading zero for what it may or may not be.
+    // Parsed by the standard library, which rejects octets with a leading zero: other programs read them as octal numbers.
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
@@ -53,7 +53,7 @@ pub(crate) fn parse_network(text: &str) -> Result<IpNet, &'static str> {
     canonical(net).ok_or("IPv4 networks in their own notation")
 }
 
-/// A network of proxies.
+/// Parses a network of proxies. An error is a description of a valid one.
 fn parse_proxy_network(text: &str) -> Result<IpNet, &'static str> {
     let net = parse_network(text)?;
     if net.prefix_len() == 0 {
@@ -62,8 +62,8 @@ fn parse_proxy_network(text: &str) -> Result<IpNet, &'static str> {
     Ok(net)
 }
 
-/// Networks of IPv4 mapped into IPv6 as IPv4, which the addresses that are compared with them are too. `None` if it
-/// reaches beyond them.
+/// The network in canonical form, as the addresses are that it is compared with: mapped IPv4 as IPv4. `None` if it contains
+/// mapped and other addresses.
 fn canonical(net: IpNet) -> Option<IpNet> {
     let IpNet::V6(v6) = net else {
         return Some(net);

@@ -303,7 +303,7 @@ impl Shards {
     #[inline]
     fn slot(&self, limit: &LimitHandle, key: &Key) -> Option<KeySlot> {
         let hash = hash(&self.hasher, key);
-        // The shard is chosen by bits that a table looks at neither first nor last. Scaling them needs no division.
+        // The shard is chosen by bits between those by which tables choose a slot and compare. Scaling needs no division.
         let middle = u64::from((hash >> 24) as u32);
         let shard = ((middle * self.shards.len() as u64) >> 32) as usize;
         let table = *limit.context::<TableIndex>()?;

@@ -1,4 +1,4 @@
-//! In-process halves of rules whose type of state is not known.
+//! In-process halves of rules, with the type of their state erased.
 
 use std::{
     any::{Any, TypeId},
@@ -83,7 +83,7 @@ impl ErasedLocalRule<'_> {
         self.0.expires_at(&*state.0)
     }
 
-    /// The state, as one of this rule's type.
+    /// The state; one of another rule's type is replaced by a new one.
     fn typed(self, state: &mut LocalState) -> &mut dyn Any {
         if (*state.0).type_id() != self.0.state_type() {
             *state = self.new_state();
@@ -107,7 +107,8 @@ impl fmt::Debug for LocalState {
     }
 }
 
-/// The methods of a [`LocalRule`](super::LocalRule), over a state whose type is not known; `None` is the state of a key that was never charged.
+/// The methods of a [`LocalRule`](super::LocalRule), with the type of the state erased. A state of `None` is that of a key that
+/// was never charged.
 pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
     fn available(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64;
     fn charge(&self, state: &mut dyn Any, now: Timestamp, units: u64, caller: &Key);
@@ -133,11 +134,11 @@ pub(crate) trait AnyRule: fmt::Debug + Send + Sync {
     fn expires_at(&self, state: &dyn Any) -> Timestamp;
     fn new_state(&self) -> Box<dyn Any + Send>;
     fn state_type(&self) -> TypeId;
-    /// [`LocalRule::try_charge`](super::LocalRule::try_charge), of a key that is in the table.
+    /// [`LocalRule::try_charge`](super::LocalRule::try_charge) of a key, by its hash, if the table has a state of it.
     fn try_charge_existing(
         &self,
         table: &mut dyn Table,
-        at: (u64, &Key),
+        hash_and_key: (u64, &Key),
         now: Timestamp,
         count: u64,
         units: u64,

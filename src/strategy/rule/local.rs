@@ -218,7 +218,7 @@ pub(crate) fn try_charge<R: LocalRule + ?Sized>(
 #[inline]
 pub(crate) fn fit(available: u64, units: u64, times: u64) -> u64 {
     match times {
-        // One request, as most are, needs no division.
+        // A single request, the most frequent case, needs no division.
         1 => u64::from(available >= units),
         _ => available.checked_div(units).unwrap_or(times).min(times),
     }
@@ -231,7 +231,8 @@ impl<'a> ErasedLocalRule<'a> {
     }
 }
 
-/// A state of another type doesn't get here: `ErasedLocalRule::own` and [`AnyRule::holds`] see to it.
+/// States of another type never get here: `ErasedLocalRule::typed` replaces them, and stores check
+/// [`AnyRule::stores_type_of`].
 impl<R: LocalRule> AnyRule for R {
     fn available(&self, state: Option<&mut dyn Any>, now: Timestamp) -> i64 {
         match state.and_then(<dyn Any>::downcast_mut) {

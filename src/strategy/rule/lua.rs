@@ -50,13 +50,13 @@
 pub struct LuaScript {
     /// Rules with the same source share it.
     pub(crate) source: &'static str,
-    /// A chunk of Lua, if there is one, that judges entries in the script's main chunk, without making a function: half of
-    /// the time of a call for one key would go to that. It runs for acquisitions that charge what is admitted under policies of
-    /// this strategy alone. `gcra_fast.lua` is the only one; its `-- luacheck:` line lists the locals of `main.lua` that it uses.
+    /// An optional chunk of Lua that decides entries in the script's main chunk. It makes no function, which takes half of the
+    /// server's time of a call with one key. It runs for acquisitions that charge the admitted requests, under policies that all
+    /// have this strategy. `gcra_fast.lua` is the only one; its `-- luacheck:` line lists the locals of `main.lua` that it uses.
     ///
-    /// For each entry it writes to `reply` how many requests were admitted and the snapshot under each policy, and moves
-    /// `reply_len` and `keys_done` on. It stops at the first entry that it can't judge, and leaves that uncharged: the functions
-    /// judge it, and the chunk runs again for the rest. It raises no errors.
+    /// For each entry it writes to `reply` how many requests were admitted and the snapshot under each policy, and advances
+    /// `reply_len` and `keys_done`. It stops at the first entry that it can't decide, and leaves that one uncharged: the
+    /// functions decide it, and the chunk runs again for the rest. It raises no errors.
     pub(crate) fast_path: Option<&'static str>,
     pub(crate) params: Vec<i64>,
     pub(crate) snapshot_len: usize,
@@ -82,7 +82,7 @@ impl LuaScript {
         self
     }
 
-    /// With a piece of Lua that judges plain requests in the main chunk.
+    /// Sets the [fast path](Self::fast_path).
     #[must_use]
     pub(crate) fn with_fast_path(mut self, fast_path: &'static str) -> Self {
         self.fast_path = Some(fast_path);

@@ -1,4 +1,4 @@
-//! States of keys in process, and the tables that hold one shard's part of a policy's.
+//! The state of a key in process, and the tables that hold one shard's part of a policy's states.
 
 use std::{
     any::{Any, TypeId},
@@ -17,38 +17,38 @@ pub trait State: Default + Send + 'static {
     fn expires_at(&self) -> Timestamp;
 }
 
-/// A table of states whose type is not known here.
+/// A table of states, with their type erased.
 pub(crate) trait Table: fmt::Debug + Send {
-    /// The state of `key`, if one is kept.
+    /// The state of `key`, if it has one.
     fn get(&mut self, hash: u64, key: &Key) -> Option<&mut dyn Any>;
-    /// The state of `key`, made if there is none.
+    /// The state of `key`, added if it has none.
     fn entry(&mut self, hash: u64, key: &Key) -> &mut dyn Any;
-    /// Forgets `key`.
+    /// Removes the state of `key`.
     fn remove(&mut self, hash: u64, key: &Key);
-    /// How many keys are kept.
+    /// The number of keys.
     fn len(&self) -> usize;
-    /// Adds when each key will be at its full quota.
+    /// Appends when each state expires.
     fn expires_at(&self, times: &mut Vec<Timestamp>);
-    /// Forgets up to `most` keys that are at their full quota by `time`; returns how many.
-    fn evict_expired(&mut self, time: Timestamp, most: usize) -> usize;
+    /// Removes up to `max` states that expire by `time`; returns how many.
+    fn evict_expired(&mut self, time: Timestamp, max: usize) -> usize;
     /// The type of the states.
     fn state_type(&self) -> TypeId;
-    /// Itself, as what it is.
+    /// The table, to be downcast to its type.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
 /// The states of one type.
 pub(crate) struct TypedTable<S> {
     slots: HashTable<Slot<S>>,
-    /// The store's own.
+    /// The store's: all of its tables have the same.
     hasher: KeyHasher,
 }
 
 /// How keys are hashed.
 pub(crate) type KeyHasher = DefaultHashBuilder;
 
-/// With a small state, half a cache line: finding a key among many is waiting for its slot. A hash beside it would be
-/// quicker to grow by than to make anew, and slower to come by.
+/// Half a cache line if the state is small, since most of the time of a lookup among many keys is spent on loading the slot.
+/// For that reason the hash is not stored, although growing would be faster with it.
 struct Slot<S> {
     key: Key,
     state: S,
@@ -63,20 +63,20 @@ impl<S> fmt::Debug for TypedTable<S> {
 }
 
 impl<S> TypedTable<S> {
-    /// No states, of keys that are hashed so.
+    /// An empty table, whose keys are hashed by `hasher`.
     pub(crate) fn new(hasher: KeyHasher) -> Self {
         let slots = HashTable::new();
         Self { slots, hasher }
     }
 
-    /// The state of `key`, if one is kept.
+    /// The state of `key`, if it has one.
     pub(crate) fn find(&mut self, hash: u64, key: &Key) -> Option<&mut S> {
         let slot = self.slots.find_mut(hash, |slot| slot.key == *key)?;
         Some(&mut slot.state)
     }
 }
 
-/// Where a key stands.
+/// The hash by which a table finds a key.
 #[inline]
 pub(crate) fn hash(hasher: &KeyHasher, key: &Key) -> u64 {
     hasher.hash_one(key.words())
@@ -100,7 +100,7 @@ impl<S: State> Table for TypedTable<S> {
         );
         let slot = match entry {
             Entry::Occupied(slot) => slot,
-            Entry::Vacant(place) => place.insert(Slot {
+            Entry::Vacant(entry) => entry.insert(Slot {
                 key: *key,
                 state: S::default(),
             }),
@@ -122,19 +122,20 @@ impl<S: State> Table for TypedTable<S> {
         times.extend(self.slots.iter().map(|slot| slot.state.expires_at()));
     }
 
-    fn evict_expired(&mut self, time: Timestamp, most: usize) -> usize {
+    fn evict_expired(&mut self, time: Timestamp, max: usize) -> usize {
         let before = self.slots.len();
-        let mut left = most;
+        let mut left = max;
         self.slots.retain(|slot| {
-            let evict_expired = left > 0 && slot.state.expires_at() <= time;
-            left -= usize::from(evict_expired);
-            !evict_expired
+            let expired = left > 0 && slot.state.expires_at() <= time;
+            left -= usize::from(expired);
+            !expired
         });
-        // A flood of keys that has passed must not keep its memory.
+        // The memory of a flood of keys is released when they have expired.
         if self.slots.len() < self.slots.capacity() / 4 {
             let hasher = &self.hasher;
-            let few = self.slots.len() * 2;
-            self.slots.shrink_to(few, |slot| slot_hash(hasher, slot));
+            let capacity = self.slots.len() * 2;
+            self.slots
+                .shrink_to(capacity, |slot| slot_hash(hasher, slot));
         }
         before - self.slots.len()
     }

@@ -1,10 +1,10 @@
-//! What rules and stores tell each other.
+//! The values that rules and stores exchange.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The most numbers that a [`Snapshot`] holds.
+/// How many numbers a [`Snapshot`] holds.
 const MAX_VALUES: usize = 3;
 
 /// The state of a key, in up to three numbers, as it was read or right after it was changed.
