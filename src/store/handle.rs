@@ -1,4 +1,4 @@
-//! The handle of a limit in a store.
+//! Handles of limits in a store.
 
 use std::{
     any::Any,
@@ -16,8 +16,8 @@ use crate::{
     strategy::{QuotaStatus, RetryAfter, Rule, Snapshot},
 };
 
-/// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, and what the store
-/// keeps with it. Cheap to clone.
+/// A limit that a store has [registered](super::Store::register): a rule under the name of a policy, with a context of the
+/// store. Cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle(Arc<Registered>);
 
@@ -33,7 +33,7 @@ struct Registered {
 }
 
 impl LimitHandle {
-    /// The handle of a limit; `context` is what the store keeps with it, to be had by [`context`](LimitHandle::context).
+    /// A handle of a limit. `context` is a value of the store, which [`context`](LimitHandle::context) returns.
     pub fn new(policy: &str, rule: Arc<dyn Rule>, context: impl Any + Send + Sync) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self(Arc::new(Registered {
@@ -52,13 +52,13 @@ impl LimitHandle {
         &self.0.policy
     }
 
-    /// The rule that it is counted by.
+    /// The rule that counts the limit.
     pub fn rule(&self) -> &dyn Rule {
         &*self.0.rule
     }
 
-    /// What a request of `cost` units may expect, by the [rule](Rule::status) and the `snapshot` that was taken at `now`. A
-    /// request that costs nothing never waits, also in debt.
+    /// Computes the status of a request of `cost` units by the [rule](Rule::status), from the `snapshot` that was taken at
+    /// `now`. A request that costs 0 never waits, also in debt.
     pub fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: Units) -> QuotaStatus {
         let status = self.rule().status(snapshot, now, cost.get());
         let retry_after = if cost.is_zero() {
@@ -87,7 +87,7 @@ impl LimitHandle {
         self.0.permit_ttl
     }
 
-    /// What the store keeps with it. `None` if that is of another type, as for a handle from another store.
+    /// The store's context. `None` if it is of another type, as for a handle from another store.
     pub fn context<T: Any>(&self) -> Option<&T> {
         self.0.context.downcast_ref()
     }

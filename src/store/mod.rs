@@ -1,8 +1,8 @@
-//! Where counts live, and what a store of your own implements.
+//! Stores, which hold the counts, and the interface of a store of your own.
 //!
-//! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for
-//! any number of processes. Another store implements [`Store`]: it [registers](Store::register) a limit for each policy, and
-//! [executes](Store::execute) one [`Op`] for each request, on one [`CounterOp`] for each policy that applies to it.
+//! [`MemoryStore`](crate::MemoryStore) counts in process. [`RedisStore`](crate::RedisStore) (feature `redis`) counts for any
+//! number of processes. A store of your own implements [`Store`]: it [registers](Store::register) a limit for each policy, and
+//! [executes](Store::execute) one [`Op`] for each request, on one [`CounterOp`] for each policy that applies.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
@@ -32,11 +32,12 @@ pub(crate) use response::PollResponse;
 pub(crate) use response::TOO_FEW_RESULTS;
 pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, StoreResponse};
 
-/// Where counts live: what a [`Limiter`](crate::Limiter) needs of a store.
+/// The interface of a store, which holds the counts of a [`Limiter`](crate::Limiter).
 ///
 /// A store counts by the [`Rule`] of each limit, and by one clock of its own. It must be exact for concurrent calls: an
-/// [`Acquire`](Op::Acquire) reads and charges all its counters at one instant. The limiter does the rest: keys, costs, what
-/// happens when the store fails, responses, waiting, heartbeats of permits. Clones of a built-in store share its counts.
+/// [`Acquire`](Op::Acquire) reads and charges all its counters at one instant. The limiter does the rest: it finds keys and
+/// costs, handles store failures, makes responses, queues waiting requests, and renews permits. Clones of a built-in store
+/// share its counts.
 ///
 /// The methods are called on request paths, from any thread, inside and outside of tokio runtimes: they must not block.
 /// A store that needs a runtime returns [`StoreError::NoRuntime`] where there is none.
@@ -173,50 +174,48 @@ pub use response::{CounterResult, DecisionSource, OpResult, PendingResponse, Sto
 /// It never forgets a key: a store that is used drops the states that have
 /// [expired](crate::strategy::ErasedLocalRule::expires_at).
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Registers a limit: what `rule` counts under the name of a policy. The handle is passed with each operation on it.
+    /// Registers a limit, the units that `rule` counts under the name of a policy. The returned handle is passed with each
+    /// operation on it.
     ///
     /// It is called when a limiter is built, for each policy and each of its quotas, and on request paths for quotas that
-    /// requests bring along. Limits whose policy and [state format](Rule::state_format) are equal share their keys, also those
-    /// of different limiters and processes: the quotas of a policy count the same units.
+    /// requests bring along. Limits with the same policy and [state format](Rule::state_format) share their keys, also across
+    /// limiters and processes: all quotas of a policy count the same units.
     ///
     /// # Errors
     ///
-    /// If this store can't count by that rule. It is the [`ConfigError`](crate::ConfigError) of the limiter; at a request, the
-    /// quota of the policy is used in place of the request's own.
+    /// [`InvalidValue`] if the store can't count by that rule. It becomes the limiter's [`ConfigError`](crate::ConfigError);
+    /// for a request's own quota it is logged, and the policy's quota is used.
     fn register(&self, policy: &str, rule: Arc<dyn Rule>) -> Result<LimitHandle, InvalidValue>;
 
-    /// Does one operation for one request, and returns its result.
+    /// Executes one operation for one request, and returns its result.
     ///
-    /// `counters` has one entry for each policy that applies, one at least, whose limits are from
-    /// [`register`](Store::register) of this store. The result has
-    /// [one for each](OpResult::counters), in the same order; a result that has fewer is an error.
+    /// `counters` has one entry for each policy that applies, at least one, with a limit from [`register`](Store::register) of
+    /// this store. The result has [one for each](OpResult::counters), in the same order; a result with fewer is an error.
     ///
     /// An [`Acquire`](Op::Acquire) is all or nothing: it reads and charges all counters at one instant of the store's clock.
     /// The other operations may treat each [shard](Store::shard) by itself.
     ///
-    /// The store bounds the time of a [pending](StoreResponse::Pending) response itself: the limiter has no timeout of its
-    /// own. When such a response is dropped, the request was cancelled: what it charges is to be refunded, see
-    /// [`PendingResponse`].
+    /// The store enforces a timeout on [pending](StoreResponse::Pending) responses: the limiter has none of its own. If such a
+    /// response is dropped, the request was cancelled, and the store refunds its charge: see [`PendingResponse`].
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and whatever else keeps it from
-    /// counting. If it is not known whether the operation was done, it is an error too, and what was charged remains charged
-    /// until time returns it.
+    /// [`StoreError::Unsupported`] for operations and modes that this store does not know, and any other error that prevents
+    /// counting. If it is unknown whether the operation was done, that is an error too, and a charge that was made stays until
+    /// it has refilled.
     fn execute(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse;
 
-    /// Does what [`execute`](Store::execute) does, without a result that can be waited for: refunds and charges of requests
-    /// that have ended, or are dropped where nothing can be awaited.
+    /// Executes an operation without a result: refunds and charges of requests that have ended, or are dropped where nothing
+    /// can be awaited.
     ///
-    /// The store sees to it that they are done: it [queues](Store::queued) and repeats what it knows to have failed without
-    /// being done, and reports what it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
+    /// The store [queues](Store::queued) it and repeats it if it certainly failed without being done, and reports operations
+    /// that it drops ([`HealthReport::with_dropped_refunds`](HealthReport::with_dropped_refunds)).
     fn execute_detached(&self, op: Op, counters: &[CounterOp<'_>]);
 
-    /// Does what [`execute_detached`](Store::execute_detached) does, and returns the response to it, for a caller that notes
-    /// what was done. Dropping the response ends nothing, and an error says only that there is no response: what is queued is
-    /// done later.
+    /// Executes an operation like [`execute_detached`](Store::execute_detached), and returns its response, for a caller that
+    /// records the result. Dropping the response cancels nothing, and after an error a queued operation is still done later.
     ///
-    /// There is none unless a store says otherwise.
+    /// Default: calls `execute_detached`, and returns [`StoreError::Unsupported`].
     fn execute_observed(&self, op: Op, counters: &[CounterOp<'_>]) -> StoreResponse {
         self.execute_detached(op, counters);
         StoreResponse::Ready(Err(StoreError::Unsupported(
@@ -233,39 +232,39 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The callers whose charges under a key count now, oldest first, one for each unit; none where the rule doesn't
-    /// [record them](Rule::records_caller). The key is not charged.
+    /// Returns the callers whose charges under a key count now, oldest first, one for each unit; none if the rule doesn't
+    /// [record them](Rule::records_caller). Charges nothing.
     fn callers(&self, limit: &LimitHandle, key: &Key) -> CallersFuture;
 
-    /// The shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]), those of several in one
-    /// call of [`execute`](Store::execute) each. Default: 0, for a store that counts all keys in one place.
+    /// Returns the shard that counts a key: counters of one shard are settled all or nothing ([`Op::Settle`]), those of several
+    /// in one call of [`execute`](Store::execute) each. Default: 0, for a store that counts all keys in one place.
     fn shard(&self, key: &Key) -> usize {
         let _ = key;
         0
     }
 
-    /// Checks whether the store is reachable and configured as it must be, and tries each limit under a key of its own,
-    /// which it removes again. It is not called on request paths. Default: a report without issues.
+    /// Checks whether the store is reachable and correctly configured, and tries each limit under a key of its own, which it
+    /// removes again. Not called on request paths. Default: a report without issues.
     fn health_check(&self, limits: &[LimitHandle]) -> HealthFuture {
         let _ = limits;
         Box::pin(std::future::ready(HealthReport::default()))
     }
 
-    /// A number that tells this store from all others in this process: the same for stores that share their counts, as
-    /// clones do. A request that is charged twice under one policy, because two layers have it, is logged by it. Default:
-    /// `None`, not known.
+    /// Returns a number that identifies this store in this process, the same for stores that share their counts, as clones do.
+    /// By it the limiter finds and logs requests that two layers charge under the same policy. Default: `None`, for an unknown
+    /// store.
     fn id(&self) -> Option<u64> {
         None
     }
 
-    /// What a wall clock showed at the instant `at` of this store's clock, for dates in responses. Default: the same, for a
+    /// Converts the instant `at` of this store's clock into the wall clock's, for dates in responses. Default: `at`, for a
     /// store whose clock is a wall clock.
     fn wall(&self, at: Timestamp) -> Timestamp {
         at
     }
 
-    /// How many operations of [`execute_detached`](Store::execute_detached) are not done yet, or wait to be repeated.
-    /// Default: 0, for a store that does them at once.
+    /// Returns the number of operations of [`execute_detached`](Store::execute_detached) that are not done yet, or are to be
+    /// repeated. Default: 0, for a store that does them at once.
     fn queued(&self) -> u64 {
         0
     }

@@ -3,7 +3,7 @@
 use super::{handle::LimitHandle, units::Units};
 use crate::{key::Key, strategy::ChargeReceipt};
 
-/// What a store does with the [counters](CounterOp) of one request.
+/// An operation of a store on the [counters](CounterOp) of one request.
 ///
 /// | op | charges | when |
 /// |---|---|---|
@@ -20,21 +20,22 @@ use crate::{key::Key, strategy::ChargeReceipt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
-    /// Charges every counter for as many of so many equal requests as fit under all of them: most often 1, and 1 at least.
-    /// Counters that don't [`Charge`](CounterMode::Charge) are subject to their [mode](CounterOp::mode).
+    /// Charges every counter for as many of this number of equal requests as fit under all of them. The number is at least 1,
+    /// and most often 1. The [mode](CounterOp::mode) of a counter may change what is charged.
     Acquire(u32),
     /// Charges nothing, and reports the state.
     Peek,
     /// Charges every counter its units, also more than are available: down to a debt of at most one
     /// [capacity](crate::strategy::Rule::capacity).
     ForceAcquire,
-    /// Refunds up to the counter's units of what its [receipt](CounterOp::receipt) says was charged, as far as time has not
-    /// returned them already, parts of a unit included.
+    /// Refunds up to the counter's units of the charge on its [receipt](CounterOp::receipt), as far as they have not refilled
+    /// already, parts of a unit included.
     Refund,
-    /// Does [`Refund`](Op::Refund) for the counters whose receipt has units [remaining](ChargeReceipt::remaining), and
-    /// [`ForceAcquire`](Op::ForceAcquire) for the others: all counters of one [shard](super::Store::shard), or none of them.
+    /// Executes [`Refund`](Op::Refund) for the counters whose receipt has units [remaining](ChargeReceipt::remaining), and
+    /// [`ForceAcquire`](Op::ForceAcquire) for the others: for all counters of one [shard](super::Store::shard), or none of
+    /// them.
     Settle,
-    /// Removes each counter's key, and reports the state before.
+    /// Removes each counter's key, and reports the state before that.
     Reset,
     /// Extends the permits that each counter's [caller](CounterOp::caller) holds by one
     /// [TTL](crate::strategy::Rule::permit_ttl).
@@ -42,8 +43,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// What it does to one counter: [`Settle`](Op::Settle) is a [`Refund`](Op::Refund) of some counters, and a
-    /// [`ForceAcquire`](Op::ForceAcquire) of others. Every other operation is itself.
+    /// Returns the operation on one counter: [`Settle`](Op::Settle) is a [`Refund`](Op::Refund) of some counters, and a
+    /// [`ForceAcquire`](Op::ForceAcquire) of others. Every other operation is the same for each.
     #[must_use]
     pub const fn for_counter(self, counter: &CounterOp<'_>) -> Self {
         match self {
@@ -82,23 +83,23 @@ impl Op {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CounterOp<'a> {
-    /// The limit that counts, as the store [registered](super::Store::register) it.
+    /// The limit, as the store [registered](super::Store::register) it.
     pub limit: &'a LimitHandle,
-    /// The key that is counted under.
+    /// The key to count by.
     pub key: Key,
-    /// How many units of each request: from none to [`Units::MAX`], also more than the capacity.
+    /// The units of each request: from 0 to [`Units::MAX`], also more than the capacity.
     pub units: Units,
-    /// What was charged, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
+    /// The receipt of the charge, for [`Op::Refund`], [`Op::Settle`] and [`Op::Renew`]; else [`ChargeReceipt::NONE`].
     pub receipt: ChargeReceipt,
-    /// The caller to store with the charge, where the rule
-    /// [records callers](crate::strategy::Rule::records_caller); for a permit, its unique name.
+    /// The caller to store with the charge, if the rule [records callers](crate::strategy::Rule::records_caller); for a permit,
+    /// its unique name.
     pub caller: Key,
-    /// What [`Op::Acquire`] does under this policy.
+    /// The behavior of [`Op::Acquire`] under this policy.
     pub mode: CounterMode,
 }
 
 impl<'a> CounterOp<'a> {
-    /// One unit under `key`, charged by the key's own caller, without a receipt.
+    /// An operation on one unit under `key`, with the key as the caller, the mode [`CounterMode::Charge`] and no receipt.
     pub const fn new(limit: &'a LimitHandle, key: Key) -> Self {
         Self {
             limit,
@@ -110,34 +111,34 @@ impl<'a> CounterOp<'a> {
         }
     }
 
-    /// The same under another limit: for a store in front of another one, whose limits these are.
+    /// The same operation under another limit: for a store that wraps another one.
     #[must_use]
     pub const fn with_limit<'b>(&self, limit: &'b LimitHandle) -> CounterOp<'b> {
         CounterOp { limit, ..*self }
     }
 
-    /// With so many [units](CounterOp::units).
+    /// This operation with other [units](CounterOp::units).
     #[must_use]
     pub const fn with_units(mut self, units: Units) -> Self {
         self.units = units;
         self
     }
 
-    /// With a [receipt](CounterOp::receipt).
+    /// This operation with a [receipt](CounterOp::receipt).
     #[must_use]
     pub const fn with_receipt(mut self, receipt: ChargeReceipt) -> Self {
         self.receipt = receipt;
         self
     }
 
-    /// With a [caller](CounterOp::caller) other than the key.
+    /// This operation with a [caller](CounterOp::caller) other than the key.
     #[must_use]
     pub const fn with_caller(mut self, caller: Key) -> Self {
         self.caller = caller;
         self
     }
 
-    /// With a [mode](CounterOp::mode).
+    /// This operation with another [mode](CounterOp::mode).
     #[must_use]
     pub const fn with_mode(mut self, mode: CounterMode) -> Self {
         self.mode = mode;
@@ -145,50 +146,49 @@ impl<'a> CounterOp<'a> {
     }
 }
 
-/// What [`Op::Acquire`] does under one policy.
+/// The behavior of [`Op::Acquire`] under one policy.
 ///
-/// *Fits* means: as many units are available as all requests that were admitted so far, and this one, cost. A request is
-/// admitted if it fits under all its counters but shadows; what is charged for it is charged under all of them or none.
+/// A request *fits* if as many units are available as the requests admitted so far and this one cost together. It is admitted
+/// if it fits under all its counters but shadow policies, and is charged under all of them or none.
 ///
 /// New modes may be added: a store returns [`StoreError::Unsupported`](crate::StoreError::Unsupported) for those that it
 /// doesn't know, or doesn't support.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CounterMode {
-    /// Rejects what does not fit, and charges what is admitted.
+    /// Rejects requests that don't fit, and charges those that are admitted.
     #[default]
     Charge,
     /// Rejects if fewer units are available than one request costs, and charges nothing: for a policy that charges after the
     /// response.
     Check,
-    /// As [`Charge`](CounterMode::Charge), and also charges those requests that this very policy rejects: down to a debt of
-    /// at most one capacity, or to none where the rule
-    /// [stores each unit](crate::strategy::Rule::stores_each_unit).
+    /// Like [`Charge`](CounterMode::Charge), and also charges requests that this policy rejects, down to a debt of at most one
+    /// capacity, or without debt if the rule [stores each unit](crate::strategy::Rule::stores_each_unit).
     ChargeRejectedToo,
     /// Charges its units for each request that *other* counters reject, under a rule that
     /// [counts rejections](crate::strategy::Rule::counts_rejections): a ban.
     ///
-    /// If no units are available (the key is banned) it rejects whatever the units are, and nothing is charged for that. Of
-    /// several requests at once, rejected ones are charged until its units are used up; a request that comes after that is
-    /// charged under no counter. The units are 0 for a request that waits and will be checked again.
+    /// If no units are available, the key is banned: it rejects the request, whatever its units, and charges nothing for that.
+    /// Of several requests at once, rejected ones are charged until the units are exhausted; later requests are charged under
+    /// no counter. The units are 0 for a request that waits and will be checked again.
     ///
-    /// A cache of rejections in front of the store must not answer for a request with such a counter, unless that counter
-    /// rejected it: the rejection would not be counted.
+    /// A cache of rejections in front of the store must not reject a request with such a counter, unless that counter rejected
+    /// it, since the rejection would not be counted.
     CountRejections,
-    /// Rejects nothing: a shadow policy, which is evaluated and not enforced. It fits and charges by its own units, as if it
-    /// stood in the place of another counter, or beside all others. The store reports in
-    /// [`CounterResult::units`](super::CounterResult::units) what it charged.
+    /// Rejects nothing: a shadow policy, which is evaluated and not enforced. Its requests fit and are charged by its own
+    /// units, as if it replaced another counter, or in addition to all others. The store reports the charge in
+    /// [`CounterResult::units`](super::CounterResult::units).
     #[non_exhaustive]
     Shadow {
-        /// The index of the counter in whose place it is evaluated; `None` to evaluate it beside all others.
+        /// The index of the counter that it is evaluated in place of; `None` to evaluate it in addition to all others.
         replaces: Option<usize>,
-        /// Whether it charges what it would admit, or only checks, as [`Check`](CounterMode::Check) does.
+        /// Whether it charges the requests that it would admit, or only checks them, as [`Check`](CounterMode::Check) does.
         charges: bool,
     },
 }
 
 impl CounterMode {
-    /// A [shadow](CounterMode::Shadow).
+    /// The mode of a [shadow policy](CounterMode::Shadow).
     pub const fn shadow(replaces: Option<usize>, charges: bool) -> Self {
         Self::Shadow { replaces, charges }
     }

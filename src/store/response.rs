@@ -16,20 +16,21 @@ use tokio::runtime;
 
 use crate::{clock::Timestamp, error::StoreError, strategy::Snapshot};
 
-/// The response of [`Store::execute`](super::Store::execute): the result, or a future of it.
+/// The response of [`Store::execute`](super::Store::execute): a result, or a future of it.
 ///
-/// An error means that the store could not do the operation, or does not know whether it was done. A request's check is then
-/// answered as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
+/// An error means that the store could not do the operation, or that it is unknown whether it was done. A request's check is
+/// then handled as [`OnStoreError`](crate::OnStoreError) says; every other call returns the error.
 #[must_use]
 pub enum StoreResponse {
-    /// The operation was done, or failed, at once.
+    /// The operation was done or has failed.
     Ready(Result<OpResult, StoreError>),
-    /// The operation is under way.
+    /// The operation is in flight.
     Pending(PendingResponse),
 }
 
 impl StoreResponse {
-    /// A response that `result` completes, in a box. See [`PendingResponse`] for what it has to do when it is dropped.
+    /// A pending response that completes with `result`, which is boxed. See [`PendingResponse`] for what the future has to do
+    /// when it is dropped.
     pub fn pending(
         result: impl Future<Output = Result<OpResult, StoreError>> + Send + 'static,
     ) -> Self {
@@ -37,10 +38,10 @@ impl StoreResponse {
     }
 }
 
-/// A response that is under way: a future that any runtime, or none, may poll.
+/// A future of a response, which may be polled on any runtime, or outside of one.
 ///
-/// It is dropped when the request was cancelled, for example because the client hung up. What it has charged, or charges
-/// later, then has to be refunded by the store, since no one else knows of it. Operations other than
+/// It is dropped when the request is cancelled, for example because the client disconnected. The store then has to refund what
+/// it has charged, or charges later, since only the store knows the charge. Operations other than
 /// [`Op::Acquire`](super::Op::Acquire) are not undone.
 #[must_use = "dropping it cancels the request"]
 pub struct PendingResponse(Pending);
@@ -144,15 +145,15 @@ impl fmt::Debug for StoreResponse {
     }
 }
 
-/// Where a decision, or the result of an operation, came from.
+/// The source of a decision, or of the result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DecisionSource {
-    /// The store counted.
+    /// The store counted the request.
     Store,
-    /// A cached rejection by the store, which still holds.
+    /// A cached rejection of the store, which still holds.
     RejectionCache,
-    /// Not the store, which failed: the limiter did what [`OnStoreError`](crate::OnStoreError) says.
+    /// The store failed, and the request was handled as [`OnStoreError`](crate::OnStoreError) says.
     Fallback,
     /// Nothing was counted: no policy applied, one found no key, or an access list allowed or denied the request.
     NotChecked,
@@ -174,24 +175,24 @@ pub enum DecisionSource {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OpResult {
-    /// How many requests of an [`Op::Acquire`](super::Op::Acquire) were admitted; for other operations it is not read.
+    /// The number of requests of an [`Op::Acquire`](super::Op::Acquire) that were admitted; not read for other operations.
     pub admitted: u64,
     /// The instant at which the operation was done, on the store's clock.
     pub at: Timestamp,
-    /// For how long the result has been cached, at least: zero, unless it is from a
-    /// [cache of rejections](DecisionSource::RejectionCache). Waits are reported that much shorter.
+    /// The time for which the result has been cached, at least: zero, unless it is from a [cache of
+    /// rejections](DecisionSource::RejectionCache). Waits are shortened by it.
     pub age: Duration,
-    /// For a store that does equal requests together: how many more were admitted at the same instant, so that the
-    /// [snapshots](CounterResult::snapshot) include their units. 0 for a request that was rejected.
+    /// For a store that merges equal requests, the number of further ones that were admitted at the same instant, whose units
+    /// the [snapshots](CounterResult::snapshot) include. 0 for a rejected request.
     pub admitted_after: u64,
-    /// Where the result came from.
+    /// The source of the result.
     pub source: DecisionSource,
     pub(crate) counters: SmallVec<[CounterResult; 1]>,
 }
 
 impl OpResult {
-    /// The result of an operation that the store did at the instant `at` of its clock: how many requests were admitted (of
-    /// an [`Op::Acquire`](super::Op::Acquire)), and the result of each counter, in the order of the operation's.
+    /// The result of an operation at the instant `at` of the store's clock: the number of admitted requests (of an
+    /// [`Op::Acquire`](super::Op::Acquire)), and the result of each counter, in the order of the operation's.
     pub fn new(
         at: Timestamp,
         admitted: u64,
@@ -207,21 +208,21 @@ impl OpResult {
         }
     }
 
-    /// With an [age](OpResult::age).
+    /// This result with an [age](OpResult::age).
     #[must_use]
     pub fn with_age(mut self, age: Duration) -> Self {
         self.age = age;
         self
     }
 
-    /// With [equal requests](OpResult::admitted_after) that were admitted after this one.
+    /// This result with [equal requests](OpResult::admitted_after) that were admitted after it.
     #[must_use]
     pub fn with_admitted_after(mut self, requests: u64) -> Self {
         self.admitted_after = requests;
         self
     }
 
-    /// With another [source](OpResult::source) than the store.
+    /// This result with another [source](OpResult::source) than the store.
     #[must_use]
     pub fn with_source(mut self, source: DecisionSource) -> Self {
         self.source = source;
@@ -247,20 +248,19 @@ pub(crate) const TOO_FEW_RESULTS: StoreError =
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CounterResult {
-    /// How many units were charged ([`Acquire`](super::Op::Acquire), [`ForceAcquire`](super::Op::ForceAcquire)), refunded
-    /// ([`Refund`](super::Op::Refund)) or renewed ([`Renew`](super::Op::Renew)) for the admitted requests; 0 otherwise. What
-    /// rejected requests were charged is not in it.
+    /// The units that were charged ([`Acquire`](super::Op::Acquire), [`ForceAcquire`](super::Op::ForceAcquire)), refunded
+    /// ([`Refund`](super::Op::Refund)) or renewed ([`Renew`](super::Op::Renew)) for the admitted requests; 0 otherwise. Charges
+    /// of rejected requests are not included.
     pub units: u64,
     /// The key's state after the operation, or before a [`Reset`](super::Op::Reset).
     pub snapshot: Snapshot,
-    /// By how many microseconds the clock that this counter is counted by was ahead of [`OpResult::at`]; negative if it was
-    /// behind. It is that of another server, or the wall clock for a rule that
-    /// [follows it](crate::strategy::Rule::follows_wall_clock).
+    /// The microseconds by which the clock of this counter was ahead of [`OpResult::at`]; negative if it was behind. Not 0 for
+    /// a counter of another server, and for a rule that [follows the wall clock](crate::strategy::Rule::follows_wall_clock).
     pub clock_skew_us: i64,
 }
 
 impl CounterResult {
-    /// So many units were charged, refunded or renewed, and the state afterwards; at the operation's own instant.
+    /// A result of `units` that were charged, refunded or renewed, and the state afterwards, without a clock skew.
     pub const fn new(units: u64, snapshot: Snapshot) -> Self {
         Self {
             units,
@@ -269,7 +269,7 @@ impl CounterResult {
         }
     }
 
-    /// With a [clock skew](CounterResult::clock_skew_us).
+    /// This result with a [clock skew](CounterResult::clock_skew_us).
     #[must_use]
     pub const fn with_clock_skew_us(mut self, micros: i64) -> Self {
         self.clock_skew_us = micros;

@@ -2,9 +2,9 @@
 
 /// The number of units of an operation on a store: at most [`Units::MAX`], which is more than any quota holds.
 ///
-/// The cost of a request may be any `u64`, and often a client chooses it: the length of a body, an estimate in a query. It
-/// becomes `Units` before a store is called, so that no store meets a number that it would take for a negative one, or that
-/// Lua can't hold exactly. A cost that is cut to the maximum is still rejected for ever.
+/// The cost of a request may be any `u64`, and clients often choose it: the length of a body, an estimate in a query. It is
+/// converted into `Units` before a store is called, so that no store gets a number that it would read as negative, or that Lua
+/// can't represent exactly. A request whose cost is cut to the maximum is never admitted.
 ///
 /// ```
 /// use tollgate::store::Units;
@@ -22,11 +22,11 @@ impl Units {
     /// One unit.
     pub const ONE: Self = Self(1);
 
-    /// The most: over twice the largest capacity of a quota, so that a charge that is cut to it still makes the deepest debt.
-    /// Four times as many are an exact number in Lua.
+    /// The maximum, more than twice the largest capacity of a quota, so that a charge that is cut to it still makes the deepest
+    /// debt. Four times as many are an exact number in Lua.
     pub const MAX: Self = Self(2_000_000_000_000_000);
 
-    /// So many units, or [`MAX`](Units::MAX) if they are more.
+    /// A number of units, at most [`MAX`](Units::MAX): larger numbers are cut to it.
     pub const fn new(units: u64) -> Self {
         if units < Self::MAX.0 {
             Self(units)
@@ -35,7 +35,7 @@ impl Units {
         }
     }
 
-    /// The number.
+    /// The number of units.
     pub const fn get(self) -> u64 {
         self.0
     }

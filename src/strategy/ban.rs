@@ -6,12 +6,12 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// Blocks a key that other policies have rejected too often, for a time that doubles with each ban.
+/// A strategy that blocks a key that other policies have rejected too often, for a duration that doubles with each ban.
 ///
-/// The quota of such a policy is the number of rejections within a period that leads to a ban; the period begins with the
-/// first of them. It is a policy like others, with a key extractor of its own, and is evaluated with them in one call of the
-/// store. A rejection is counted in the call that rejected or, where the keys are in several slots of a cluster, in the next
-/// one. A ban holds in all processes, since it is in the store.
+/// The quota of its policy is the number of rejections within a period that leads to a ban; the period begins with the first
+/// rejection. The policy has a key extractor of its own, and is evaluated together with the others in one call of the store. A
+/// rejection is counted in the call that rejected or, if the keys are in several slots of a cluster, in a second one. A ban is
+/// stored in the store, and so holds in all processes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,24 +37,24 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// - **What counts**: each request that another policy's quota rejects, once, whatever it costs and however many
-///   policies reject it. Not: what a deny list, a missing key or an inner layer rejects, what is admitted because the store
-///   failed, what a [shadow](crate::Policy::shadow) would reject, and what is rejected because the key is banned
-///   already. So nothing is written while a ban lasts, and its `Retry-After` is as exact as a quota's. A request that
-///   [waits](crate::Limiter::wait) counts if it is rejected in the end, and not for waiting.
-/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a bound. It begins anew for a key
-///   that was not banned again for as long as its last ban lasted, one period at least.
-/// - **In several limiters**: a layer's and a handler's limiter over one store may name the same ban. Each counts its own
+/// - **What counts**: each request that another policy's quota rejects, once, whatever its cost and the number of policies that
+///   reject it. Rejections by a deny list, for a missing key or by an inner layer don't count, nor those of a [shadow
+///   policy](crate::Policy::shadow) or of a key that is banned already. So nothing is written while a ban lasts, and its
+///   `Retry-After` is as exact as a quota's. A request that [waits](crate::Limiter::wait) counts if it is rejected in the end,
+///   not for waiting.
+/// - **Growth**: each ban lasts twice as long as the one before, [up to](Ban::max_duration) a maximum. It starts again with the
+///   first duration for a key that was not banned for as long as its last ban lasted, at least for one period.
+/// - **In several limiters**: a layer's and a handler's limiter over one store may have the same ban. Each counts its own
 ///   rejections, and both enforce it.
-/// - **By hand alone**: [`Policy::block_list`](crate::Policy::block_list) counts no rejections.
+/// - **By hand only**: [`Policy::block_list`](crate::Policy::block_list) counts no rejections.
 /// - **By hand**: [`Limiter::block`](crate::Limiter::block) and [`unblock`](crate::Limiter::unblock), in all processes.
-///   [`charge`](crate::Limiter::charge) under this policy's name counts rejections from elsewhere, such as wrong
-///   passwords. [`reset`](crate::Limiter::reset) lifts bans too.
-/// - **Reported**: while it lasts, a ban is the longest wait of a decision, and in `violated-policies`. How many rejections
-///   are left before a ban is reported by [`peek`](crate::Limiter::peek) alone; clients don't see it.
-/// - **Memory**: one value of some 60 bytes for each key that was rejected lately.
-/// - **Choose the key** with care: a client that can send requests under the key of another can have that one banned. Take an
-///   address, or a key that was verified.
+///   [`charge`](crate::Limiter::charge) under this policy's name counts rejections from elsewhere, such as wrong passwords.
+///   [`reset`](crate::Limiter::reset) ends bans too.
+/// - **Reported**: while it lasts, a ban counts for a decision's wait, and is listed in `violated-policies`. The number of
+///   rejections left before a ban is reported by [`peek`](crate::Limiter::peek) only; clients don't see it.
+/// - **Memory**: one value of about 60 bytes for each key with recent rejections.
+/// - **Choose the key** with care: a client that can send requests under another client's key can get that client banned. Use
+///   an address, or a verified key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     first: Duration,
@@ -71,8 +71,8 @@ const MAX_BAN: Duration = Duration::from_secs(10 * 365 * 86_400);
 const DEFAULT_MAX_BAN: Duration = Duration::from_secs(86_400);
 
 impl Ban {
-    /// The first ban of a key lasts for `first`: at least a millisecond, at most ten years. Later ones grow to a day, unless
-    /// [`max_duration`](Ban::max_duration) is set.
+    /// A strategy whose first ban of a key lasts for `first`: at least a millisecond, at most ten years. Later ones grow up to
+    /// [`max_duration`](Ban::max_duration), by default one day.
     pub const fn for_duration(first: Duration) -> Self {
         Self {
             first,
@@ -80,7 +80,8 @@ impl Ban {
         }
     }
 
-    /// The longest ban: at least the first, at most ten years. With the first itself, bans don't grow.
+    /// Sets the longest ban: at least the first, at most ten years. Default: one day, or the first if that is longer. If both
+    /// are equal, bans don't grow.
     #[must_use]
     pub const fn max_duration(mut self, longest: Duration) -> Self {
         self.max_ban = Some(longest);

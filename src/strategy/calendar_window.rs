@@ -16,17 +16,17 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// One counter per window of the calendar: each second, minute, hour, day, week or month, in UTC, at an offset from it, or in
-/// a time zone.
+/// A strategy with one counter per calendar window: each second, minute, hour, day, week or month, in UTC, at an offset from
+/// it, or in a time zone.
 ///
-/// - **Rule**: a charge of n units is admitted if the count of the current window stays within the quota. A day, a week
-///   (from Monday unless set) and a month (a period of 30 days is taken for one) are the calendar's own, as long or
-///   short as they are, daylight-saving time included. Other periods follow each other from midnight, January 1, 1970.
+/// - **Rule**: a charge of n units is admitted if the count of the current window stays within the quota. Days, weeks (from
+///   Monday unless set) and months (periods of 30 days) are those of the calendar, with their varying lengths, daylight-saving
+///   time included. Windows of other periods follow each other from midnight, January 1, 1970.
 /// - **Clock**: windows follow the [wall clock](crate::Clock::wall), also in process. A window that has ended doesn't open
 ///   again if the clock steps back: the next one stays current, and takes all charges. Only a clock that steps back by more
-///   than a window's length opens earlier ones, less what was used in the newest. A key whose next window was never used
-///   remembers the one that ended for as long as that lasted, an hour at most.
-/// - **Memory**: one short string a key, until an hour (or the window's length, if that is less) after the window.
+///   than a window's length opens earlier windows, less the usage of the newest. A key whose next window was not used keeps the
+///   ended one for its length, at most for an hour.
+/// - **Memory**: one short string per key, until an hour (or the window's length, if that is less) after the window's end.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
 /// - **Choose it** for quotas by the calendar: 5,000 a day, from midnight on.
 ///
@@ -72,29 +72,30 @@ pub enum Weekday {
 }
 
 impl CalendarWindow {
-    /// Windows of UTC.
+    /// Windows in UTC.
     pub fn utc() -> Self {
         Self::in_zone(Zone::Offset(0))
     }
 
-    /// Windows of a clock that is `ahead` of UTC: east of Greenwich.
+    /// Windows at a fixed offset of `ahead` from UTC, east of Greenwich: whole seconds, less than 26 hours.
     pub fn east_of_utc(ahead: Duration) -> Self {
         Self::in_zone(Zone::Offset(ahead.as_secs().try_into().unwrap_or(i64::MAX)))
     }
 
-    /// Windows of a clock that is `behind` UTC: west of Greenwich.
+    /// Windows at a fixed offset of `behind` from UTC, west of Greenwich: whole seconds, less than 26 hours.
     pub fn west_of_utc(behind: Duration) -> Self {
         let behind: i64 = behind.as_secs().try_into().unwrap_or(i64::MAX);
         Self::in_zone(Zone::Offset(-behind))
     }
 
-    /// Windows of a time zone of the IANA database, such as `Asia/Shanghai`. The system's copy of the database is used;
-    /// feature `time-zones` brings one along.
+    /// Windows in a time zone of the IANA database, such as `Asia/Shanghai`: days, weeks or months. The system's copy of the
+    /// database is used; feature `time-zones` includes one. An unknown name is a [`ConfigError`](crate::ConfigError) when the
+    /// limiter is built.
     pub fn zone(name: impl Into<String>) -> Self {
         Self::in_zone(Zone::Named(name.into()))
     }
 
-    /// Starts weeks on `day`, in place of Monday.
+    /// Sets the first day of weeks. Default: Monday.
     #[must_use]
     pub fn week_starts_on(mut self, day: Weekday) -> Self {
         self.week_start = day;

@@ -6,19 +6,19 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// At most so many requests in flight at once, for [`Quota::concurrent`].
+/// A strategy that limits the number of requests in flight at once, for [`Quota::concurrent`].
 ///
-/// A request takes a permit on arrival. It is released when the response's body has been sent or dropped, when the
-/// handler panics or the client hangs up. While a long request runs, its permit is renewed three times within its TTL, and a
-/// renewal that fails is repeated. The permits of a process that dies expire after one TTL.
+/// A request takes a permit per unit on arrival. It is released when the response's body has been sent or dropped, the handler
+/// panics or the client disconnects. While a request runs, its permit is renewed three times per TTL, and a failed renewal is
+/// repeated. The permits of a process that dies expire after one TTL.
 ///
-/// - **Rule**: a request of n units is admitted if, with them, no more than the quota are in flight.
-/// - **Exact** while no process is stopped, and no outage of the store lasts, for longer than half a TTL, and the store loses
-///   no writes (a failover of an asynchronously replicated Redis may). After a longer stop the permits of a process have
-///   expired, and other requests may hold theirs in addition; so it is for all processes if the server's clock steps forward
-///   by more than a TTL.
-/// - **By hand** the permit is the admission's: bind it for as long as the work takes. A permit that is dropped at once
-///   limits nothing:
+/// - **Rule**: a request of n units is admitted if, including them, no more units than the quota are in flight.
+/// - **Exact** as long as no process is paused, and no outage of the store lasts, for longer than half a TTL, and the store
+///   loses no writes (a failover of an asynchronously replicated Redis may). After a longer pause the permits of the process
+///   have expired, and other requests may hold permits in addition; the same holds for all processes if the server's clock
+///   steps forward by more than a TTL.
+/// - **By hand** the permit belongs to the admission: bind it to a name for as long as the work takes. A permit that is dropped
+///   at once limits nothing:
 ///
 ///   ```
 ///   # use tollgate::{Limiter, Rejected};
@@ -36,8 +36,8 @@ use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 ///   ```
 /// - **Charges by a handler** ([`PolicyAdmission::charge`](crate::PolicyAdmission::charge), [`settle`](crate::PolicyAdmission::settle)) are
 ///   for policies that count: they take and release no permits.
-/// - **Retry-After** can only be a hint: one second.
-/// - **Memory**: O(concurrent) a key, some 100 bytes a permit. Quotas are limited to 10,000 for that reason.
+/// - **Retry-After** is only a hint: one second.
+/// - **Memory**: O(concurrent) per key, about 100 bytes per permit. Quotas are limited to 10,000 for that reason.
 /// - **Choose it** for slow, expensive requests: exports, calls to a model, connections that stay open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Concurrency {
@@ -54,14 +54,15 @@ const MIN_TTL: Duration = Duration::from_millis(100);
 const MAX_TTL: Duration = Duration::from_secs(86_400);
 
 impl Concurrency {
-    /// Permits with a TTL of 30 seconds, after which those of a process that died expire.
+    /// Permits with a TTL of 30 seconds.
     pub const fn new() -> Self {
         Self {
             ttl: Duration::from_secs(30),
         }
     }
 
-    /// Permits with another TTL, after which those of a process that died expire: at least 100 ms, at most a day.
+    /// Permits with this TTL, after which those of a process that died expire: at least 100 ms, at most a day. A duration
+    /// outside of that is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     #[must_use]
     pub const fn with_ttl(ttl: Duration) -> Self {
         Self { ttl }

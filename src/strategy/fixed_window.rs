@@ -7,17 +7,17 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// One counter, and a window that begins with the first charged request and lasts for one period: what `INCR` with `EXPIRE`
-/// does on Redis, with the TTL repaired.
+/// A strategy with one counter per key, and a window that begins with the first charged request and lasts for one period:
+/// `INCR` with `EXPIRE` on Redis, with the TTL repaired.
 ///
-/// - **Rule**: a charge of n units is admitted if the window's count stays within the quota. The window's end doesn't
-///   move while it lasts. On Redis the key's TTL is the window: a counter whose TTL was lost, or is longer than the period,
-///   gets one of one period when it is next read.
-/// - **Memory**: one integer a key.
-/// - **Worst case over one period**: 2 x requests, across the edge of two windows. If that's too much, take
+/// - **Rule**: a charge of n units is admitted if the window's count stays within the quota. The window's end doesn't move
+///   while it lasts. On Redis the key's TTL is the window: a counter whose TTL was lost, or is longer than the period, gets a
+///   TTL of one period when it is next read.
+/// - **Memory**: one integer per key.
+/// - **Worst case over one period**: 2 x requests, across the edge of two windows. If that is too much, use
 ///   [`Gcra`](super::Gcra).
 /// - **Choose it** when the limit is documented as "so many per window", with a time at which it is reset. Periods are whole
-///   milliseconds.
+///   milliseconds, at most 100 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindow;
 

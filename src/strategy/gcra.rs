@@ -8,21 +8,21 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// The generic cell rate algorithm (ITU-T I.371): a bucket of `burst` units that drains evenly, at `requests` per
-/// period. The default.
+/// The generic cell rate algorithm (ITU-T I.371), the default strategy: a bucket of `burst` units that drains evenly, at
+/// `requests` per period.
 ///
 /// - **Rule**: a charge of n units moves the theoretical arrival time TAT to max(TAT, now) + n x T, where the emission
 ///   interval T is period / requests; it is admitted if that lies no more than burst x T ahead of now.
-/// - **Exact**: in integers. T is rounded up to 50 ns, so the sustained rate is never above the quota: it is the quota where
-///   the requests per second divide 20,000,000, and else at least 99.99 % of any rate up to 2,000 per second, 99.5 % up to
-///   100,000 and 95 % up to 1,000,000. A faster quota, or a burst that takes more than 400 days to refill, is a
+/// - **Exact**: in integers. T is rounded up to 50 ns, so the sustained rate is never above the quota: it is equal if the
+///   requests per second divide 20,000,000, and else at least 99.99 % of any rate up to 2,000 per second, 99.5 % up to 100,000
+///   and 95 % up to 1,000,000. A faster quota, or a burst that takes more than 400 days to refill, is a
 ///   [`ConfigError`](crate::ConfigError).
-/// - **Memory**: one integer a key; 129 bytes on Redis, all overhead included. A key ends within a minute of the moment at which
-///   its whole burst is free again.
+/// - **Memory**: one integer per key; 129 bytes on Redis, all overhead included. A key expires within a minute after its burst
+///   is full again.
 /// - **Speed on Redis**: a charge is a single `INCRBY`; the first charge of a key, and each that moves its TAT across a full
 ///   minute, is one command more.
 /// - **Worst case over one period**: requests + burst units.
-/// - **Choose it** unless you need what another strategy guarantees.
+/// - **Choose it** unless you need the guarantees of another strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gcra;
 

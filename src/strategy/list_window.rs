@@ -7,16 +7,16 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// A [`FixedWindow`](super::FixedWindow) that records the callers: one list entry per charged unit.
+/// A strategy like [`FixedWindow`](super::FixedWindow) that records the callers: one list entry per charged unit.
 ///
 /// Each charge is stored with the policy's [caller](crate::Policy::caller), or else its key;
 /// [`PolicyHandle::callers`](crate::PolicyHandle::callers) lists them.
 ///
-/// - **Rule**: as a fixed window's. A refund removes the entries of its charge.
-/// - **Memory**: O(requests) a key: each unit takes the caller's key, at most 24 bytes. Quotas are limited to 100,000
+/// - **Rule**: that of a fixed window. A refund removes the entries of its charge.
+/// - **Memory**: O(requests) per key: each unit stores the caller's key, at most 24 bytes. Quotas are limited to 100,000
 ///   requests for that reason.
 /// - **Worst case over one period**: 2 x requests, across the edge of two windows.
-/// - **Choose it** when it must be known which callers used a limit up.
+/// - **Choose it** to find out which callers exhausted a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListWindow;
 

@@ -1,4 +1,4 @@
-//! How a quota is counted.
+//! Strategies: how quotas are counted.
 //!
 //! | strategy | counts | at once, at most | over one period, at worst | choose it |
 //! |---|---|---|---|---|
@@ -25,10 +25,9 @@
 //! - `charge`: charges units, into debt if fewer are available;
 //! - `refund`: refunds units of a [`ChargeReceipt`], only as far as time has not returned them already.
 //!
-//! Stores need no more than these. Of n equal requests at one instant, k = min(n, available / cost) are admitted and charged
-//! in one step; of a request under several policies, the smallest k counts. So every strategy is batched, merged and charged
-//! all or nothing together with others. [`LocalRule`] has a complete example for one process, and
-//! `examples/custom_strategy.rs` one for both.
+//! Stores need no other functions. Of n equal requests at one instant, k = min(n, available / cost) are admitted and charged in
+//! one step; under several policies, the smallest k. So every strategy is batched, merged and charged all or nothing together
+//! with others. [`LocalRule`] has a complete example for one process, and `examples/custom_strategy.rs` one for both.
 
 use std::{
     fmt,
@@ -69,23 +68,25 @@ pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use token_bucket::TokenBucket;
 
-/// How a quota is counted: set by [`Policy::strategy`](crate::Policy::strategy).
+/// The algorithm that counts a quota: set by [`Policy::strategy`](crate::Policy::strategy).
 ///
-/// A strategy holds settings and no counts. It is bound to each quota of its policies when a limiter is built, and to quotas
-/// that requests bring along, on their path.
+/// A strategy holds settings, and no counts. It is bound to each quota of its policies when a limiter is built, and on request
+/// paths to quotas that requests bring along.
 pub trait Strategy: fmt::Debug + Send + Sync + 'static {
-    /// The rule that counts `quota`.
+    /// Returns the rule that counts `quota`.
     ///
     /// # Errors
     ///
-    /// If the strategy can't count the quota exactly, or the quota has no meaning for it (such as a burst for a window). It is
-    /// the [`ConfigError`](crate::ConfigError) of the limiter; at a request, the policy's own quota is used in its place.
+    /// [`InvalidValue`] if the strategy can't count the quota exactly, or the quota has no meaning for it (such as a burst for
+    /// a window). It becomes the limiter's [`ConfigError`](crate::ConfigError); for a request's own quota it is logged, and the
+    /// policy's quota is used.
     fn bind(&self, quota: &Quota) -> Result<Arc<dyn Rule>, InvalidValue>;
 
-    /// The rule that counts `quota`, one of several quotas of a policy ([tiers](crate::Policy::tier_quotas)), which share keys.
+    /// Returns the rule that counts `quota`, one of several quotas of a policy ([tiers](crate::Policy::tier_quotas)), which
+    /// share keys.
     ///
-    /// A state that is a time rather than a number of units, as that of [`Gcra`], may show a deeper debt than one quota
-    /// allows, because another one does. The rules of such a strategy [note](TierRefills::note) their refill time, and cut no
+    /// A state that is a time rather than a number of units, as that of [`Gcra`], may show a deeper debt than its quota allows,
+    /// because another tier does. The rules of such a strategy [note](TierRefills::note) their refill time, and don't cut a
     /// debt that is within the [longest](TierRefills::longest) of them. Default: [`bind`](Strategy::bind).
     ///
     /// # Errors
@@ -100,26 +101,26 @@ pub trait Strategy: fmt::Debug + Send + Sync + 'static {
         self.bind(quota)
     }
 
-    /// Whether all quotas of a policy must have the policy's own period. They share keys, so that a request under a shorter
-    /// period would end or shrink what is counted under a longer one. Override it for a strategy whose state does not
-    /// depend on the period, as that of [`Gcra`] and [`TokenBucket`]. Default: true.
+    /// Whether all quotas of a policy must have the policy's own period. They share keys, so a request under a shorter period
+    /// would end or shrink the window of a longer one. Return false for a strategy whose state does not depend on the period,
+    /// as that of [`Gcra`] and [`TokenBucket`]. Default: true.
     fn tiers_share_period(&self) -> bool {
         true
     }
 }
 
-/// The longest refill time among the quotas of a policy, which share its keys: see [`Strategy::bind_tier`]. Clones share it.
+/// The longest refill time of the quotas of a policy, which share its keys: see [`Strategy::bind_tier`]. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct TierRefills(Arc<AtomicU64>);
 
 impl TierRefills {
-    /// Notes how long the full burst of one of the quotas takes to refill, in whole microseconds.
+    /// Notes the time that the full burst of one quota takes to refill, in whole microseconds.
     pub fn note(&self, refill: Duration) {
         let micros = u64::try_from(refill.as_micros()).unwrap_or(u64::MAX);
         self.0.fetch_max(micros, Ordering::Relaxed);
     }
 
-    /// The longest refill time that was noted; zero before the first.
+    /// Returns the longest refill time that was noted; zero before the first.
     pub fn longest(&self) -> Duration {
         Duration::from_micros(self.0.load(Ordering::Relaxed))
     }

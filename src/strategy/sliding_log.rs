@@ -6,14 +6,14 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// Keeps the instant of every charged unit for exactly one period: never more than `requests` in any period, whenever it
-/// begins.
+/// A strategy that stores the instant of every charged unit for exactly one period: never more than `requests` in any period,
+/// whenever it begins.
 ///
 /// - **Rule**: a charge of n units is admitted if, with it, no more than `requests` units are younger than the period.
 /// - **Exact**: to the microsecond.
-/// - **Memory**: O(requests) a key, some 9 bytes a unit on Redis. Quotas are limited to 100,000 requests for that
-///   reason; it is meant for far fewer.
-/// - **Worst case over one period**: requests. It is the only strategy that holds it in any period.
+/// - **Memory**: O(requests) per key, about 9 bytes per unit on Redis. Quotas are limited to 100,000 requests for that reason;
+///   the strategy is meant for far fewer.
+/// - **Worst case over one period**: requests. It is the only strategy with this guarantee.
 /// - **Choose it** for small limits that must hold in any period: five codes by text message a day.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlidingLog;

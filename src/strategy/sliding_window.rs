@@ -7,18 +7,18 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// Counters of the newest buckets of time, the oldest one weighted by the part of it that is still inside the window.
+/// A strategy with counters of the newest time buckets, the oldest weighted by its part inside the window.
 ///
-/// With one bucket it is the two-counter sliding window; with ten, "1000 a second" is counted in buckets of 100 ms.
+/// With one bucket it is the two-counter sliding window; with ten, 1,000 per second are counted in buckets of 100 ms.
 ///
 /// - **Rule**: used = the counts of the newest `buckets` + ceil(the count of the one before x the part of it that is
 ///   still inside the window); a charge of n units is admitted if used + n stays within the quota.
-/// - **Approximate**: it assumes that charges are spread evenly over the oldest bucket. With more than one bucket, never more
-///   than `requests` are admitted in any period less one bucket. Cloudflare measured 0.003 % wrong decisions among 400 million
-///   requests.
-/// - **Memory**: buckets + 1 counters a key.
-/// - **Worst case over one period**: with one bucket up to 2 x requests, if they are timed for it; with b buckets, one
-///   bucket's worth more than requests.
+/// - **Approximate**: charges are assumed to be spread evenly over the oldest bucket. With more than one bucket, never more
+///   than `requests` are admitted in any interval of one period less one bucket. Cloudflare measured 0.003 % wrong decisions
+///   among 400 million requests.
+/// - **Memory**: buckets + 1 counters per key.
+/// - **Worst case over one period**: with one bucket up to 2 x requests, if they are timed so; with b buckets, requests plus
+///   one bucket's share.
 /// - **Choose it** for large limits that should slide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
@@ -29,14 +29,15 @@ pub struct SlidingWindow {
 const MAX_BUCKETS: u32 = 100;
 
 impl SlidingWindow {
-    /// A sliding window of one bucket: two counters.
+    /// A sliding window of one bucket, with two counters.
     pub const fn new() -> Self {
         Self {
             buckets: NonZeroU32::MIN,
         }
     }
 
-    /// Divides the period into `buckets`, at most 100. Zero is taken for one.
+    /// A sliding window whose period is divided into `buckets`: from 1 to 100, each at least 1 ms long; 0 counts as 1. Other
+    /// values are a [`ConfigError`](crate::ConfigError) when the limiter is built.
     #[must_use]
     pub const fn buckets(buckets: u32) -> Self {
         match NonZeroU32::new(buckets) {

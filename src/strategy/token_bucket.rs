@@ -7,15 +7,15 @@ use super::{
 };
 use crate::{clock::Timestamp, error::InvalidValue, key::Key, quota::Quota};
 
-/// A bucket of `burst` tokens that starts full and refills evenly, at `requests` per period.
+/// A strategy with a bucket of `burst` tokens that starts full and refills evenly, at `requests` per period.
 ///
-/// - **Rule**: a request takes its cost in tokens, if there are as many. It admits what [`Gcra`](super::Gcra) admits, and
-///   stores how many tokens are missing, and when.
+/// - **Rule**: a request takes as many tokens as it costs, if there are enough. It admits the same requests as
+///   [`Gcra`](super::Gcra), and stores the number of missing tokens with the instant.
 /// - **Exact**: in integers; the time in which a token refills is rounded up as [`Gcra`](super::Gcra)'s emission interval is,
 ///   and the same quotas are a [`ConfigError`](crate::ConfigError).
-/// - **Memory**: one short string a key, some 40 bytes more than [`Gcra`](super::Gcra).
+/// - **Memory**: one short string per key, about 40 bytes more than [`Gcra`](super::Gcra).
 /// - **Worst case over one period**: requests + burst units.
-/// - **Choose it** when other programs read the keys: they hold the bucket's state.
+/// - **Choose it** if other programs read the keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenBucket;
 

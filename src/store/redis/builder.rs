@@ -23,7 +23,8 @@ const LONGEST: Duration = Duration::from_secs(86_400);
 /// Upper bound of the staleness of a cached rejection.
 const LONGEST_BOUND: Duration = Duration::from_secs(3_600);
 
-/// Builds a [`RedisStore`].
+/// Builds a [`RedisStore`]. Set one of [`url`](Self::url), [`pool`](Self::pool), [`config`](Self::config),
+/// [`cluster`](Self::cluster) and [`sentinel`](Self::sentinel).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct RedisStoreBuilder {
@@ -37,53 +38,53 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// A store on the server that `url` names, such as `redis://user:password@host:6379/0`.
+    /// A store on the server at `url`, such as `redis://user:password@host:6379/0`. Nothing is connected before the first
+    /// request.
     ///
     /// # Errors
     ///
-    /// If the URL isn't one. Nothing is connected yet.
+    /// [`ConfigError`] if the URL is invalid.
     pub fn open(url: impl Into<String>) -> Result<Self, ConfigError> {
         Self::builder().url(url).build()
     }
 
-    /// A store on a pool that the application already has. The store's workers hold at most a quarter of its
-    /// connections, so it has to have two at least.
+    /// A store on an existing pool. The store's workers hold at most a quarter of its connections.
     ///
-    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`); a store that makes its own
-    /// pool does.
+    /// Set TCP_NODELAY in the pool's manager (`deadpool_redis::Manager::new_with_config`), as the store does for a pool of its
+    /// own.
     ///
     /// # Errors
     ///
-    /// If the pool has fewer than two connections.
+    /// [`ConfigError`] if the pool has fewer than two connections.
     pub fn from_pool(pool: deadpool_redis::Pool) -> Result<Self, ConfigError> {
         Self::builder().pool(pool).build()
     }
 
-    /// A store on a pool of its own, made from deadpool's configuration.
+    /// A store on a pool of its own, made from deadpool-redis's configuration.
     ///
     /// # Errors
     ///
-    /// If there is a mistake in the configuration.
+    /// [`ConfigError`] if the configuration is invalid.
     pub fn from_config(config: deadpool_redis::Config) -> Result<Self, ConfigError> {
         Self::builder().config(config).build()
     }
 
-    /// A store on a Redis Cluster, which is found by any of the nodes that `urls` name. What it promises is with the
-    /// [builder's method](RedisStoreBuilder::cluster).
+    /// A store on the Redis Cluster of the nodes at `urls`: see [the builder's method](RedisStoreBuilder::cluster) for its
+    /// guarantees.
     ///
     /// # Errors
     ///
-    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    /// [`ConfigError`] if there is no URL, or an invalid one.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, ConfigError> {
         Self::builder().cluster(urls).build()
     }
 
-    /// A store on the master that sentinels know by `name`, wherever it is. What it promises is with the
-    /// [builder's method](RedisStoreBuilder::sentinel).
+    /// A store on the master that the sentinels at `urls` know by `name`: see [the builder's
+    /// method](RedisStoreBuilder::sentinel) for its guarantees.
     ///
     /// # Errors
     ///
-    /// If there is no URL, or one that isn't one. Nothing is connected yet.
+    /// [`ConfigError`] if there is no URL, or an invalid one.
     pub fn sentinel(
         name: impl Into<String>,
         urls: impl IntoIterator<Item = impl Into<String>>,
@@ -91,7 +92,7 @@ impl RedisStore {
         Self::builder().sentinel(name, urls).build()
     }
 
-    /// Starts to build a store.
+    /// Returns a builder of a store.
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
     }
@@ -112,32 +113,32 @@ impl Default for RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
-    /// Counts on the server that `url` names.
+    /// Counts on the server at `url`.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.connect.servers = Some(ServerConfig::Url(url.into()));
         self
     }
 
-    /// Takes connections from a pool that the application already has.
+    /// Takes connections from an existing pool: see [`RedisStore::from_pool`].
     pub fn pool(mut self, pool: Pool) -> Self {
         self.connect.servers = Some(ServerConfig::Pool(pool));
         self
     }
 
-    /// Takes connections from a pool made from deadpool's configuration.
+    /// Takes connections from a pool that is made from deadpool-redis's configuration.
     pub fn config(mut self, config: Config) -> Self {
         self.connect.servers = Some(ServerConfig::Config(Box::new(config)));
         self
     }
 
-    /// Counts on a Redis Cluster, which is found by any of the nodes that `urls` name.
+    /// Counts on a Redis Cluster, which is found by any of the nodes at `urls`.
     ///
-    /// The store learns from the nodes which one serves a slot, also while slots are moved and masters fail: redirects are
-    /// followed until the [timeout](Self::timeout) has passed, and no call is sent again that may have run.
+    /// The store learns the slot map from the nodes, also while slots migrate and masters fail: redirects are followed until
+    /// the [timeout](Self::timeout) has passed, and no call is sent again that may have run.
     ///
-    /// A request whose keys are in several slots is sent to all of them at once; if one rejects, the others are refunded
-    /// before the request is answered. So no more is admitted than each policy allows, but while a request is in flight,
-    /// another may be rejected because of it. If the process is killed in between, that one request stays charged.
+    /// A request whose keys are in several slots is sent to all of them at once; if one rejects it, the others are refunded
+    /// before the request is rejected. So no more is admitted than each policy allows, but another request may be rejected
+    /// because of one in flight. If the process is killed in between, that one request stays charged until its period ends.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
@@ -153,24 +154,25 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many hash tags the keys on a [cluster](Self::cluster) carry: 32 unless set; a power of two, at most 1,024.
+    /// Sets the number of hash tags of keys on a [cluster](Self::cluster): a power of two, at most 1,024. Default: 32.
     ///
-    /// Keys with equal tags are in one slot, and travel together. Fewer tags make larger calls; more than there are masters
-    /// are needed, and some ten for each spread the keys evenly. Hundreds are for thousands of requests in flight. All
-    /// processes have to agree on it: keys counted with another number are other keys.
+    /// Keys with equal tags are in one slot and share batches. Fewer tags make larger batches; about ten per master spread the
+    /// keys evenly. Hundreds are for thousands of requests in flight. All processes must use the same number, since it is part
+    /// of the keys.
     pub fn hash_tags(mut self, tags: usize) -> Self {
         self.connect.hash_tags = tags;
         self
     }
 
-    /// Counts on the master that sentinels know by `name`. `urls` name the sentinels.
+    /// Counts on the master that the sentinels at `urls` know by `name`.
     ///
-    /// Whenever a connection is opened, the sentinels name the master, and the server has to confirm that it is one. During an
-    /// election the limiter does what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. What the old master
-    /// admitted and no replica had received is not known to the new one, and may be admitted once more; so may what an old
-    /// master admits that is cut off and doesn't know that it was replaced (`min-replicas-to-write` bounds that).
+    /// Whenever a connection is opened, the sentinels are called for the master, and the server's role is checked. During an
+    /// election requests are handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. Charges of the old
+    /// master that no replica has received are unknown to the new one, and as many units may be admitted once more; the same
+    /// holds for charges of an old master that is cut off and was replaced (`min-replicas-to-write` bounds them).
     ///
-    /// The servers are connected to without a password, to database 0, unless [`server_url_template`](Self::server_url_template) says how.
+    /// Servers are connected to without a password, at database 0, unless [`server_url_template`](Self::server_url_template) is
+    /// set.
     ///
     /// ```no_run
     /// use tollgate::RedisStore;
@@ -191,24 +193,24 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How servers behind [sentinels](Self::sentinel) are connected to: with the user, the password, the database and TLS of
-    /// `url`, whose host stands for any.
+    /// Sets how servers behind [sentinels](Self::sentinel) are connected to: with the user, password, database and TLS of
+    /// `url`, whose host is a placeholder.
     pub fn server_url_template(mut self, url: impl Into<String>) -> Self {
         self.connect.server_url_template = Some(url.into());
         self
     }
 
-    /// Trusts servers whose certificates are signed by one of these, in PEM, in place of those that the system trusts. For
-    /// addresses of `rediss://`.
+    /// Sets the root certificates, in PEM, that sign the certificates of trusted servers. Default: those that the system
+    /// trusts. For `rediss://` addresses.
     ///
-    /// Without a default for the whole process, rustls uses ring, from when the store is built.
+    /// If the process has no default crypto provider of rustls, building the store installs ring.
     #[cfg(feature = "redis-tls")]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.connect.tls.root = Some(pem.into());
         self
     }
 
-    /// Shows servers this certificate, and holds its key; both in PEM. For addresses of `rediss://`.
+    /// Sets the client certificate and its key, both in PEM. For `rediss://` addresses. Default: none.
     #[cfg(feature = "redis-tls")]
     pub fn client_certificate(
         mut self,
@@ -222,92 +224,96 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Begins every key with `prefix`, in place of `tg:`, so that applications that share a server don't share counts.
+    /// Sets the prefix of every key. Default: `tg:`. Applications that share a server need different prefixes, or policies of
+    /// the same name share counts.
     ///
     /// A prefix is empty or ends with a colon, has at most 16 characters, and no part of it between colons is a lowercase
-    /// letter with a digit, such as `g2`: that is how a [state format](crate::strategy::Rule::state_format) begins the rest of the key.
+    /// letter with a digit, such as `g2`, which is a [state format](crate::strategy::Rule::state_format).
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long a request waits for its answer at most, from its arrival on: 100 ms unless set.
+    /// Sets how long a request waits for the store's response at most, from its arrival: from 1 ms to a day. Default: 100 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How many connections carry requests, in each runtime: one unless set, and never more than a quarter of a shared
-    /// pool. On a [cluster](Self::cluster), to each node.
+    /// Sets the number of workers, each with a connection, per tokio runtime: from 1 to 64, and never more than a quarter of a
+    /// shared pool. On a [cluster](Self::cluster), per node. Default: 1.
     pub fn connections(mut self, workers: usize) -> Self {
         self.connect.workers = workers;
         self
     }
 
-    /// How many calls in a row have to fail, for all of their requests, to open the circuit breaker: three unless set.
+    /// Sets how many calls in a row have to fail, for all of their requests, to open the circuit breaker. Default: 3.
     ///
-    /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and the limiter does
-    /// what [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background one probe at a time finds out
-    /// whether the server counts: after 50 ms at first, later after up to a second, each time a random part of the pause
-    /// earlier. As soon as one is answered, calls are made again. A probe waits as long as a request, and the next one for it
-    /// half a second at most.
+    /// While it is open, calls fail at once with [`StoreError::CircuitOpen`](crate::StoreError::CircuitOpen), and requests are
+    /// handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. In the background a probe tests whether the
+    /// server counts: after 50 ms at first, with pauses that double up to a second, each shortened by a random part. As soon as
+    /// a probe gets a response, calls are made again. A probe has the timeout of a request; after half a second without a
+    /// response the next one is sent too.
     ///
-    /// What counts is what says that the server can't count now: no connection, no answer within the timeout, and the errors
-    /// of the [operations](crate::operations) page. Rejections don't, nor does what is wrong with one key.
+    /// Failures are errors that prove that the server can't count now: no connection, no response within the timeout, and the
+    /// errors listed on the [operations](crate::operations) page. Rejections and errors of a single key are none.
     pub fn circuit_breaker_threshold(mut self, faults: u32) -> Self {
         self.breaker = Some(faults);
         self
     }
 
-    /// Goes on calling a server that fails: each request waits for its own timeout.
+    /// Disables the circuit breaker: a server that fails is called for each request, which waits for its own timeout.
     pub fn no_circuit_breaker(mut self) -> Self {
         self.breaker = None;
         self
     }
 
-    /// Caches rejections: a request that the store rejected is rejected in process, without a call, until its wait has
-    /// passed.
+    /// Sets how old a cached rejection may be: at most an hour. Default: one second; zero disables the cache. A request that
+    /// the store rejected is rejected in process, without a round trip, until its `Retry-After` has passed.
     ///
-    /// A wait from the cache is what the store answered at most `bound` ago, one second unless set, or would answer now. What this process does about a key ends what is cached of it at once, whatever the caller's quota is: a refund,
-    /// a reset, a charge past the quota, by any limiter over this store or a clone of it. An admission ends none: the `remaining` of a cached rejection of a larger cost may be
-    /// older than that of the admission, and a test that compares the two turns the cache off. What others do shows within
-    /// `bound`: other processes, and a server that is restarted, flushed or replaced by a replica.
+    /// A cached wait is one that the store reported at most `bound` ago, or would report now.
     ///
-    /// An entry answers requests for the same keys of all of their policies, at the same cost. Where the strategy's state
-    /// says what they wait for, it answers larger costs, too: under all strategies but [`SlidingLog`](crate::SlidingLog)
-    /// and [`SlidingWindow`](crate::SlidingWindow). A smaller cost may be admitted, so the store is called.
+    /// Operations of this process on a key invalidate its cached rejections at once, under every quota: a refund, a reset, a
+    /// charge past the quota, by any limiter over this store or a clone of it. An admission invalidates none: the `remaining`
+    /// of a cached rejection of a larger cost may be older than that of the admission, and a test that compares the two
+    /// disables the cache. Operations of other processes, and a server that is restarted, flushed or replaced by a replica,
+    /// take effect within `bound`.
     ///
-    /// When it is as old as `bound`, the store is called again, unless no request for its keys could have been admitted
-    /// since, which is so if each policy rejects a single unit. For that each process reads one key twice in each
-    /// `bound` while it rejects, however many keys it rejects. On a [cluster](Self::cluster) the store is always called again.
+    /// An entry applies to requests with the same keys under all of their policies, and the same cost. It also applies to
+    /// larger costs under all strategies but [`SlidingLog`](crate::SlidingLog) and [`SlidingWindow`](crate::SlidingWindow),
+    /// whose state does not determine their wait. A request with a smaller cost may be admitted, so the store is called.
     ///
-    /// Zero turns it off. In-flight limits are never cached. Where rejections are counted, by a [`Ban`](crate::Ban) or under
-    /// [`charge_rejected`](crate::Policy::charge_rejected), only what a ban rejects is cached.
+    /// When an entry is as old as `bound`, the store is called again, unless no request for its keys can have been admitted
+    /// since, because each policy rejects a single unit. To check that, each process reads one key twice per `bound` while it
+    /// has cached rejections, whatever their number. On a [cluster](Self::cluster) the store is always called again.
+    ///
+    /// Rejections by in-flight limits are never cached. If rejections are counted, by a [`Ban`](crate::Ban) or under
+    /// [`charge_rejected`](crate::Policy::charge_rejected), only those by a ban are cached.
     pub fn rejection_cache_staleness(mut self, bound: Duration) -> Self {
         self.rejection_cache = bound;
         self
     }
 
-    /// How many rejections are cached at most: 100,000 unless set, some 20 MB. The ones that end first make room.
+    /// Sets how many rejections are cached at most. Default: 100,000, about 20 MB. Those that end first are evicted.
     pub fn rejection_cache_capacity(mut self, most: usize) -> Self {
         self.most_denials = most;
         self
     }
 
-    /// The clock of the [rejection cache](Self::rejection_cache_staleness), in place of the machine's monotonic clock: for tests.
-    /// All else goes by the server's.
+    /// Sets the clock of the [rejection cache](Self::rejection_cache_staleness), for tests. Default: the machine's monotonic
+    /// clock. Limits are counted by the server's clock in any case.
     pub fn rejection_cache_clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Builds the store. Nothing is connected yet.
+    /// Builds the store. Nothing is connected before the first request.
     ///
     /// # Errors
     ///
-    /// If there is no server, or a URL that isn't one; a pool of fewer than two connections; a timeout of zero, no
-    /// connections, a circuit breaker with a threshold of zero, a staleness of rejections of more than an hour, or a prefix that keys can't
-    /// begin with.
+    /// [`ConfigError`] if there is no server, a URL or certificate is invalid, a pool has fewer than two connections, or a
+    /// setting is outside of its range: the timeout, the connections, the circuit breaker's threshold, the staleness of
+    /// rejections, the prefix, or the hash tags.
     pub fn build(self) -> Result<RedisStore, ConfigError> {
         key_names::check_prefix(&self.prefix)?;
         if !(Duration::from_millis(1)..=LONGEST).contains(&self.timeout) {

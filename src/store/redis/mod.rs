@@ -65,20 +65,24 @@ pub(crate) mod worker;
 
 pub use builder::RedisStoreBuilder;
 
-/// Counts on Redis 6.2 or newer, exactly, for any number of processes, by the server's clock.
+/// A store on Redis 6.2 or newer, exact for any number of processes, which counts by the server's clock. Clones share
+/// connections and caches.
 ///
-/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime a worker sends all requests over
-/// one of them: while its last batch is in flight, requests gather, and are then sent as the next batch in one script
-/// call, equal requests merged; many requests are sent at once. Nothing is connected or spawned before the first
-/// request, so an application starts while Redis is down.
+/// Connections come from a [deadpool-redis](deadpool_redis) pool. In each tokio runtime a worker sends all requests over one of
+/// them: requests that arrive while its last batches are in flight are sent as the next batch, in one script call of up to 128
+/// keys, with equal requests merged. Nothing is connected or spawned before the first request, so an application starts while
+/// Redis is down.
 ///
-/// A request that is known to be rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness), until
-/// its wait has passed.
+/// Rejections are cached: a key that Redis rejected is [rejected in process](RedisStoreBuilder::rejection_cache_staleness),
+/// without a round trip, until its `Retry-After` has passed.
 ///
-/// Every request has a [timeout](RedisStoreBuilder::timeout). When it passes, or the server fails, the limiter does what
-/// [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been charged: at
-/// most its own cost, until its period ends. A server that failed is not called again until it responds to a
-/// [probe](RedisStoreBuilder::circuit_breaker_threshold).
+/// Every request has a [timeout](RedisStoreBuilder::timeout), 100 ms by default. When it passes, or the server fails, the
+/// request is handled as [`on_store_error`](crate::LimiterBuilder::on_store_error) says. A request that timed out may have been
+/// charged: at most its own cost, until its period ends. After three failed calls a circuit breaker opens, and the server is
+/// not called until it responds to a [probe](RedisStoreBuilder::circuit_breaker_threshold).
+///
+/// It needs a tokio runtime: a call outside of one returns [`StoreError::NoRuntime`]. Dropping a
+/// request's future cancels it: a charge that was made nevertheless is refunded.
 ///
 /// ```no_run
 /// use tollgate::{Limiter, Policy, Quota, RedisStore};

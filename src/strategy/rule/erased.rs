@@ -1,4 +1,4 @@
-//! In-process halves of rules, with the type of their state erased.
+//! In-process halves of rules with an erased type of state.
 
 use std::{
     any::{Any, TypeId},
@@ -11,33 +11,33 @@ use super::{
 };
 use crate::{clock::Timestamp, key::Key};
 
-/// A rule's in-process half ([`LocalRule`](super::LocalRule)), whatever the type of its state: what [`Rule::local_rule`](super::Rule::local_rule)
-/// returns.
+/// A rule's in-process half ([`LocalRule`](super::LocalRule)) with an erased type of state: from
+/// [`Rule::local_rule`](super::Rule::local_rule).
 ///
-/// A store of your own counts by it: it keeps a [`LocalState`] for each key, and calls these methods with it.
+/// A store of your own counts by it: it stores a [`LocalState`] for each key, and calls these methods with it.
 /// [`Store`](crate::store::Store) has an example.
 ///
-/// A state that a rule with another type of state has made counts as new: no units are in use.
+/// A state made by a rule with another type of state is treated as new: no units are in use.
 #[derive(Clone, Copy)]
 pub struct ErasedLocalRule<'a>(pub(crate) &'a dyn AnyRule);
 
 impl ErasedLocalRule<'_> {
-    /// The state of a key that was never charged.
+    /// Returns the state of a key that was never charged.
     pub fn new_state(self) -> LocalState {
         LocalState(self.0.new_state())
     }
 
-    /// See [`LocalRule::available`](super::LocalRule::available).
+    /// Returns the units that can be charged now: see [`LocalRule::available`](super::LocalRule::available).
     pub fn available(self, state: &mut LocalState, now: Timestamp) -> i64 {
         self.0.available(Some(self.typed(state)), now)
     }
 
-    /// See [`LocalRule::charge`](super::LocalRule::charge).
+    /// Charges `units`, into debt if need be: see [`LocalRule::charge`](super::LocalRule::charge).
     pub fn charge(self, state: &mut LocalState, now: Timestamp, units: u64, caller: &Key) {
         self.0.charge(self.typed(state), now, units, caller);
     }
 
-    /// See [`LocalRule::try_charge`](super::LocalRule::try_charge).
+    /// Charges as many of `count` equal requests as fit: see [`LocalRule::try_charge`](super::LocalRule::try_charge).
     pub fn try_charge(
         self,
         state: &mut LocalState,
@@ -50,7 +50,8 @@ impl ErasedLocalRule<'_> {
         self.0.try_charge(state, now, count, units, caller)
     }
 
-    /// See [`LocalRule::refund`](super::LocalRule::refund). No more than [remains](ChargeReceipt::remaining) on the receipt is refunded.
+    /// Refunds up to `want` units, at most those [remaining](ChargeReceipt::remaining) on the receipt: see
+    /// [`LocalRule::refund`](super::LocalRule::refund).
     pub fn refund(
         self,
         state: &mut LocalState,
@@ -63,22 +64,22 @@ impl ErasedLocalRule<'_> {
         self.0.refund(state, now, receipt, want, caller)
     }
 
-    /// See [`LocalRule::renew`](super::LocalRule::renew).
+    /// Renews the caller's permits: see [`LocalRule::renew`](super::LocalRule::renew).
     pub fn renew(self, state: &mut LocalState, now: Timestamp, caller: &Key) -> u64 {
         self.0.renew(self.typed(state), now, caller)
     }
 
-    /// See [`LocalRule::snapshot`](super::LocalRule::snapshot).
+    /// Returns the state as a snapshot: see [`LocalRule::snapshot`](super::LocalRule::snapshot).
     pub fn snapshot(self, state: &LocalState, now: Timestamp, cost: u64) -> Snapshot {
         self.0.snapshot(Some(&*state.0), now, cost)
     }
 
-    /// See [`LocalRule::callers`](super::LocalRule::callers).
+    /// Returns the callers whose charges count: see [`LocalRule::callers`](super::LocalRule::callers).
     pub fn callers(self, state: &LocalState, now: Timestamp) -> Vec<Key> {
         self.0.callers(&*state.0, now)
     }
 
-    /// See [`State::expires_at`](super::State::expires_at): from then on the state need not be kept.
+    /// Returns the instant from which the state need not be stored: see [`State::expires_at`](super::State::expires_at).
     pub fn expires_at(self, state: &LocalState) -> Timestamp {
         self.0.expires_at(&*state.0)
     }
@@ -98,7 +99,7 @@ impl fmt::Debug for ErasedLocalRule<'_> {
     }
 }
 
-/// The state of a key in process, of a type that its rule knows: see [`ErasedLocalRule::new_state`].
+/// The state of a key in process, with an erased type: from [`ErasedLocalRule::new_state`].
 pub struct LocalState(Box<dyn Any + Send>);
 
 impl fmt::Debug for LocalState {

@@ -13,8 +13,8 @@ use crate::{clock::Timestamp, key::Key};
 ///
 /// A store keeps a [`State`](LocalRule::State) for each key, and calls these methods with it, under a lock: they must not
 /// block, and must not call the store. `now` is the store's clock, or the wall clock if the rule
-/// [follows](Rule::follows_wall_clock) it. It may step in either direction: a state that the clock's step made impossible
-/// must not reject for longer than one period.
+/// [follows](Rule::follows_wall_clock) it. It may step in either direction: a state that is impossible after a step must not
+/// reject for longer than one period.
 ///
 /// `units`, `times * units` and `want` are at most [`Units::MAX`](crate::store::Units::MAX) for each request, far more than any
 /// capacity.
@@ -141,16 +141,16 @@ pub trait LocalRule: Rule {
     /// The state of one key.
     type State: State;
 
-    /// How many units can be charged now; negative in debt. It is called before every charge, and brings a state that can't be
-    /// (because the clock stepped back) into bounds.
+    /// Returns the number of units that can be charged now; negative in debt. It is called before every charge, and corrects a
+    /// state that is out of bounds, because the clock stepped back.
     fn available(&self, state: &mut Self::State, now: Timestamp) -> i64;
 
-    /// Charges `units`, one at least, into debt if fewer are available. `caller` is the key to store with the charge, where
-    /// the rule [records callers](Rule::records_caller).
+    /// Charges `units`, at least 1, into debt if fewer are available. `caller` is the key to store with the charge, if the rule
+    /// [records callers](Rule::records_caller).
     fn charge(&self, state: &mut Self::State, now: Timestamp, units: u64, caller: &Key);
 
-    /// Charges for as many of `times` equal requests of `units` each as there are units available for. Returns how many
-    /// that are, and the [snapshot](LocalRule::snapshot) afterwards.
+    /// Charges as many of `times` equal requests of `units` each as fit. Returns their number, and the
+    /// [snapshot](LocalRule::snapshot) afterwards.
     ///
     /// The default calls the other methods. A rule that overrides it to save time must do the same.
     fn try_charge(
@@ -164,11 +164,12 @@ pub trait LocalRule: Rule {
         try_charge(self, state, now, times, units, caller)
     }
 
-    /// Refunds up to `want` units of the charge that `receipt` describes, and returns how many.
+    /// Refunds up to `want` units of the charge that `receipt` describes, and returns the number of refunded units.
     ///
-    /// Only what time has not returned already is refunded, and only to the window, bucket or entries that it was charged to;
-    /// `want` is no more than [remains](ChargeReceipt::remaining) on the receipt. Where time returns units continuously, the
-    /// part of a unit that is left is refunded too, and counts as one. `caller` is the key that was stored with the charge.
+    /// Only units that have not refilled already are refunded, and only to the window, bucket or entries that were charged;
+    /// `want` is at most the number of units [remaining](ChargeReceipt::remaining) on the receipt. If units refill
+    /// continuously, the rest of a partly refilled unit is refunded too, and counts as one. `caller` is the key that was stored
+    /// with the charge.
     fn refund(
         &self,
         state: &mut Self::State,
@@ -178,18 +179,18 @@ pub trait LocalRule: Rule {
         caller: &Key,
     ) -> u64;
 
-    /// Extends the permits that `caller` holds to one [TTL](Rule::permit_ttl) from now. Returns how many these are, or 0 if
-    /// they have expired. Default: 0, for rules without permits.
+    /// Extends the permits of `caller` to one [TTL](Rule::permit_ttl) from now. Returns their number, or 0 if they have
+    /// expired. Default: 0, for rules without permits.
     fn renew(&self, state: &mut Self::State, now: Timestamp, caller: &Key) -> u64 {
         let _ = (state, now, caller);
         0
     }
 
-    /// The state in the numbers that [`Rule::status`] reads. `cost` is that of the request the status is for: a rule that
-    /// reports how long this request has to wait reads it, others need not.
+    /// Returns the state as the numbers that [`Rule::status`] reads. `cost` is that of the request the status is for; a rule
+    /// whose numbers include this request's wait reads it, others ignore it.
     fn snapshot(&self, state: &Self::State, now: Timestamp, cost: u64) -> Snapshot;
 
-    /// The callers whose charges count now, oldest first, one for each unit. Default: none, for rules that don't
+    /// Returns the callers whose charges count now, oldest first, one for each unit. Default: none, for rules that don't
     /// [record callers](Rule::records_caller).
     fn callers(&self, state: &Self::State, now: Timestamp) -> Vec<Key> {
         let _ = (state, now);
@@ -225,7 +226,7 @@ pub(crate) fn fit(available: u64, units: u64, times: u64) -> u64 {
 }
 
 impl<'a> ErasedLocalRule<'a> {
-    /// The in-process half of `rule`.
+    /// The in-process half of `rule`, for [`Rule::local_rule`](super::Rule::local_rule).
     pub fn new<R: LocalRule>(rule: &'a R) -> Self {
         Self(rule)
     }

@@ -23,14 +23,14 @@
 ///   into the current window.
 /// - `renew(key, p, a, b, c, remaining, caller)`, only for rules with a [permit TTL](super::Rule::permit_ttl), extends the
 ///   caller's permits to one TTL from now, and returns how many were extended, then `a, b, c`.
-/// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, when all other writes of the
-///   call are done. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
+/// - `repair(key, p, a, b, c)` is called after an operation that charged nothing under this key, after all other writes of the
+///   call. It rewrites a state that `available` found out of bounds, and a time to live that is missing or too long
 ///   (`cap_ttl`): every key must have one.
 /// - `snapshot(key, p, a, b, c, cost)`, if the table has it, returns the three numbers of the
 ///   [`Snapshot`](super::Snapshot) in place of `a, b, c`.
 ///
-/// An error fails the operation, and no other one of the call: what it has charged under other policies is refunded, and the
-/// request is answered as [`OnStoreError`](crate::OnStoreError) says.
+/// An error fails its operation, and no other one of the call: its charges under other policies are refunded, and the request
+/// is handled as [`OnStoreError`](crate::OnStoreError) says.
 ///
 /// # Names
 ///
@@ -63,8 +63,8 @@ pub struct LuaScript {
 }
 
 impl LuaScript {
-    /// A chunk of Lua, and its parameters `p`, of which the first is the rule's [capacity](super::Rule::capacity): another
-    /// number there is a [`ConfigError`](crate::ConfigError) when the limiter is built.
+    /// A chunk of Lua with its parameters `p`. The first must be the rule's [capacity](super::Rule::capacity); else the
+    /// limiter's build returns a [`ConfigError`](crate::ConfigError).
     pub fn new(source: &'static str, params: impl IntoIterator<Item = i64>) -> Self {
         Self {
             source,
@@ -74,8 +74,8 @@ impl LuaScript {
         }
     }
 
-    /// How many numbers of the [`Snapshot`](super::Snapshot) the chunk reports: 1, 2 or 3, which is the default; other
-    /// numbers are taken for the nearest of these. The rest is 0. Fewer numbers make the server's replies shorter.
+    /// Sets how many numbers of the [`Snapshot`](super::Snapshot) the chunk reports: 1 to 3, and other values count as the
+    /// nearest of these. The other numbers are 0. Default: 3. Fewer numbers make the server's replies shorter.
     #[must_use]
     pub fn snapshot_len(mut self, numbers: usize) -> Self {
         self.snapshot_len = numbers.clamp(1, 3);

@@ -28,12 +28,11 @@ pub use types::{ChargeReceipt, QuotaStatus, RetryAfter, Snapshot};
 ///
 /// A rule that counts in process implements [`LocalRule`] too; its documentation has a complete example.
 pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
-    /// The state format: names the strategy and the version of its encoding. It is part of every key in a store, so that
-    /// the state of one format is never read as another. Change it when the encoding changes; the old keys expire.
+    /// The state format, which names the strategy and the version of its encoding. It is part of every key in a store, so that
+    /// a state is never read in another format. Change it when the encoding changes; the old keys expire.
     ///
-    /// It is a lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved, whether
-    /// these are used or not: `c f g l p r s t x`. Any other text is a [`ConfigError`](crate::ConfigError) when the
-    /// limiter is built.
+    /// It is a lowercase letter and a digit, such as `"a1"`. The letters of the built-in strategies are reserved, used or not:
+    /// `c f g l p r s t x`. Any other text is a [`ConfigError`](crate::ConfigError) when the limiter is built.
     fn state_format(&self) -> &'static str;
 
     /// The most units that can be charged at one instant: the burst, or the whole quota of a window. A request that costs
@@ -41,30 +40,31 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     /// limiter is built.
     fn capacity(&self) -> u64;
 
-    /// What a request of `cost` units may expect, by the `snapshot` of its key.
+    /// Computes the status of a request of `cost` units from the `snapshot` of its key.
     ///
     /// `now` is the instant at which the snapshot was taken, on the clock that the rule counts by
-    /// ([`follows_wall_clock`](Rule::follows_wall_clock)). [`QuotaStatus::retry_after`] must be exact: the request is
-    /// admitted after that wait unless another request is charged first, and no earlier. A `cost` of 0 asks for the remaining
-    /// units and the reset alone, see [`LimitHandle::status`](crate::store::LimitHandle::status).
+    /// ([`follows_wall_clock`](Rule::follows_wall_clock)). [`QuotaStatus::retry_after`] must be exact: the request is admitted
+    /// after that wait unless another request is charged first, and no earlier. For a `cost` of 0 only the remaining units and
+    /// the reset are read, see [`LimitHandle::status`](crate::store::LimitHandle::status).
     fn status(&self, snapshot: &Snapshot, now: Timestamp, cost: u64) -> QuotaStatus;
 
-    /// Whether used units return one after the other, not all together at the end of a window. It decides over what time
-    /// [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread them. Default: false.
+    /// Whether units refill one after the other, rather than all together at the end of a window. It determines the time over
+    /// which [`RateLimitHeaders::draft_11`](crate::RateLimitHeaders::draft_11) tells a client to spread its units. Default:
+    /// false.
     fn refills_gradually(&self) -> bool {
         false
     }
 
-    /// Names the window or bucket that a charge went into, for [`ChargeReceipt::window_id`]; `snapshot` is the key's state
-    /// right after the charge, `now` the instant of the charge. Default: 0, for rules that have no windows.
+    /// Returns the ID of the window or bucket that a charge went into, for [`ChargeReceipt::window_id`]; `snapshot` is the
+    /// key's state right after the charge, `now` the instant of the charge. Default: 0, for rules that have no windows.
     fn window_id(&self, snapshot: &Snapshot, now: Timestamp) -> i64 {
         let _ = (snapshot, now);
         0
     }
 
-    /// Whether the [`Snapshot`] of a key is the same whatever a request costs, so that [`status`](Rule::status) can answer
-    /// for requests of other costs by it. It must be false if the [script](LuaScript) has a `snapshot` function that reads
-    /// the cost. Default: false.
+    /// Whether the [`Snapshot`] of a key is the same whatever a request costs, so that [`status`](Rule::status) can be computed
+    /// from it for other costs. It must be false if the [script](LuaScript) has a `snapshot` function that reads the cost.
+    /// Default: false.
     fn snapshot_ignores_cost(&self) -> bool {
         false
     }
@@ -76,8 +76,8 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether the caller's key is stored with each charge, so that [`Store::callers`](crate::store::Store::callers) can list
-    /// it. For a rule that has no [permits](Rule::permit_ttl), `RedisStore` lists what stands in a Redis list behind its first
-    /// entry, which is the strategy's own. Default: false.
+    /// it. For a rule without [permits](Rule::permit_ttl), `RedisStore` lists the entries of the key's Redis list after the
+    /// first, which is the strategy's own. Default: false.
     fn records_caller(&self) -> bool {
         false
     }
@@ -88,18 +88,18 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// How many units of a key are in use, debts included, by its `snapshot` that was taken at `now`: for a rule whose refunds
-    /// take units from all that is in use, or from the current window, whichever charge they came from, so that units can be
-    /// [credited](crate::PolicyHandle::credit). Default: `None`, for rules that refund a charge to where it went.
+    /// Returns the number of a key's units in use, debts included, from its `snapshot` taken at `now`, so that units can be
+    /// [credited](crate::PolicyHandle::credit): for a rule whose refunds subtract from all units in use or from the current
+    /// window, whatever charge they are of. Default: `None`, for rules that refund each charge separately.
     fn units_in_use(&self, snapshot: &Snapshot, now: Timestamp) -> Option<u64> {
         let _ = (snapshot, now);
         None
     }
 
-    /// The time after which a permit that is not renewed expires, for a rule whose charges are permits that a request holds
-    /// until it has ended (an in-flight limit). The limiter renews them three times within it
-    /// ([`Op::Renew`](crate::store::Op::Renew)) and refunds them at the end. Default: `None`, for rules whose charges return
-    /// with time.
+    /// The time after which a permit expires unless it is renewed, for a rule whose charges are permits that a request holds
+    /// until it has ended (an in-flight limit). The limiter renews them three times per TTL
+    /// ([`Op::Renew`](crate::store::Op::Renew)) and refunds them at the end. Default: `None`, for rules whose units refill with
+    /// time.
     fn permit_ttl(&self) -> Option<Duration> {
         None
     }
@@ -110,19 +110,20 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// For a ban: the rule over the same state whose every charge bans the key for `ban`, for
+    /// For a ban, returns the rule over the same state whose every charge bans the key for `ban`: for
     /// [`Limiter::block`](crate::Limiter::block). Default: `None`, for rules that are no ban.
     fn manual_ban(&self, ban: Duration) -> Option<Result<Arc<dyn Rule>, InvalidValue>> {
         let _ = ban;
         None
     }
 
-    /// The half that counts on Redis. `None` if there is none: the rule is then a [`ConfigError`](crate::ConfigError) with a
-    /// `RedisStore`.
+    /// Returns the half that counts on Redis. If it is `None`, a limiter with this rule and a `RedisStore` is a
+    /// [`ConfigError`](crate::ConfigError).
     fn script(&self) -> Option<LuaScript>;
 
-    /// Parameters that depend on the time, behind those of the [script](LuaScript::new), for what Lua can't compute (such as
-    /// where a day begins in a time zone). Called for each call of the server, with its time as this process estimates it.
+    /// Returns parameters that depend on the time, which follow those of the [script](LuaScript::new): for values that Lua
+    /// can't compute, such as the begin of a day in a time zone. Called for each call of the server, with this process's
+    /// estimate of the server's time.
     ///
     /// A script that finds them too old for its `now` raises the error `STALE`: the parameters are computed again with the
     /// server's time, and the call is repeated once. Default: none.
@@ -131,8 +132,8 @@ pub trait Rule: Any + fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// The half that counts in process: `Some(ErasedLocalRule::new(self))` for a [`LocalRule`]. `None` if there is none: the
-    /// rule is then a [`ConfigError`](crate::ConfigError) with a [`MemoryStore`](crate::MemoryStore), and so is a
-    /// [`LocalFallback`](crate::LocalFallback) for it.
+    /// Returns the half that counts in process: `Some(ErasedLocalRule::new(self))` for a [`LocalRule`]. If it is `None`, a
+    /// limiter with this rule and a [`MemoryStore`](crate::MemoryStore) or a [`LocalFallback`](crate::LocalFallback) is a
+    /// [`ConfigError`](crate::ConfigError).
     fn local_rule(&self) -> Option<ErasedLocalRule<'_>>;
 }

@@ -13,7 +13,7 @@ use crate::{clock::Timestamp, key::Key};
 /// The state of one key in process: see [`LocalRule::State`](super::LocalRule::State). The default is the state of a key that
 /// was never charged.
 pub trait State: Default + Send + 'static {
-    /// When the full quota is available again, so that the state need not be kept: a store may drop it from then on.
+    /// Returns the instant at which the full quota is available again; a store may drop the state from then on.
     fn expires_at(&self) -> Timestamp;
 }
 

@@ -1,4 +1,4 @@
-//! The values that rules and stores exchange.
+//! Types that rules and stores exchange.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 /// How many numbers a [`Snapshot`] holds.
 const MAX_VALUES: usize = 3;
 
-/// The state of a key, in up to three numbers, as it was read or right after it was changed.
+/// The state of a key as up to three numbers, as it was read or right after it was changed.
 ///
 /// Each rule defines what its numbers mean. Both halves of a rule report the same ones, so that
 /// [`Rule::status`](super::Rule::status) is written once for all stores. Numbers that a half does not report are 0.
@@ -50,20 +50,20 @@ impl Snapshot {
     }
 }
 
-/// What a caller may expect of a policy's quota.
+/// The status of a caller under a policy: the units left, and the waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuotaStatus {
     /// Whole units left; 0 in debt.
     pub remaining: u64,
-    /// When one more request of the same cost is admitted.
+    /// The wait until one more request of the same cost is admitted.
     pub retry_after: RetryAfter,
     /// The wait until the full quota is available again, if no other request comes.
     pub reset_after: Duration,
 }
 
 impl QuotaStatus {
-    /// So many whole units left, the wait for one more request of the same cost, and that for the full quota.
+    /// A status with the whole units left, the wait for one more request of the same cost, and that for the full quota.
     pub const fn new(remaining: u64, retry_after: RetryAfter, reset_after: Duration) -> Self {
         Self {
             remaining,
@@ -87,23 +87,33 @@ impl QuotaStatus {
     }
 }
 
-/// When a request would be admitted. A later time is greater; one that is not known is greater than any that is, and
+/// The wait until a request would be admitted. A longer wait is greater; an unknown one is greater than any known one, and
 /// [`Never`](RetryAfter::Never) is the greatest.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::RetryAfter;
+///
+/// assert_eq!(RetryAfter::Now.duration(), Some(Duration::ZERO));
+/// assert!(RetryAfter::In(Duration::from_secs(60)) < RetryAfter::Unknown);
+/// assert_eq!(RetryAfter::Never.duration(), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RetryAfter {
-    /// At once.
+    /// The request would be admitted at once.
     Now,
     /// After this wait, unless another request for the same key comes first; not a microsecond earlier.
     In(Duration),
-    /// It is not known: the store could not answer. Try again after a second or so, as a response says in its `Retry-After`.
+    /// The wait is unknown, since the store failed. Retry after about a second, as the `Retry-After` of a response says.
     Unknown,
-    /// Never, however long the wait: the request costs more than the quota's capacity, lacks a key or is on a deny list.
+    /// The request is never admitted, however long the wait: it costs more than the quota's capacity, lacks a key or is on a
+    /// deny list.
     Never,
 }
 
 impl RetryAfter {
-    /// The wait, where waiting helps and its length is known: zero for [`Now`](RetryAfter::Now), `None` for
-    /// [`Unknown`](RetryAfter::Unknown) and [`Never`](RetryAfter::Never).
+    /// Returns the wait if it is known: zero for [`Now`](RetryAfter::Now), `None` for [`Unknown`](RetryAfter::Unknown) and
+    /// [`Never`](RetryAfter::Never).
     pub const fn duration(self) -> Option<Duration> {
         match self {
             Self::Now => Some(Duration::ZERO),
@@ -113,21 +123,21 @@ impl RetryAfter {
     }
 }
 
-/// What was charged where and when, so that it can be refunded. The limiter makes it from a store's result, and passes it
-/// back to the store with a refund or a renewal.
+/// Records what was charged, where and when, so that it can be refunded. The limiter makes it from a store's result, and passes
+/// it back to the store with a refund or a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChargeReceipt {
-    /// When it was charged, on the clock that the rule counts by.
+    /// The instant of the charge, on the clock that the rule counts by.
     pub charged_at: Timestamp,
-    /// The window or bucket it went into, by [`Rule::window_id`](super::Rule::window_id).
+    /// The window or bucket of the charge, from [`Rule::window_id`](super::Rule::window_id).
     pub window_id: i64,
-    /// How many units of it have not been refunded.
+    /// The units that have not been refunded.
     pub remaining: u64,
 }
 
 impl ChargeReceipt {
-    /// Nothing was charged.
+    /// The receipt of no charge.
     pub const NONE: Self = Self {
         charged_at: Timestamp::from_micros(0),
         window_id: 0,
