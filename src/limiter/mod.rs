@@ -111,7 +111,7 @@ impl Limiter {
     /// # Errors
     ///
     /// [`Rejected`] if a quota is exhausted, a key is banned or on a [deny list](LimiterBuilder::deny), the store failed and
-    /// the limiter [rejects](OnStoreError::Reject) then, or the call is invalid: a name that no policy has, or no
+    /// the limiter [rejects](crate::OnStoreError::Reject) then, or the call is invalid: a name that no policy has, or no
     /// [`parts`](Check::parts) for a policy that takes settings from requests.
     ///
     /// # Cancellation
@@ -124,7 +124,7 @@ impl Limiter {
     /// Admits or rejects a request as [`admit`](Limiter::admit) does, and returns the [`Decision`] in either case. It never
     /// fails: [`DecisionKind`](crate::DecisionKind) has the errors that `admit` returns. Cancellation is that of `admit`.
     ///
-    /// `keys` is one [`Key`] for all policies, or pairs of a policy's name and its key.
+    /// `keys` is one [`Key`](crate::Key) for all policies, or pairs of a policy's name and its key.
     ///
     /// One key identifies the caller under all policies, except those by [`extract::global`](crate::extract::global), which
     /// count by their own key. Policies that count by something other than the caller, such as the peer's address or the path,
@@ -156,7 +156,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid.
     pub fn peek(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.limiter(), Op::Peek, keys.into())
     }
@@ -173,7 +173,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid.
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid.
     pub fn charge(
         &self,
         keys: impl Into<Keys>,
@@ -196,7 +196,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`CallError`] if the store fails, whatever [`OnStoreError`] says, or the call is invalid. Shares in
+    /// [`CallError`] if the store fails, whatever [`OnStoreError`](crate::OnStoreError) says, or the call is invalid. Shares in
     /// process are not reset then either.
     pub fn reset(&self, keys: impl Into<Keys>) -> Check<Result<LimitStatus, CallError>> {
         Check::new(self.limiter(), Op::Reset, keys.into())

@@ -57,7 +57,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Rejected`], at once, if
+    /// [`Rejected`](crate::Rejected), at once, if
     /// - it is the first in the queue, and the store reports a wait that exceeds the timeout; or the timeout passes while
     ///   others are in front of it;
     /// - the [queue](Wait::queue) is full. In both cases the store has been called once before, so that a rejection always has
@@ -76,7 +76,7 @@ impl Limiter {
     ///
     /// A request on a [deny list](crate::LimiterBuilder::deny) is rejected at once, and one on an [allow
     /// list](crate::LimiterBuilder::allow) is admitted at once. Waiting is no rejection: a [ban](crate::Ban) counts a request
-    /// once, and only if this returns [`Rejected`]; a banned key waits as for an exhausted quota. [Shadow
+    /// once, and only if this returns [`Rejected`](crate::Rejected); a banned key waits as for an exhausted quota. [Shadow
     /// policies](crate::Policy::shadow) are evaluated once too, when the wait is over; no request waits for them.
     ///
     /// After a [`reset`](Limiter::reset) or [`unblock`](Limiter::unblock) by this limiter the queue calls the store at once;

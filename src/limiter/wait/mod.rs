@@ -52,7 +52,7 @@ const MIN_POLL: Duration = Duration::from_millis(5);
 /// Upper bound of these pauses.
 const MAX_POLL: Duration = Duration::from_millis(250);
 
-/// A request that waits for its turn, from [`Limiter::wait`]. It joins the queue when it is awaited.
+/// A request that waits for its turn, from [`Limiter::wait`](crate::Limiter::wait). It joins the queue when it is awaited.
 #[must_use = "nothing is waited for until this is awaited"]
 #[derive(Clone)]
 pub struct Wait {
